@@ -1,6 +1,7 @@
-/* The life of an engine, and the calls to declare a model, to seal, to acquire and to release. This file checks arguments; loop.c
- * does the work. An engine has four phases: open (the model is declared), sealed (it has its plan and memory), running, and
- * prepared (between the two halves of a step). The calls of a step are in run/step.c. */
+/* The life of an engine, and the calls to declare a model, to seal, to acquire and to release. This
+ * file checks arguments; loop.c does the work. An engine has four phases: open (the model is
+ * declared), sealed (it has its plan and memory), running, and prepared (between the two halves of
+ * a step). The calls of a step are in run/step.c. */
 #include "engine/engine.h"
 
 #include "base/checked.h"
@@ -62,8 +63,8 @@ void sherd_step_report_init(sherd_step_report *report)
 
 /* ------------------------------------------------------- create, declare ---- */
 
-/* Warns of offload that is ignored because of what the program set after the file was read: the warnings of the configuration do
- * not cover it. */
+/* Warns of offload that is ignored because of what the program set after the file was read: the
+ * warnings of the configuration do not cover it. */
 static void ignored_tell(const sherd_engine *engine)
 {
     static const char *const NAMES[]      = {"offload_optimizer", "offload_param"};
@@ -266,7 +267,8 @@ sherd_status sherd_engine_describe_run(sherd_engine *engine, const char *text)
     return SHERD_OK;
 }
 
-/* A parameter that does not exist, and memory that is not there, are for sherdi_model_bind to judge. */
+/* A parameter that does not exist, and memory that is not there, are for sherdi_model_bind to
+ * judge. */
 static sherd_status reach_check(const sherd_engine *engine, sherd_param param, const void *memory)
 {
     const sherdi_device_ops *device = engine->backend->device;
@@ -466,7 +468,8 @@ static sherd_status memory_open(sherd_engine *engine)
     return sherdi_agree_status(engine, sherdi_scalars_open(engine));
 }
 
-/* Waits for the transfers into and out of the engine's memory before it is freed; ignores their failures. */
+/* Waits for the transfers into and out of the engine's memory before it is freed; ignores their
+ * failures. */
 static void transfers_finish(sherd_engine *engine)
 {
     if (engine->world != NULL) {
@@ -510,7 +513,8 @@ static sherd_status overlap_start(sherd_engine *engine)
     return status;
 }
 
-/* Warns of a bound that is below the size of every gathered unit: it ends gathering ahead, for which 0 should be given. */
+/* Warns of a bound that is below the size of every gathered unit: it ends gathering ahead, for
+ * which 0 should be given. */
 static void bucket_tell(const sherd_engine *engine)
 {
     const sherdi_plan *plan  = engine->plan;
@@ -535,7 +539,8 @@ static void bucket_tell(const sherd_engine *engine)
     }
 }
 
-/* Returns why gradients do not rest on the drive although the configuration asks for it; NULL: they do, or it does not. */
+/* Returns why gradients do not rest on the drive although the configuration asks for it; NULL: they
+ * do, or it does not. */
 static const char *gradients_stay(const sherdi_plan *plan)
 {
     if (!plan->settings.offload.gradients_on_nvme || plan->offload.num_grad_extents > 0) {

@@ -8,12 +8,13 @@
 sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine *machine,
                                      sherdi_plan **out);
 
-/** Gives the sealed plan, or one that is made for this call from what is declared so far. The second call gives it back. */
+/** Gives the sealed plan, or one that is made for this call from what is declared so far. The
+ *  second call gives it back. */
 sherd_status sherdi_engine_plan_borrow(sherd_engine *engine, const char *call, sherdi_plan **out);
 void         sherdi_engine_plan_return(const sherd_engine *engine, sherdi_plan *plan);
 
-/** Allocates the tables that the loop needs, because the loop itself allocates nothing. A dry engine (dry.h) has none of those that
- *  name what other ranks did. E_NOMEM. */
+/** Allocates the tables that the loop needs, because the loop itself allocates nothing. A dry
+ *  engine (dry.h) has none of those that name what other ranks did. E_NOMEM. */
 sherd_status sherdi_engine_tables_open(sherd_engine *engine, int is_dry);
 /** Frees them; accepts tables that were not opened. */
 void sherdi_engine_tables_close(sherd_engine *engine);

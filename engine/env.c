@@ -101,7 +101,8 @@ static void put_kernels(json_t *list)
     }
 }
 
-/* Puts where each rank's updates would run if there were a rank for each of `ranks` GPUs: without a GPU, for one. */
+/* Puts where each rank's updates would run if there were a rank for each of `ranks` GPUs: without a
+ * GPU, for one. */
 static void put_updates(json_t *list, int ranks)
 {
     sherdi_mem mem;

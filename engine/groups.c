@@ -1,5 +1,5 @@
-/* Joins what the configuration says of parameter groups (sherd.groups) with what the program says of them, before a plan is made.
- * A second run changes nothing. */
+/* Joins what the configuration says of parameter groups (sherd.groups) with what the program says
+ * of them, before a plan is made. A second run changes nothing. */
 #include "engine/groups.h"
 
 #include "engine/run/engine_impl.h"
@@ -93,7 +93,8 @@ static int is_matched(const sherdi_group_settings *given, const char *param)
     return 0;
 }
 
-/* Moves the parameters of the default group that match to the group, which is made for the first one that matches. */
+/* Moves the parameters of the default group that match to the group, which is made for the first
+ * one that matches. */
 static sherd_status matching_move(sherd_engine *engine, const sherdi_group_settings *given,
                                   int *group)
 {
@@ -115,7 +116,8 @@ static sherd_status matching_move(sherd_engine *engine, const sherdi_group_setti
     return SHERD_OK;
 }
 
-/* Finds the group of that name, which the program or an earlier run of this function made; -1: there is none. */
+/* Finds the group of that name, which the program or an earlier run of this function made; -1:
+ * there is none. */
 static int group_find(const sherd_engine *engine, const char *name)
 {
     for (size_t g = 1; g < engine->model.num_groups; g++) {

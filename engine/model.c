@@ -14,10 +14,12 @@
 /* Most elements of a model: all its bytes, at most 32 for each element, fit a size_t. */
 #define MOST_ELEMS (SIZE_MAX / 64)
 
-/* Most `held` of an acquire: more acquires than a micro-batch has mean that the unit is held to its end. */
+/* Most `held` of an acquire: more acquires than a micro-batch has mean that the unit is held to its
+ * end. */
 #define MOST_HELD (2 * SHERDI_MOST_UNITS)
 
-/* Checks a number of declarations. A model with more is a mistake; its names and tables would take all memory there is. */
+/* Checks a number of declarations. A model with more is a mistake; its names and tables would take
+ * all memory there is. */
 static sherd_status count_check(const char *what, size_t count, size_t most)
 {
     if (count >= most) {
@@ -518,8 +520,8 @@ static void param_text(const sherdi_model_param *param, char *text, size_t len_b
     }
 }
 
-/* Writes "the passes forward 0+2 1 2, backward (default), ...", as much as there is room for; +2: held through two more
- * acquires. */
+/* Writes "the passes forward 0+2 1 2, backward (default), ...", as much as there is room for; +2:
+ * held through two more acquires. */
 static void passes_text(const sherdi_model *model, char *text, size_t len_bytes)
 {
     static const char *const NAMES[] = {"forward", "backward", "eval"};

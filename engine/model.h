@@ -1,5 +1,6 @@
-/* The model as the trainer declared it: groups, units, parameters, which unit reads which, and the order of the passes. Plain
- * data, the same on every rank. engine.c fills it before seal; the plan (engine/plan/plan.h) is made from it. */
+/* The model as the trainer declared it: groups, units, parameters, which unit reads which, and the
+ * order of the passes. Plain data, the same on every rank. engine.c fills it before seal; the plan
+ * (engine/plan/plan.h) is made from it. */
 #ifndef SHERDI_ENGINE_MODEL_H
 #define SHERDI_ENGINE_MODEL_H
 
@@ -7,8 +8,8 @@
 #include "base/names.h"
 #include "sherd.h"
 
-/* Most units, and most acquires of a pass. A schedule compares each acquire with those that follow it, which limits their
- * number. */
+/* Most units, and most acquires of a pass. A schedule compares each acquire with those that follow
+ * it, which limits their number. */
 #define SHERDI_MOST_UNITS ((size_t)1 << 17)
 /* Most parameters. */
 #define SHERDI_MOST_PARAMS ((size_t)1 << 20)
@@ -79,7 +80,8 @@ typedef struct sherdi_model {
 sherd_status sherdi_model_init(sherdi_model *model, sherdi_mem *mem);
 void         sherdi_model_fini(sherdi_model *model);
 
-/** Returns the first group that counts in lists with a number for each group: 0, or 1 if no trainable parameter is in group 0. */
+/** Returns the first group that counts in lists with a number for each group: 0, or 1 if no
+ *  trainable parameter is in group 0. */
 int sherdi_model_first_group(const sherdi_model *model);
 /** Returns the first group with a trainable parameter; 0 if there is none. */
 int sherdi_model_first_trained(const sherdi_model *model);
@@ -91,7 +93,8 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
                                     int *out);
 /** Returns the parameter of that name; -1: there is none. */
 int sherdi_model_find_param(const sherdi_model *model, const char *name);
-/** Returns the n-th unit that an acquire of `unit` reaches: the unit itself, then those it reads; -1: there are no more. */
+/** Returns the n-th unit that an acquire of `unit` reaches: the unit itself, then those it reads;
+ *  -1: there are no more. */
 int          sherdi_model_reached(const sherdi_model *model, int unit, size_t n);
 sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param);
 sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int unit,
@@ -101,19 +104,19 @@ sherd_status sherdi_model_add_activation(sherdi_model *model, int unit, size_t l
                                          const struct sherdi_tier_kind *tier);
 sherd_status sherdi_model_bind(sherdi_model *model, int param, void *data, void *grad);
 
-/** Return the number of acquires of a pass, and the unit of acquire `index`: as the trainer listed them, else by the default
- *  orders. */
+/** Return the number of acquires of a pass, and the unit of acquire `index`: as the trainer listed
+ *  them, else by the default orders. */
 size_t sherdi_model_order_len(const sherdi_model *model, sherd_pass pass);
 int    sherdi_model_order(const sherdi_model *model, sherd_pass pass, size_t index);
-/** Returns how many further acquires come before the release of acquire `index`; more than there are: it is held to the end of
- *  the micro-batch. */
+/** Returns how many further acquires come before the release of acquire `index`; more than there
+ *  are: it is held to the end of the micro-batch. */
 size_t sherdi_model_held(const sherdi_model *model, sherd_pass pass, size_t index);
 
 /** Return how many items the ranks compare of the model, and an item's hash and short text. */
 size_t   sherdi_model_num_items(const sherdi_model *model);
 uint64_t sherdi_model_item_hash(const sherdi_model *model, size_t item);
-/** The same without what may differ where a run goes on from its state: how often backward uses a unit, whether gradients are
- *  retained, its activation, and whose memory a parameter is in. */
+/** The same without what may differ where a run goes on from its state: how often backward uses a
+ *  unit, whether gradients are retained, its activation, and whose memory a parameter is in. */
 uint64_t sherdi_model_item_state_hash(const sherdi_model *model, size_t item);
 void sherdi_model_item_text(const sherdi_model *model, size_t item, char *text, size_t len_bytes);
 

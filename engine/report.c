@@ -1,4 +1,5 @@
-/* Reports of an engine: fingerprints, the plan, bytes planned, held and moved, predictions, counters. */
+/* Reports of an engine: fingerprints, the plan, bytes planned, held and moved, predictions,
+ * counters. */
 #include "engine/run/engine_impl.h"
 
 #include "engine/engine.h"
@@ -201,8 +202,8 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     return SHERD_OK;
 }
 
-/* Counts what the world has sent since seal, and what the store has moved. An update beside the trainer's calls counts when it is
- * joined. */
+/* Counts what the world has sent since seal, and what the store has moved. An update beside the
+ * trainer's calls counts when it is joined. */
 static void traffic_count(sherd_engine *engine, sherd_traffic_report *out)
 {
     const sherdi_store *store = &engine->store;

@@ -14,7 +14,8 @@
 #define WAIT_NS    ((int64_t)20 * 1000000000)
 #define PAUSE_NS   10000000
 
-/* Returns whether another descriptor holds the lock. If none does, this one holds it now, if the file system has locks. */
+/* Returns whether another descriptor holds the lock. If none does, this one holds it now, if the
+ * file system has locks. */
 static int is_taken(int fd)
 {
     return flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;

@@ -1,10 +1,12 @@
-/* Who works on a folder of checkpoints now, among all processes that see it. Two locks (flock), which end with their process:
+/* Who works on a folder of checkpoints now, among all processes that see it. Two locks (flock),
+ * which end with their process:
  *
  * DIR itself              held for moments, by whoever makes, renames or clears away entries of DIR
  * DIR/.TAG.partial/lock   held by the save that writes this folder, from its beginning to its end: a folder without it was left
  *                         behind
  *
- * Where the file system has no locks, everything is taken to be free. NFS has no locks of folders, only those of files. */
+ * Where the file system has no locks, everything is taken to be free. NFS has no locks of folders,
+ * only those of files. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_CLAIM_H
 #define SHERDI_ENGINE_CHECKPOINT_CLAIM_H
 
@@ -16,13 +18,16 @@ typedef struct sherdi_claim {
     int fd; /* if it is held */
 } sherdi_claim;
 
-/** Waits until nobody else changes the entries of DIR. E_IO: there is no such folder, or it took longer than 20 s. */
+/** Waits until nobody else changes the entries of DIR. E_IO: there is no such folder, or it took
+ *  longer than 20 s. */
 sherd_status sherdi_claim_dir(const char *dir, sherdi_claim *out);
 /** Claims a partial folder, of which no other claim is held. E_IO. */
 sherd_status sherdi_claim_partial(const char *folder, sherdi_claim *out);
-/** Returns whether a partial folder is claimed, by this process or another, and by whom: "process 12 on host a". */
+/** Returns whether a partial folder is claimed, by this process or another, and by whom: "process
+ *  12 on host a". */
 int sherdi_claim_is_held(const char *folder, char *who_out, size_t len_bytes);
-/** Removes the lock's file from a folder that was claimed here, and has another name now. The lock itself is held on. */
+/** Removes the lock's file from a folder that was claimed here, and has another name now. The lock
+ *  itself is held on. */
 void sherdi_claim_unlink(const char *folder);
 /** Gives the lock back; accepts one that is not held. */
 void sherdi_claim_drop(sherdi_claim *claim);

@@ -1,5 +1,6 @@
-/* Fields: what a description on a disk consists of. A table of fields says for each what it is called there, what it is, and which
- * member of a struct has it; the description is written and read from the same table. manifest.c and kept.c have the tables. */
+/* Fields: what a description on a disk consists of. A table of fields says for each what it is
+ * called there, what it is, and which member of a struct has it; the description is written and
+ * read from the same table. manifest.c and kept.c have the tables. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_FIELDS_H
 #define SHERDI_ENGINE_CHECKPOINT_FIELDS_H
 
@@ -27,15 +28,17 @@ struct sherdi_field {
     sherdi_field_type type;
     size_t            offset, bytes; /* of the member, or of a row; 0 bytes: a constant, `least` */
     int64_t           least, most;
-    /* Of a list: offsets of its count (a size_t) and its capacity. A capacity of 0: the rows are in the struct itself, at most `most`,
-     * and the count is an int. */
+    /* Of a list: offsets of its count (a size_t) and its capacity. A capacity of 0: the rows are in
+     * the struct itself, at most `most`, and the count is an int. */
     size_t count, capacity;
-    /* The offset of an int which says whether the field is there; 0: it always is. A hash that is not there is written as null. */
+    /* The offset of an int which says whether the field is there; 0: it always is. A hash that is
+     * not there is written as null. */
     size_t has;
-    /* The first day on which files had it: those from before lack it, and the member stays as it was. NULL: all have it. */
+    /* The first day on which files had it: those from before lack it, and the member stays as it
+     * was. NULL: all have it. */
     const char *since;
-    /* Returns what stands for a number; NULL: it is beyond the last. `root` is the struct of the whole description. A NUMBER that has
-     * a name may be that word, for -1. */
+    /* Returns what stands for a number; NULL: it is beyond the last. `root` is the struct of the
+     * whole description. A NUMBER that has a name may be that word, for -1. */
     const char *(*name)(const void *root, int number);
     const sherdi_field *fields;
 };
@@ -83,8 +86,8 @@ typedef struct sherdi_fields_reader {
 
 /** Fails with E_INVAL. */
 sherd_status sherdi_fields_damaged(const sherdi_fields_reader *r, const char *what);
-/** Reads a struct from an object, from a list of the values in the order of the fields, or from the value of its one field. Rows of
- *  lists are added to those that are there. E_INVAL, E_NOMEM. */
+/** Reads a struct from an object, from a list of the values in the order of the fields, or from the
+ *  value of its one field. Rows of lists are added to those that are there. E_INVAL, E_NOMEM. */
 sherd_status sherdi_fields_read(sherdi_fields_reader *r, const sherdi_field *fields,
                                 const sherdi_json_node *node, void *object);
 /** Reads a hash from 16 hexadecimal digits; returns whether they are there. */

@@ -4,7 +4,8 @@
 
 #include "base/api.h"
 
-/** Returns E_INVAL where a list of patterns, or one of its patterns, is NULL; the message begins with `call`. */
+/** Returns E_INVAL where a list of patterns, or one of its patterns, is NULL; the message begins
+ *  with `call`. */
 sherd_status sherdi_fit_check(const char *call, const char *const *may_miss, size_t num_may_miss,
                               const char *const *may_be_extra, size_t num_may_be_extra);
 /** Returns whether one of the patterns, written as for a shell, matches a name. */

@@ -146,8 +146,8 @@ static int folder_look(const char *path, folder_holds *out)
     return 1;
 }
 
-/* Fails if there is something else than a checkpoint, or an empty folder, where the checkpoint is to be, or something else than a
- * file where DIR/latest is. */
+/* Fails if there is something else than a checkpoint, or an empty folder, where the checkpoint is
+ * to be, or something else than a file where DIR/latest is. */
 static sherd_status place_check(const char *dir, const char *tag)
 {
     char         path[SHERDI_CHECKPOINT_PATH_BYTES];
@@ -169,13 +169,15 @@ static sherd_status place_check(const char *dir, const char *tag)
 
 /* ------------------------------------------------------------------- clearing -- */
 
-/* Removes what is in a folder's place but is not a folder: a file that was to be renamed, or a link. */
+/* Removes what is in a folder's place but is not a folder: a file that was to be renamed, or a
+ * link. */
 static sherd_status other_clear(const char *path)
 {
     return unlink(path) == 0 || errno == ENOENT ? SHERD_OK : io_fail("remove", path);
 }
 
-/* Removes a folder of ours with the files in it. It follows no links; folders inside it are not ours, so they make it fail. */
+/* Removes a folder of ours with the files in it. It follows no links; folders inside it are not
+ * ours, so they make it fail. */
 static sherd_status folder_clear(const char *path)
 {
     DIR           *folder = folder_open(path);
@@ -214,7 +216,8 @@ static int is_left_behind(const char *name)
             strcmp(name + len - (sizeof(REMOVED) - 1), REMOVED) == 0);
 }
 
-/* Clears away what saves and removals have left that are over; what another save still writes is left alone. */
+/* Clears away what saves and removals have left that are over; what another save still writes is
+ * left alone. */
 static sherd_status left_behind_clear(const char *dir)
 {
     DIR           *folder = opendir(dir);
@@ -455,8 +458,8 @@ sherd_status sherdi_checkpoint_latest(const char *dir, char tag_out[SHERDI_CHECK
 
 /* --------------------------------------------------------------- finish, remove -- */
 
-/* Renames `partial` to `path`. If a checkpoint of that name exists already, one atomic call exchanges the two, and the old one
- * has the partial name then. */
+/* Renames `partial` to `path`. If a checkpoint of that name exists already, one atomic call
+ * exchanges the two, and the old one has the partial name then. */
 static int folders_exchange(const char *partial, const char *path)
 {
     if (rename(partial, path) == 0) {
@@ -565,8 +568,8 @@ sherd_status sherdi_checkpoint_list(sherdi_mem *mem, const char *dir, sherdi_che
     return SHERD_OK;
 }
 
-/* Makes DIR/latest name the newest checkpoint that stays, or removes it, before the tag is removed. So DIR/latest never names a
- * checkpoint that is gone. */
+/* Makes DIR/latest name the newest checkpoint that stays, or removes it, before the tag is removed.
+ * So DIR/latest never names a checkpoint that is gone. */
 static sherd_status latest_move(const char *dir, const char *tag)
 {
     char                     path[SHERDI_CHECKPOINT_PATH_BYTES];

@@ -1,6 +1,7 @@
-/* The API's calls that import weights from files to an engine. Before the first acquire, each rank fills what it holds. Between
- * steps, all ranks read the same values and write them (sherd_param_write). weights_read.c reads the files; weights_match.c finds
- * the tensors of each parameter. */
+/* The API's calls that import weights from files to an engine. Before the first acquire, each rank
+ * fills what it holds. Between steps, all ranks read the same values and write them
+ * (sherd_param_write). weights_read.c reads the files; weights_match.c finds the tensors of each
+ * parameter. */
 #include "engine/checkpoint/export.h"
 
 #include "base/checked.h"
@@ -61,7 +62,8 @@ static sherd_status params_fill(import *m)
     return SHERD_OK;
 }
 
-/* All ranks have read a portion before any rank writes it. So if one rank cannot read a portion, no rank writes it. */
+/* All ranks have read a portion before any rank writes it. So if one rank cannot read a portion, no
+ * rank writes it. */
 static sherd_status given_write(import *m, const sherdi_weights_given *given)
 {
     const sherd_tensor_map *map   = given->map;

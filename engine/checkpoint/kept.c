@@ -11,19 +11,22 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Limits for descriptions: no more stripes than a configuration can name folders, and more bytes than any set has. */
+/* Limits for descriptions: no more stripes than a configuration can name folders, and more bytes
+ * than any set has. */
 #define MOST_STRIPES SHERDI_MAX_FOLDERS
 #define MOST_BYTES   ((size_t)1 << 60)
 
 #define NOTHING_READ SIZE_MAX
 
-/* What the description has for a part whose signs are ties, where others have the extent of their bf16 values. */
+/* What the description has for a part whose signs are ties, where others have the extent of their
+ * bf16 values. */
 #define TIES SIZE_MAX
 
 /* Elements that are decoded at once; a multiple of the chunk. */
 #define DECODED_ELEMS ((size_t)4096)
 
-/* The names of encodings in the description: how parts are stored, not what a configuration asks for. */
+/* The names of encodings in the description: how parts are stored, not what a configuration asks
+ * for. */
 static const char *const ENCODINGS[SHERDI_ENCODINGS] = {"F32",          "BF16", "BESIDE",
                                                         "BESIDE_PLANE", "FP8",  "UFP8"};
 
@@ -98,7 +101,8 @@ static const sherdi_field KEPT_FILE[] = {
     SHERDI_FIELD_END,
 };
 
-/* Encoded parts are in a list of their own, so a reader that does not know encodings does not find them. */
+/* Encoded parts are in a list of their own, so a reader that does not know encodings does not find
+ * them. */
 static const sherdi_field LISTS[] = {
     SHERDI_FIELD_LIST_AT("extents", sherdi_kept, slots, num_slots, cap_slots, SLOT),
     SHERDI_FIELD_LIST_AT("tensors", sherdi_kept, tensors, num_tensors, cap_tensors, PLAIN),
@@ -142,8 +146,8 @@ static size_t part_at(const listing *l, const sherdi_block *block, int part, siz
     return block->state_offset + sherdi_plan_part_offset(l->plan, block, part, offset_elems);
 }
 
-/* Tells the encoding of a part that is not plain fp32 and, of a master beside its parameter, where its bf16 values and its ties
- * are. */
+/* Tells the encoding of a part that is not plain fp32 and, of a master beside its parameter, where
+ * its bf16 values and its ties are. */
 static void encoding_tell(const listing *l, const sherdi_block *block, int part,
                           size_t offset_elems, sherdi_kept_tensor *tensor)
 {
@@ -280,7 +284,8 @@ static int lies_inside(const sherdi_kept *kept, size_t extent, size_t at, sherdi
            sherdi_add_fits(at, bytes, &end) && end <= kept->slots[extent].len_bytes;
 }
 
-/* Returns whether the bf16 values and the ties of a BESIDE or BESIDE_PLANE master lie where they can. */
+/* Returns whether the bf16 values and the ties of a BESIDE or BESIDE_PLANE master lie where they
+ * can. */
 static int beside_fits(const sherdi_kept *kept, const sherdi_kept_tensor *tensor)
 {
     sherdi_encoding ties = tensor->ties_encoding;

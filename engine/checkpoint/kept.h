@@ -1,6 +1,7 @@
-/* Kept state: state on a drive that a checkpoint keeps by links instead of copies. What is linked is the set of slots of the live
- * generation, raw. The metadata of the rank's data file describes where every tensor lies in the set. An extent has one checksum,
- * so it is read as a whole. save.c keeps the state, save_data.c describes it, and reader.c reads it. */
+/* Kept state: state on a drive that a checkpoint keeps by links instead of copies. What is linked
+ * is the set of slots of the live generation, raw. The metadata of the rank's data file describes
+ * where every tensor lies in the set. An extent has one checksum, so it is read as a whole. save.c
+ * keeps the state, save_data.c describes it, and reader.c reads it. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_KEPT_H
 #define SHERDI_ENGINE_CHECKPOINT_KEPT_H
 
@@ -14,7 +15,8 @@
 /** Writes "slots-00003-of-00008"; the names of stripes behind the first add ".1", ".2", ... */
 void sherdi_kept_name(int rank, int world_size, char out[SHERDI_CHECKPOINT_NAME_BYTES]);
 
-/** Describes what was kept (sherdi_state_keep) as JSON, in memory of the account, which the caller frees. E_NOMEM. */
+/** Describes what was kept (sherdi_state_keep) as JSON, in memory of the account, which the caller
+ *  frees. E_NOMEM. */
 sherd_status sherdi_kept_describe(const sherdi_plan *plan, const sherdi_model *model,
                                   const sherdi_state *state, sherdi_mem *mem, char **out);
 
@@ -25,8 +27,9 @@ typedef struct sherdi_kept_tensor {
     size_t          extent, at; /* bytes from the start of the extent */
     sherdi_encoding encoding;
     int             has_ties; /* its signs are the ties of a master, not its own */
-    /* Of a BESIDE or BESIDE_PLANE master: where its bf16 values begin. Of a BESIDE master: where in its own extent the part begins
-     * whose signs are its ties, and the encoding of that part, F32 or BF16. */
+    /* Of a BESIDE or BESIDE_PLANE master: where its bf16 values begin. Of a BESIDE master: where in
+     * its own extent the part begins whose signs are its ties, and the encoding of that part, F32
+     * or BF16. */
     size_t          values_extent, values_at;
     size_t          ties_at;
     sherdi_encoding ties_encoding;
@@ -42,7 +45,8 @@ static inline int sherdi_kept_tensor_lies_in(const sherdi_kept_tensor *tensor, s
 
 typedef struct sherdi_kept sherdi_kept;
 
-/** Reads a description. It may come from anywhere, so everything in it is checked; `label` is for messages. E_INVAL, E_NOMEM. */
+/** Reads a description. It may come from anywhere, so everything in it is checked; `label` is for
+ *  messages. E_INVAL, E_NOMEM. */
 sherd_status              sherdi_kept_parse(sherdi_mem *mem, const char *label, const char *text,
                                             sherdi_kept **out);
 size_t                    sherdi_kept_count(const sherdi_kept *kept);
@@ -53,13 +57,14 @@ size_t                    sherdi_kept_extent_bytes(const sherdi_kept *kept, size
 /** Opens a rank's set in `folder`. E_IO. */
 sherd_status sherdi_kept_open(sherdi_kept *kept, sherdi_ioq *queue, const char *folder, int rank,
                               int world_size);
-/** Gives elements of a tensor as fp32, from `first` on. *count says how many are asked for, and then how many *out has, which may
- *  be fewer. They are valid until the next call of this function or of sherdi_kept_read. Errors are those of sherdi_kept_read.
- *  Blocks. */
+/** Gives elements of a tensor as fp32, from `first` on. *count says how many are asked for, and
+ *  then how many *out has, which may be fewer. They are valid until the next call of this function
+ *  or of sherdi_kept_read. Errors are those of sherdi_kept_read. Blocks. */
 sherd_status sherdi_kept_values(sherdi_kept *kept, size_t tensor, size_t first, size_t *count,
                                 const float **out);
-/** Gives the bytes of an extent, checked against their checksum; valid until the next call of this function or of
- *  sherdi_kept_values. Blocks. E_INVAL (they do not match the checksum), E_IO, E_NOMEM. */
+/** Gives the bytes of an extent, checked against their checksum; valid until the next call of this
+ *  function or of sherdi_kept_values. Blocks. E_INVAL (they do not match the checksum), E_IO,
+ *  E_NOMEM. */
 sherd_status sherdi_kept_read(sherdi_kept *kept, size_t extent, const unsigned char **out);
 /** Closes the set and frees the memory for reading it. It may be opened again. */
 void sherdi_kept_close(sherdi_kept *kept);

@@ -1,5 +1,6 @@
-/* Loading: the ranks find every parameter of the model in the manifest. Each rank reads the state that it owns and makes its
- * parameters from it. Then the fingerprints of all ranks together are compared with the manifest. */
+/* Loading: the ranks find every parameter of the model in the manifest. Each rank reads the state
+ * that it owns and makes its parameters from it. Then the fingerprints of all ranks together are
+ * compared with the manifest. */
 #include "engine/checkpoint/folder.h"
 
 #include "base/checked.h"
@@ -70,8 +71,8 @@ static sherd_status shape_refuse(const load *l, const sherdi_manifest_param *sav
                        l->dir, l->tag, param->name, was, is);
 }
 
-/* Returns whether the values of a parameter are rounded here. A frozen parameter has no master weights, so rounding to its type
- * changes the fingerprint. */
+/* Returns whether the values of a parameter are rounded here. A frozen parameter has no master
+ * weights, so rounding to its type changes the fingerprint. */
 static int is_rounded(const load *l, const sherdi_manifest_param *saved, size_t p)
 {
     sherd_dtype from = saved->is_frozen ? saved->dtype : SHERD_F32;
@@ -176,8 +177,9 @@ static int saved_parts(const sherdi_manifest_optimizer *was)
     return count;
 }
 
-/* Returns whether `optimizer` can continue from a state of the table `other`, if that one has saved it: the state tags decide, so
- * AdamW can continue from Adam's state. A table with momentum and one without have the same name; the saved parts tell them apart. */
+/* Returns whether `optimizer` can continue from a state of the table `other`, if that one has saved
+ * it: the state tags decide, so AdamW can continue from Adam's state. A table with momentum and one
+ * without have the same name; the saved parts tell them apart. */
 static int state_fits_of(const sherdi_manifest_optimizer *was, const sherdi_optimizer *other,
                          const sherdi_optimizer *optimizer)
 {
@@ -208,8 +210,8 @@ static const char *momentum_text(const sherdi_manifest_optimizer *was, const cha
                                         : " without momentum";
 }
 
-/* Refuses a parameter whose state the checkpoint lacks: one that was frozen when it was saved has only its value, and one that
- * another optimizer updated has a state with another meaning. */
+/* Refuses a parameter whose state the checkpoint lacks: one that was frozen when it was saved has
+ * only its value, and one that another optimizer updated has a state with another meaning. */
 static sherd_status param_state_match(load *l, size_t p)
 {
     const sherdi_manifest           *m     = sherdi_reader_manifest(l->reader);
@@ -261,7 +263,8 @@ static sherd_status parts_match(load *l)
     return SHERD_OK;
 }
 
-/* Prints the parts of an optimizer that lose bits here: their encoding loses more than the one in which the saving run had them. */
+/* Prints the parts of an optimizer that lose bits here: their encoding loses more than the one in
+ * which the saving run had them. */
 static size_t losses_print(const load *l, size_t optimizer, char *text, size_t len_bytes)
 {
     const sherdi_plan *plan = l->engine->plan;
@@ -346,8 +349,8 @@ static void chunk_flush(load *l)
     }
 }
 
-/* Puts elements into the block by whole chunks, since an encoding may need a chunk as a whole. Portions of files end anywhere, so
- * a part of a chunk waits in `pending` for the rest. */
+/* Puts elements into the block by whole chunks, since an encoding may need a chunk as a whole.
+ * Portions of files end anywhere, so a part of a chunk waits in `pending` for the rest. */
 static void chunks_put(load *l, size_t offset, size_t count, const float *values)
 {
     while (count > 0) {
@@ -412,7 +415,8 @@ static sherd_status values_take(void *ctx, size_t first, size_t count, const voi
     return SHERD_OK;
 }
 
-/* Zeroes a part of the state that the load does not take: with weights_only, all parts but the master begin anew. */
+/* Zeroes a part of the state that the load does not take: with weights_only, all parts but the
+ * master begin anew. */
 static void part_zero(load *l, const sherdi_shard_range *range)
 {
     size_t room = l->engine->plan->packing.checkpoint_slot_bytes / sizeof(*l->values);
@@ -469,8 +473,8 @@ static uint64_t names_hash(uint64_t hash, const char *const *names, size_t count
     return sherdi_hash_u64(hash, count);
 }
 
-/* The hash does not include the folder, which hosts may have under different paths. The manifest shows whether it is the same
- * checkpoint. */
+/* The hash does not include the folder, which hosts may have under different paths. The manifest
+ * shows whether it is the same checkpoint. */
 static uint64_t arguments_hash(const load *l, const char *tag)
 {
     uint64_t hash = sherdi_hash_u64(1, (uint64_t)(l->params.weights_only != 0));
@@ -480,7 +484,8 @@ static uint64_t arguments_hash(const load *l, const char *tag)
     return names_hash(hash, l->params.may_be_extra, l->params.num_may_be_extra);
 }
 
-/* Returns E_INVAL on all ranks if `word` is not the same on all of them; `own` is the outcome on this rank so far. Collective. */
+/* Returns E_INVAL on all ranks if `word` is not the same on all of them; `own` is the outcome on
+ * this rank so far. Collective. */
 static sherd_status same_check(const load *l, sherd_status own, uint64_t word, const char *what)
 {
     int odd;
@@ -558,8 +563,8 @@ typedef struct loaded_message {
 _Static_assert(sizeof(loaded_message) == SHERDI_WORDS_OF_LOADED * sizeof(uint64_t),
                "the table has the words of the message");
 
-/* Compares the fingerprints with the manifest. The checksums were right, but the values must also be those that were saved. The
- * ranks add up what they have read. Collective. */
+/* Compares the fingerprints with the manifest. The checksums were right, but the values must also
+ * be those that were saved. The ranks add up what they have read. Collective. */
 static sherd_status fingerprints_check(void *ctx)
 {
     load                  *l      = ctx;
@@ -605,8 +610,8 @@ static void counters_take(const load *l)
     sherdi_scaler_resume(&engine->scaler, &m->scaler);
 }
 
-/* Takes the run's blobs and those of ranks. If fewer ranks load than saved, rank r also takes those of ranks r + world_size, and
- * so on. */
+/* Takes the run's blobs and those of ranks. If fewer ranks load than saved, rank r also takes those
+ * of ranks r + world_size, and so on. */
 static sherd_status blobs_take(load *l)
 {
     sherd_engine *engine = l->engine;
@@ -623,7 +628,8 @@ static sherd_status blobs_take(load *l)
     return SHERD_OK;
 }
 
-/* Marks the loaded parameters as filled: an engine at its start then needs first values only for those that the checkpoint lacks. */
+/* Marks the loaded parameters as filled: an engine at its start then needs first values only for
+ * those that the checkpoint lacks. */
 static void fill_settle(load *l)
 {
     sherd_engine *engine = l->engine;

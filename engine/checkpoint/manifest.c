@@ -318,8 +318,8 @@ static sherd_status checksum_check(const sherdi_fields_reader *r, const char *te
     return SHERD_OK;
 }
 
-/* Adds an optimizer to the list the first time: SGD with momentum and SGD without it may both be there. The head's optimizer has
- * the parts of its first segment. */
+/* Adds an optimizer to the list the first time: SGD with momentum and SGD without it may both be
+ * there. The head's optimizer has the parts of its first segment. */
 static sherd_status optimizer_take(const sherdi_fields_reader *r, sherdi_manifest *m,
                                    const sherdi_manifest_optimizer *own)
 {
@@ -396,7 +396,8 @@ static sherd_status params_check(const sherdi_fields_reader *r, sherdi_manifest 
     return SHERD_OK;
 }
 
-/* The name must be the one that follows from kind and rank, so no path that a manifest gives is ever opened. */
+/* The name must be the one that follows from kind and rank, so no path that a manifest gives is
+ * ever opened. */
 static sherd_status file_take(const sherdi_fields_reader *r, sherdi_manifest *m,
                               const file_row *row)
 {
@@ -487,8 +488,9 @@ sherd_status sherdi_manifest_parse(sherdi_manifest *manifest, sherdi_mem *mem, c
     sherdi_manifest_init(manifest, mem);
     SHERDI_TRY(checksum_check(&r, text, len_bytes, &manifest->checksum));
     SHERDI_TRY(sherdi_json_parse(mem, path, text, len_bytes, &json));
-    /* Tables have a row for each rank, so the length of the text limits the ranks: a short text then takes little memory. Ranks
-     * without data are not in the text, but no real model has a hundred times as many ranks as chunks of 64 elements. */
+    /* Tables have a row for each rank, so the length of the text limits the ranks: a short text
+     * then takes little memory. Ranks without data are not in the text, but no real model has a
+     * hundred times as many ranks as chunks of 64 elements. */
     status = root_read(&r, sherdi_json_root(json), manifest,
                        (int)sherdi_min_size(len_bytes, MOST_RANKS));
     sherdi_json_destroy(json);

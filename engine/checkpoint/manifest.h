@@ -1,6 +1,7 @@
-/* The manifest: what a checkpoint says of itself, in manifest.json, which is written last. It has the whole model and says how
- * the ranks that saved it divided it. So a reader knows which file has an element without opening the data files.
- * docs/checkpoint-format.md describes it for other programs. */
+/* The manifest: what a checkpoint says of itself, in manifest.json, which is written last. It has
+ * the whole model and says how the ranks that saved it divided it. So a reader knows which file has
+ * an element without opening the data files. docs/checkpoint-format.md describes it for other
+ * programs. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_MANIFEST_H
 #define SHERDI_ENGINE_CHECKPOINT_MANIFEST_H
 
@@ -17,7 +18,8 @@
 #define SHERDI_CHECKPOINT_OPTIMIZER_BYTES 32
 #define SHERDI_CHECKPOINT_NAME_BYTES      256
 
-/* The two data files of a rank. Frozen parameters do not change and have a file of their own, which later checkpoints share. */
+/* The two data files of a rank. Frozen parameters do not change and have a file of their own, which
+ * later checkpoints share. */
 typedef enum sherdi_data_file {
     SHERDI_DATA_STATE = 0, /* master weights and the other parts, blobs */
     SHERDI_DATA_FROZEN,
@@ -68,8 +70,8 @@ typedef struct sherdi_manifest {
     char        tag[SHERDI_CHECKPOINT_NAME_BYTES];
     int         world_size, stage;
     sherd_dtype compute_dtype; /* the engine's; parameters may have another */
-    /* With one optimizer, the head of the manifest names it for all segments. With several, each segment names its own, and the
-     * head names the first. */
+    /* With one optimizer, the head of the manifest names it for all segments. With several, each
+     * segment names its own, and the head names the first. */
     sherdi_manifest_optimizer optimizers[SHERDI_CHECKPOINT_OPTIMIZERS];
     int                       num_optimizers;
     int                       num_parts;
@@ -127,14 +129,14 @@ static inline int sherdi_manifest_has_part(const sherdi_manifest *manifest, size
 /** Writes the names of the optimizers, like "AdamW, Lamb", as many as there is room for. */
 void sherdi_manifest_optimizers(const sherdi_manifest *manifest, char *text, size_t len_bytes);
 
-/** Writes the manifest as text with its own checksum at the end. The caller frees the text with sherdi_manifest_text_free.
- *  E_NOMEM. */
+/** Writes the manifest as text with its own checksum at the end. The caller frees the text with
+ *  sherdi_manifest_text_free. E_NOMEM. */
 sherd_status sherdi_manifest_text(const sherdi_manifest *manifest, char **text_out,
                                   size_t *len_bytes_out);
 void         sherdi_manifest_text_free(char *text);
-/** Reads a manifest from text; `path` is for messages. It checks every value against the others, so callers can rely on the
- *  result. It takes at most 200 bytes of memory for each byte of text. E_INVAL (damaged, hostile, or of another format), E_NOMEM.
- *  On failure *manifest is empty. */
+/** Reads a manifest from text; `path` is for messages. It checks every value against the others, so
+ *  callers can rely on the result. It takes at most 200 bytes of memory for each byte of text.
+ *  E_INVAL (damaged, hostile, or of another format), E_NOMEM. On failure *manifest is empty. */
 sherd_status sherdi_manifest_parse(sherdi_manifest *manifest, sherdi_mem *mem, const char *path,
                                    const char *text, size_t len_bytes);
 
@@ -146,8 +148,8 @@ void sherdi_data_file_name(sherdi_data_file which, int rank, int world_size,
                            char out[SHERDI_CHECKPOINT_NAME_BYTES]);
 /** Returns whether it is such a name, of any rank. */
 int sherdi_is_data_file_name(const char *name);
-/** Checks that a tag can be the name of a folder. E_INVAL: it is empty or too long, begins with a dot, or has a slash or a control
- *  character. */
+/** Checks that a tag can be the name of a folder. E_INVAL: it is empty or too long, begins with a
+ *  dot, or has a slash or a control character. */
 sherd_status sherdi_tag_check(const char *tag);
 
 #endif

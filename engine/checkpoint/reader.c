@@ -479,8 +479,8 @@ static sherdi_reader_slot *slot_find(sherdi_reader *reader, size_t number)
     return NULL;
 }
 
-/* Returns a slot to reuse: an empty one, else the one whose last use is longest ago. Slots that were read ahead and not used yet
- * come last. */
+/* Returns a slot to reuse: an empty one, else the one whose last use is longest ago. Slots that
+ * were read ahead and not used yet come last. */
 static sherdi_reader_slot *slot_oldest(sherdi_reader *reader)
 {
     sherdi_reader_slot *oldest = &reader->slots[0];
@@ -574,8 +574,8 @@ static sherd_status slot_check(const sherdi_reader *reader, const sherdi_reader_
     return SHERD_OK;
 }
 
-/* Starts reading the slots that follow, into three quarters of the slots. The others are left for another file, since callers may
- * alternate between files. */
+/* Starts reading the slots that follow, into three quarters of the slots. The others are left for
+ * another file, since callers may alternate between files. */
 static void slots_ahead(sherdi_reader *reader, size_t number)
 {
     size_t all = sherdi_div_up(reader->current->header->data_bytes, reader->params.slot_bytes);
@@ -645,8 +645,8 @@ static sherd_status range_copy(sherdi_reader *reader, size_t at, size_t len_byte
     return SHERD_OK;
 }
 
-/* The same as range_hand for elements that do not lie at multiples of their size, as an fp32 tensor behind one of 16 bits with an
- * odd number of elements: files have no holes. */
+/* The same as range_hand for elements that do not lie at multiples of their size, as an fp32 tensor
+ * behind one of 16 bits with an odd number of elements: files have no holes. */
 static sherd_status odd_range_hand(sherdi_reader *reader, size_t at, size_t elem, sherd_dtype dtype,
                                    size_t first, size_t count, sherdi_reader_fn fn, void *ctx)
 {
@@ -664,7 +664,8 @@ static sherd_status odd_range_hand(sherdi_reader *reader, size_t at, size_t elem
     return SHERD_OK;
 }
 
-/* Hands elements of the current file to `fn`: `count` from byte `at` on, of `elem` bytes each; `fn` is told `dtype`. */
+/* Hands elements of the current file to `fn`: `count` from byte `at` on, of `elem` bytes each; `fn`
+ * is told `dtype`. */
 static sherd_status range_hand(sherdi_reader *reader, size_t at, size_t elem, sherd_dtype dtype,
                                size_t first, size_t count, sherdi_reader_fn fn, void *ctx)
 {

@@ -1,6 +1,7 @@
-/* Reads ranges of parameters from a checkpoint, whatever layout saved it. The manifest says which ranks' files have a range, and
- * the headers of these files say where. Slots read the data ahead, and bytes are checked against their checksums before the
- * caller gets them. load.c and tools.c use it. */
+/* Reads ranges of parameters from a checkpoint, whatever layout saved it. The manifest says which
+ * ranks' files have a range, and the headers of these files say where. Slots read the data ahead,
+ * and bytes are checked against their checksums before the caller gets them. load.c and tools.c use
+ * it. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_READER_H
 #define SHERDI_ENGINE_CHECKPOINT_READER_H
 
@@ -19,19 +20,21 @@ typedef struct sherdi_reader_params {
 
 typedef struct sherdi_reader sherdi_reader;
 
-/** Opens a checkpoint: reads and checks the manifest. E_IO, E_INVAL, E_NOMEM, E_NOTSUP (a build without libxxhash). */
+/** Opens a checkpoint: reads and checks the manifest. E_IO, E_INVAL, E_NOMEM, E_NOTSUP (a build
+ *  without libxxhash). */
 sherd_status           sherdi_reader_open(const sherdi_reader_params *params, sherdi_reader **out);
 const sherdi_manifest *sherdi_reader_manifest(const sherdi_reader *reader);
 /** Return the number of a parameter, and of a part of the state, by name; -1: there is none. */
 int64_t sherdi_reader_find_param(const sherdi_reader *reader, const char *name);
 int     sherdi_reader_find_part(const sherdi_reader *reader, const char *name);
 
-/** Receives values as they are stored, borrowed for the call; `first` is the row-major index of the first. */
+/** Receives values as they are stored, borrowed for the call; `first` is the row-major index of the
+ *  first. */
 typedef sherd_status (*sherdi_reader_fn)(void *ctx, size_t first, size_t count, const void *values,
                                          sherd_dtype dtype);
-/** Gives elements [first, first + count) of a part of a parameter to `fn`, in order, in several calls. A frozen parameter has its
- *  compute type as `part` 0. Blocks. E_IO; E_INVAL, with tensor, rank and file, if bytes do not match their checksum; what `fn`
- *  returns. */
+/** Gives elements [first, first + count) of a part of a parameter to `fn`, in order, in several
+ *  calls. A frozen parameter has its compute type as `part` 0. Blocks. E_IO; E_INVAL, with tensor,
+ *  rank and file, if bytes do not match their checksum; what `fn` returns. */
 sherd_status sherdi_reader_values(sherdi_reader *reader, size_t param, int part, size_t first,
                                   size_t count, sherdi_reader_fn fn, void *ctx);
 
@@ -54,9 +57,10 @@ typedef struct sherdi_reader_watch {
     void (*damage)(void *ctx, const sherdi_reader_damage *damage);
 } sherdi_reader_watch;
 
-/** Reads a data file from end to end. It checks the length and the header against the manifest, every extent against its
- *  checksum, and the tensors against the manifest: the file must have each element of each part that this rank saved exactly
- *  once. It reports every damage to `watch` and continues. Damage is not an error here; E_NOMEM. */
+/** Reads a data file from end to end. It checks the length and the header against the manifest,
+ *  every extent against its checksum, and the tensors against the manifest: the file must have each
+ *  element of each part that this rank saved exactly once. It reports every damage to `watch` and
+ *  continues. Damage is not an error here; E_NOMEM. */
 sherd_status sherdi_reader_verify(sherdi_reader *reader, sherdi_data_file which, int rank,
                                   const sherdi_reader_watch *watch);
 /** Returns the real length of a data file; -1: it does not exist, or is not a file. */

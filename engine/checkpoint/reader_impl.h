@@ -56,35 +56,37 @@ struct sherdi_reader {
     uint64_t            read_bytes;
 };
 
-/** For a data file: write its path; return what the manifest says of it; open it, make it the current file, and read its header
- *  the first time. */
+/** For a data file: write its path; return what the manifest says of it; open it, make it the
+ *  current file, and read its header the first time. */
 sherd_status sherdi_reader_path(const sherdi_reader *reader, const sherdi_reader_file *file,
                                 char out[SHERDI_CHECKPOINT_PATH_BYTES]);
 const sherdi_manifest_file *sherdi_reader_said(const sherdi_reader      *reader,
                                                const sherdi_reader_file *file);
 sherd_status                sherdi_reader_use(sherdi_reader *reader, sherdi_reader_file *file);
 
-/** Gives slot `number` of the current file, and starts reading the slots that follow. *is_new_out: its checksums have not been
- *  checked. */
+/** Gives slot `number` of the current file, and starts reading the slots that follow. *is_new_out:
+ *  its checksums have not been checked. */
 sherd_status sherdi_reader_fetch(sherdi_reader *reader, size_t number, sherdi_reader_slot **out,
                                  int *is_new_out);
 size_t       sherdi_reader_slot_len(const sherdi_reader *reader, const sherdi_reader_file *file,
                                     size_t number);
-/** Returns whether the extent at byte `at` of the slot matches its checksum; *len_bytes_out receives its length. */
+/** Returns whether the extent at byte `at` of the slot matches its checksum; *len_bytes_out
+ *  receives its length. */
 int sherdi_reader_extent_is_whole(const sherdi_reader *reader, const sherdi_reader_slot *s,
                                   size_t at, size_t *len_bytes_out);
 /** Gives an extent of kept state, checked; valid until the next call. */
 sherd_status sherdi_reader_extent(sherdi_reader *reader, sherdi_reader_file *file, size_t extent,
                                   const unsigned char **out);
 
-/** Reads the name "NAME:PART:FIRST" of a tensor, of any type, and returns 1 if it belongs to a parameter of the manifest. Returns
- *  0 for others, such as blobs. */
+/** Reads the name "NAME:PART:FIRST" of a tensor, of any type, and returns 1 if it belongs to a
+ *  parameter of the manifest. Returns 0 for others, such as blobs. */
 int sherdi_reader_take(sherdi_reader *reader, const sherdi_tensor *tensor, sherdi_data_file which,
                        char *text, sherdi_reader_found *out);
 /** Returns whether a parameter of the manifest has values of this type in this kind of file. */
 int sherdi_reader_dtype_fits(const sherdi_reader *reader, sherdi_data_file which, size_t param,
                              sherdi_tensor_dtype dtype);
-/** Returns the key of a blob of this kind, and whether it is large; NULL: the tensor is no such blob. */
+/** Returns the key of a blob of this kind, and whether it is large; NULL: the tensor is no such
+ *  blob. */
 const char *sherdi_reader_blob_key(const sherdi_tensor *tensor, sherdi_blob_kind kind,
                                    int *is_large_out);
 /** Returns the tensor of a file that has the element; NULL: none has. */

@@ -1,4 +1,5 @@
-/* Reads a data file from end to end and checks every byte against its checksum, every tensor against the manifest. See reader.h. */
+/* Reads a data file from end to end and checks every byte against its checksum, every tensor
+ * against the manifest. See reader.h. */
 #include "engine/checkpoint/reader_impl.h"
 
 #include "base/checked.h"
@@ -27,7 +28,8 @@ static void damage_tell(const verifying *v, const char *tensor, size_t begin, si
                                                             .what      = what});
 }
 
-/* Reports all tensors that have bytes in a damaged extent, since the checksum does not say which of them is damaged. */
+/* Reports all tensors that have bytes in a damaged extent, since the checksum does not say which of
+ * them is damaged. */
 static void extent_tell(const verifying *v, size_t begin, size_t len_bytes)
 {
     const sherdi_safetensors *header = v->file->header;
@@ -82,7 +84,8 @@ static void data_verify(const verifying *v)
     }
 }
 
-/* Checks the rank's kept state. A damaged extent is reported for every tensor that has bytes in it. */
+/* Checks the rank's kept state. A damaged extent is reported for every tensor that has bytes in
+ * it. */
 static sherd_status kept_verify(verifying *v)
 {
     size_t extents = v->file->kept == NULL ? 0 : sherdi_kept_extents(v->file->kept);
@@ -108,7 +111,8 @@ static sherd_status kept_verify(verifying *v)
     return SHERD_OK;
 }
 
-/* Gives what this rank saved of a parameter, by the manifest: [*first, *first + count). Returns count. */
+/* Gives what this rank saved of a parameter, by the manifest: [*first, *first + count). Returns
+ * count. */
 static size_t share_of(const verifying *v, const sherdi_manifest_param *param, size_t *first)
 {
     size_t slice = v->reader->manifest.segments[param->segment].slice_elems;
@@ -119,7 +123,8 @@ static size_t share_of(const verifying *v, const sherdi_manifest_param *param, s
     return begin < end ? end - begin : 0;
 }
 
-/* Checks one part of a parameter: the file's tensors must have each element of the rank's share once. */
+/* Checks one part of a parameter: the file's tensors must have each element of the rank's share
+ * once. */
 static void part_verify(const verifying *v, size_t param, int part)
 {
     const sherdi_manifest_param *p   = &v->reader->manifest.params[param];

@@ -60,8 +60,8 @@ static sherd_status tensor_fail(const header *h, const sherdi_tensor *tensor, co
                        tensor->name, what);
 }
 
-/* Copies a string, since those of the document are freed with it. `names` has room for all: unescaped and with its NUL, a string
- * is never longer than with its quotes in the header. */
+/* Copies a string, since those of the document are freed with it. `names` has room for all:
+ * unescaped and with its NUL, a string is never longer than with its quotes in the header. */
 static const char *text_keep(header *h, const char *text)
 {
     size_t bytes = strlen(text) + 1;
@@ -87,7 +87,8 @@ static int size_read(const sherdi_json_node *node, size_t *out)
     return 1;
 }
 
-/* Reads a list of sizes and returns their number; -1: it is not a list, has more than `most`, or has something else in it. */
+/* Reads a list of sizes and returns their number; -1: it is not a list, has more than `most`, or
+ * has something else in it. */
 static int sizes_read(const sherdi_json_node *list, int most, size_t *out)
 {
     int count = 0;

@@ -16,7 +16,8 @@ typedef struct note {
     size_t value_bytes; /* reserved bytes without quotes; 0: not reserved */
 } note;
 
-/* The members of the two JSON objects are written when they are added, each with a comma behind it. finish joins them. */
+/* The members of the two JSON objects are written when they are added, each with a comma behind it.
+ * finish joins them. */
 struct sherdi_safetensors_builder {
     sherdi_mem *mem;
     size_t      align_bytes, data_bytes;
@@ -199,7 +200,8 @@ sherd_status sherdi_safetensors_reserve(sherdi_safetensors_builder *builder, con
     return SHERD_OK;
 }
 
-/* Returns whether a value needs no escapes, which would change its length. Values hold checksums and the like. */
+/* Returns whether a value needs no escapes, which would change its length. Values hold checksums
+ * and the like. */
 static int is_plain(const char *value)
 {
     for (; *value != '\0'; value++) {

@@ -1,6 +1,7 @@
-/* Saving. The ranks agree on the folder, and every rank writes its own data files. Then the ranks tell each other whether that
- * succeeded and what their files are, and rank 0 writes the manifest and gives the folder its name. While they write, the ranks
- * do not meet. save_data.c has what a rank writes; folder.h says why a checkpoint is complete or not there. */
+/* Saving. The ranks agree on the folder, and every rank writes its own data files. Then the ranks
+ * tell each other whether that succeeded and what their files are, and rank 0 writes the manifest
+ * and gives the folder its name. While they write, the ranks do not meet. save_data.c has what a
+ * rank writes; folder.h says why a checkpoint is complete or not there. */
 #include "engine/checkpoint/save_impl.h"
 
 #include "base/checked.h"
@@ -30,8 +31,8 @@ static void text_copy(char *to, size_t room, const char *from)
     (void)snprintf(to, room, "%s", from);
 }
 
-/* Enters an optimizer and its parts. Parts with the same name are one entry in the list of parts; the optimizer says what a part
- * means. */
+/* Enters an optimizer and its parts. Parts with the same name are one entry in the list of parts;
+ * the optimizer says what a part means. */
 static sherd_status optimizer_tell(sherdi_manifest *m, const sherdi_optimizer *optimizer)
 {
     sherdi_manifest_optimizer *out = &m->optimizers[m->num_optimizers];
@@ -61,8 +62,8 @@ static sherd_status optimizer_tell(sherdi_manifest *m, const sherdi_optimizer *o
     return SHERD_OK;
 }
 
-/* Records in which encoding a part was held. Segments may have it in different ones (fp32 parameters keep fp32 masters); the one
- * that loses most counts. */
+/* Records in which encoding a part was held. Segments may have it in different ones (fp32
+ * parameters keep fp32 masters); the one that loses most counts. */
 static void held_tell(sherdi_manifest *m, const sherdi_segment *segment)
 {
     for (int i = 0; i < sherdi_segment_parts(segment); i++) {
@@ -147,8 +148,8 @@ static sherd_status params_tell(sherdi_save *save)
     return SHERD_OK;
 }
 
-/* Fills the manifest with what is known when the state is copied. An asynchronous save writes it later, when the engine's
- * counters have advanced. */
+/* Fills the manifest with what is known when the state is copied. An asynchronous save writes it
+ * later, when the engine's counters have advanced. */
 static sherd_status manifest_begin(sherdi_save *save)
 {
     const sherd_engine *engine = save->engine;
@@ -243,8 +244,8 @@ static sherd_status files_exchange(sherdi_save *save, sherd_status own)
                            "while it saved its part");
 }
 
-/* Makes the partial folder, and checks that all ranks see a file that rank 0 makes in it: the hosts must share the folder.
- * Collective. */
+/* Makes the partial folder, and checks that all ranks see a file that rank 0 makes in it: the hosts
+ * must share the folder. Collective. */
 static sherd_status folder_share(sherdi_save *save)
 {
     sherd_engine *engine = save->engine;
@@ -288,7 +289,8 @@ static sherd_status space_check(sherdi_save *save)
                                                  : SHERD_OK);
 }
 
-/* Links the frozen file of the checkpoint before, which has the same bytes, into this one. Returns 0 if it cannot. */
+/* Links the frozen file of the checkpoint before, which has the same bytes, into this one. Returns
+ * 0 if it cannot. */
 static int frozen_keep(sherdi_save *save)
 {
     sherdi_kept_frozen *kept = &save->engine->kept_frozen;
@@ -320,8 +322,9 @@ static sherd_status open_local(sherdi_save *save)
     return manifest_begin(save);
 }
 
-/* If the state is going to be kept, a new set is written in its place later. Either every rank reserves room for it, or no rank
- * keeps anything. If the state is copied instead, space_check checks the room. Collective. */
+/* If the state is going to be kept, a new set is written in its place later. Either every rank
+ * reserves room for it, or no rank keeps anything. If the state is copied instead, space_check
+ * checks the room. Collective. */
 static sherd_status state_reserve(sherdi_save *save)
 {
     sherd_engine *engine = save->engine;
@@ -344,7 +347,8 @@ static sherd_status state_reserve(sherdi_save *save)
     return status;
 }
 
-/* Gives the state's live generation to the checkpoint as it lies on the drive, if links are possible. */
+/* Gives the state's live generation to the checkpoint as it lies on the drive, if links are
+ * possible. */
 static sherd_status state_keep(sherdi_save *save)
 {
     sherd_engine           *engine = save->engine;
@@ -450,7 +454,8 @@ static void save_close(sherdi_save *save)
     sherdi_free(save);
 }
 
-/* Ends a save: if all ranks have written everything, the checkpoint becomes complete, else it is removed. Collective. */
+/* Ends a save: if all ranks have written everything, the checkpoint becomes complete, else it is
+ * removed. Collective. */
 static sherd_status save_end(sherdi_save *save, sherd_status own)
 {
     sherd_engine  *engine = save->engine;
@@ -537,7 +542,8 @@ static sherd_status save_create(sherd_engine *engine, const char *dir, const cha
     engine->save = save;
     save->engine = engine;
     save->params = *params;
-    /* state on a drive is kept by a link, so nothing is left to write while the training continues */
+    /* state on a drive is kept by a link, so nothing is left to write while the training
+     * continues */
     save->is_async = params->is_async && !sherdi_plan_has_generations(engine->plan);
     save->start_ns = sherdi_now_ns();
     sherdi_manifest_init(&save->manifest, &engine->mem);

@@ -6,8 +6,9 @@
 
 typedef struct sherdi_save sherdi_save;
 
-/** Call it at each boundary while an asynchronous save runs. When all ranks have written their files, it makes the checkpoint
- *  complete. If the save failed, sherd_checkpoint_wait returns the error. Collective. E_PEER_LOST. */
+/** Call it at each boundary while an asynchronous save runs. When all ranks have written their
+ *  files, it makes the checkpoint complete. If the save failed, sherd_checkpoint_wait returns the
+ *  error. Collective. E_PEER_LOST. */
 sherd_status sherdi_save_poll(sherd_engine *engine);
 
 #endif

@@ -1,4 +1,5 @@
-/* The data files of a save: this rank writes them at once, or from a copy of the state on a thread of its own. See save_impl.h. */
+/* The data files of a save: this rank writes them at once, or from a copy of the state on a thread
+ * of its own. See save_impl.h. */
 #include "engine/checkpoint/save_impl.h"
 
 #include "base/checked.h"
@@ -28,7 +29,8 @@ static void progress_tell(void *ctx, size_t more_bytes)
     }
 }
 
-/* Adds the state's tensors to the header. If the state is kept as it lies on the drive, the file has only its description. */
+/* Adds the state's tensors to the header. If the state is kept as it lies on the drive, the file
+ * has only its description. */
 static sherd_status state_add(sherdi_save *save)
 {
     sherd_engine               *engine = save->engine;
@@ -74,13 +76,15 @@ sherd_status sherdi_save_header_make(sherdi_save *save, sherdi_data_file which)
                                      &save->header_len[which]);
 }
 
-/* Returns the copy of all state of this rank, as a data file has it; the writer's slots lie in it. */
+/* Returns the copy of all state of this rank, as a data file has it; the writer's slots lie in
+ * it. */
 static unsigned char *snapshot_of(const sherdi_save *save)
 {
     return save->engine->memory.buffers[SHERDI_BUFFER_SNAPSHOT];
 }
 
-/* Allocates the slots when the first file needs them. An asynchronous save uses its snapshot instead. */
+/* Allocates the slots when the first file needs them. An asynchronous save uses its snapshot
+ * instead. */
 static sherd_status slots_need(sherdi_save *save)
 {
     const sherdi_plan *plan = save->engine->plan;
@@ -138,8 +142,8 @@ static sherd_status file_finish(sherdi_save *save, sherdi_data_file which)
 
 /* ------------------------------------------------------------------- values -- */
 
-/* Adds the values that go into the file to the fingerprint, which thus shows whether the state has changed in memory since its
- * step. */
+/* Adds the values that go into the file to the fingerprint, which thus shows whether the state has
+ * changed in memory since its step. */
 static void values_count(sherdi_save *save, size_t param, int part, size_t first, size_t count,
                          const float *values)
 {
@@ -157,8 +161,9 @@ static void values_count(sherdi_save *save, size_t param, int part, size_t first
     }
 }
 
-/* Writes a range of a part. Without an operation (op NULL, on the save's thread), the values are in the file's slots already, and
- * other kernels run meanwhile. It then works on at most one extent at a time, so that one thread does it. */
+/* Writes a range of a part. Without an operation (op NULL, on the save's thread), the values are in
+ * the file's slots already, and other kernels run meanwhile. It then works on at most one extent at
+ * a time, so that one thread does it. */
 static sherd_status piece_write(sherdi_save *save, const sherdi_op *op,
                                 const sherdi_shard_range *piece, int part)
 {
@@ -240,8 +245,8 @@ static sherd_status bytes_write(sherdi_save *save, const unsigned char *bytes, s
     return SHERD_OK;
 }
 
-/* Writes the snapshot, block by block, in the order in which the walk copied them. Blobs have no room in the snapshot, so they go
- * through slots whose values have been written. */
+/* Writes the snapshot, block by block, in the order in which the walk copied them. Blobs have no
+ * room in the snapshot, so they go through slots whose values have been written. */
 static sherd_status snapshot_write(sherdi_save *save)
 {
     const sherdi_plan *plan = save->engine->plan;
@@ -254,7 +259,8 @@ static sherd_status snapshot_write(sherdi_save *save)
 
 /* ----------------------------------------------------------------- all of it -- */
 
-/* Takes this rank's fingerprint from the last step, or computes it. At stage 0 every rank has all values, so only rank 0 counts. */
+/* Takes this rank's fingerprint from the last step, or computes it. At stage 0 every rank has all
+ * values, so only rank 0 counts. */
 static sherd_status own_fingerprint(sherdi_save *save)
 {
     SHERDI_TRY(sherdi_update_fingerprint(save->engine));
@@ -297,7 +303,8 @@ static sherd_status blobs_copy(sherdi_save *save)
     return SHERD_OK;
 }
 
-/* Refuses to save bits that have changed in memory since the last step as if they were its result. */
+/* Refuses to save bits that have changed in memory since the last step as if they were its
+ * result. */
 static sherd_status fingerprint_check(const sherdi_save *save)
 {
     const sherd_engine *engine = save->engine;
@@ -360,7 +367,8 @@ sherd_status sherdi_save_thread_join(sherdi_save *save)
     return sherdi_outcome_end(&save->thread_outcome);
 }
 
-/* A rank that has no state, or gets no thread, has finished at once. The save ends when all ranks have finished. */
+/* A rank that has no state, or gets no thread, has finished at once. The save ends when all ranks
+ * have finished. */
 void sherdi_save_thread_start(sherdi_save *save)
 {
     if (save->headers[SHERDI_DATA_STATE] == NULL) {

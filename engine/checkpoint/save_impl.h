@@ -1,4 +1,5 @@
-/* A running save, which save.c and save_data.c share: save.c has what the ranks do together, save_data.c what each rank writes. */
+/* A running save, which save.c and save_data.c share: save.c has what the ranks do together,
+ * save_data.c what each rank writes. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_SAVE_IMPL_H
 #define SHERDI_ENGINE_CHECKPOINT_SAVE_IMPL_H
 
@@ -50,15 +51,17 @@ struct sherdi_save {
     sherdi_outcome thread_outcome;
 };
 
-/** Makes the header of a file of this rank that has data. Its length is known then; its checksums are not yet. E_NOMEM. */
+/** Makes the header of a file of this rank that has data. Its length is known then; its checksums
+ *  are not yet. E_NOMEM. */
 sherd_status sherdi_save_header_make(sherdi_save *save, sherdi_data_file which);
 /** Makes the file, with room for all its bytes. E_IO, E_NOMEM. */
 sherd_status sherdi_save_writer_make(sherdi_save *save, sherdi_data_file which);
-/** Does the part of a save for which the trainer has to wait: writes this rank's files or, in an asynchronous save, copies its
- *  state. Local. E_IO, E_NOMEM, E_NUMERIC (a fingerprint is not the one that the last step left). */
+/** Does the part of a save for which the trainer has to wait: writes this rank's files or, in an
+ *  asynchronous save, copies its state. Local. E_IO, E_NOMEM, E_NUMERIC (a fingerprint is not the
+ *  one that the last step left). */
 sherd_status sherdi_save_data(sherdi_save *save);
-/** Starts a thread that writes the copy and sets save->is_over at its end. is_over is also set if there is nothing to do, or no
- *  thread. */
+/** Starts a thread that writes the copy and sets save->is_over at its end. is_over is also set if
+ *  there is nothing to do, or no thread. */
 void sherdi_save_thread_start(sherdi_save *save);
 /** Waits for the thread, if there is one, and returns the outcome of its work. */
 sherd_status sherdi_save_thread_join(sherdi_save *save);

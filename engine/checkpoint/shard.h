@@ -1,6 +1,6 @@
-/* What a rank saves: rank r saves the r-th slice of every segment, at every stage, so the ranks divide the work and no element is
- * written twice. These functions are pure and depend only on plan and model. Saving uses them, and loading for the ranges of a
- * block. */
+/* What a rank saves: rank r saves the r-th slice of every segment, at every stage, so the ranks
+ * divide the work and no element is written twice. These functions are pure and depend only on plan
+ * and model. Saving uses them, and loading for the ranges of a block. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_SHARD_H
 #define SHERDI_ENGINE_CHECKPOINT_SHARD_H
 
@@ -32,14 +32,16 @@ sherdi_shard_ranges sherdi_shard_all(const sherdi_plan *plan, const sherdi_model
 /** Gives the next range and returns 1; 0: there are no more. */
 int sherdi_shard_next(sherdi_shard_ranges *ranges, sherdi_shard_range *out);
 
-/** Gives what this rank saves of a frozen parameter: [*first, *first + count). Returns count; 0 for a trainable parameter. */
+/** Gives what this rank saves of a frozen parameter: [*first, *first + count). Returns count; 0 for
+ *  a trainable parameter. */
 size_t sherdi_shard_frozen(const sherdi_plan *plan, const sherdi_model *model, size_t param,
                            size_t *first);
 
 /** Returns "NAME:PART:FIRST", in memory of the account, which the caller frees; NULL: E_NOMEM. */
 char *sherdi_shard_tensor_name(sherdi_mem *mem, const char *param, const char *part, size_t first);
 
-/** Adds the tensors of this rank's data file to its header, in the order of their bytes. E_NOMEM. */
+/** Adds the tensors of this rank's data file to its header, in the order of their bytes.
+ *  E_NOMEM. */
 sherd_status sherdi_shard_add(const sherdi_plan *plan, const sherdi_model *model,
                               sherdi_data_file which, sherdi_safetensors_builder *builder);
 /** Returns what the name of a blob in a data file begins with; its key follows. */

@@ -1,5 +1,5 @@
-/* Checkpoints for tools: finds, describes, verifies, reads and removes them without an engine. See sherd_tools.h; tools_text.c
- * writes text about a checkpoint. */
+/* Checkpoints for tools: finds, describes, verifies, reads and removes them without an engine. See
+ * sherd_tools.h; tools_text.c writes text about a checkpoint. */
 #include "engine/checkpoint/tools.h"
 
 #include "base/api.h"

@@ -1,4 +1,5 @@
-/* The handle of a checkpoint that a tool reads; tools.c, tools_text.c and tools_export.c share it. */
+/* The handle of a checkpoint that a tool reads; tools.c, tools_text.c and tools_export.c share
+ * it. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_TOOLS_H
 #define SHERDI_ENGINE_CHECKPOINT_TOOLS_H
 

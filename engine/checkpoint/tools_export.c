@@ -1,4 +1,5 @@
-/* Exports a checkpoint's weights to files that other programs read. weights_write.c writes them, as it does for an engine. */
+/* Exports a checkpoint's weights to files that other programs read. weights_write.c writes them, as
+ * it does for an engine. */
 #include "engine/checkpoint/tools.h"
 #include "engine/checkpoint/weights.h"
 

@@ -1,5 +1,6 @@
-/* Imports weights from files to a checkpoint, without an engine. The checkpoint is as if one rank had saved only master weights.
- * Values go from the file through the slots of the writer, so no tensor is held as a whole. */
+/* Imports weights from files to a checkpoint, without an engine. The checkpoint is as if one rank
+ * had saved only master weights. Values go from the file through the slots of the writer, so no
+ * tensor is held as a whole. */
 #include "engine/checkpoint/folder.h"
 #include "engine/checkpoint/bytes.h"
 #include "engine/checkpoint/fit.h"
@@ -113,7 +114,8 @@ static sherd_status model_room(making *m, size_t most)
     return m->model == NULL || m->by_name == NULL ? SHERD_E_NOMEM : SHERD_OK;
 }
 
-/* The caller's structs may be of another version, so their struct_size says where the next one begins. */
+/* The caller's structs may be of another version, so their struct_size says where the next one
+ * begins. */
 static sherd_status model_take(making *m, const sherd_checkpoint_param *given, size_t count)
 {
     SHERDI_TRY(model_room(m, count));
@@ -190,7 +192,8 @@ static sherd_status model_match(making *m)
 
 /* ---- the files ---- */
 
-/* The parameters are consecutive, so the offset of a parameter is also the global index of its first element. */
+/* The parameters are consecutive, so the offset of a parameter is also the global index of its
+ * first element. */
 static sherd_status manifest_param_add(making *m, const model_param *param)
 {
     sherdi_manifest         *manifest = &m->manifest;

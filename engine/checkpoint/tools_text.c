@@ -1,5 +1,5 @@
-/* Describes a checkpoint, as text for people and as JSON. A manifest may come from anywhere, so control characters are removed
- * from its strings before they reach a terminal. */
+/* Describes a checkpoint, as text for people and as JSON. A manifest may come from anywhere, so
+ * control characters are removed from its strings before they reach a terminal. */
 #include "engine/checkpoint/tools.h"
 
 #include "base/api.h"

@@ -4,7 +4,8 @@
 
 #include "kernels/backend.h"
 
-/** Returns the sum of the mixes of `count` elements with the global indices from `index` on (docs/numerics.md). */
+/** Returns the sum of the mixes of `count` elements with the global indices from `index` on
+ *  (docs/numerics.md). */
 static inline uint64_t sherdi_values_fingerprint(const sherdi_backend *host, uint64_t index,
                                                  size_t count, const float *values)
 {
@@ -15,8 +16,8 @@ static inline uint64_t sherdi_values_fingerprint(const sherdi_backend *host, uin
     return sum;
 }
 
-/** Returns what a part behind the master adds to the state's fingerprint, of the sum of its mixes. Each part has another factor,
- *  so parts that changed places show. */
+/** Returns what a part behind the master adds to the state's fingerprint, of the sum of its mixes.
+ *  Each part has another factor, so parts that changed places show. */
 static inline uint64_t sherdi_values_part_sum(int part, uint64_t sum)
 {
     return sum * (2 * (uint64_t)part + 1);

@@ -1,6 +1,7 @@
-/* Files of weights, written from any source and read by ranges. export.c and import.c use this with an engine; tools_export.c and
- * tools_import.c use it with a checkpoint. A file is safetensors (one file, or several with an index), or "raw": of another
- * format, whose tensors follow a header of its own. */
+/* Files of weights, written from any source and read by ranges. export.c and import.c use this with
+ * an engine; tools_export.c and tools_import.c use it with a checkpoint. A file is safetensors (one
+ * file, or several with an index), or "raw": of another format, whose tensors follow a header of
+ * its own. */
 #ifndef SHERDI_CHECKPOINT_WEIGHTS_H
 #define SHERDI_CHECKPOINT_WEIGHTS_H
 
@@ -10,7 +11,8 @@
 
 /* The elements that are read and written at once. */
 #define SHERDI_WEIGHTS_PORTION_ELEMS ((size_t)1 << 20)
-/* The most data of one file of a folder, if the caller gives no limit; the number is that of transformers. */
+/* The most data of one file of a folder, if the caller gives no limit; the number is that of
+ * transformers. */
 #define SHERDI_WEIGHTS_FILE_BYTES ((size_t)5000000000)
 
 /* ---- maps ---- */
@@ -23,7 +25,8 @@ typedef struct sherdi_weights_param {
     size_t        elems;
 } sherdi_weights_param;
 
-/* A copied list of maps. Its structs have the size of this library's version, whatever the caller's size is. */
+/* A copied list of maps. Its structs have the size of this library's version, whatever the caller's
+ * size is. */
 typedef struct sherdi_weights_maps {
     sherd_tensor_map *tensors;
     size_t            num_tensors;
@@ -31,14 +34,15 @@ typedef struct sherdi_weights_maps {
 
 /** Returns the elements of a checked map. */
 size_t sherdi_weights_map_elems(const sherd_tensor_map *map);
-/** Return the type of a checked map's elements in the caller's memory, and the bytes of all of them. */
+/** Return the type of a checked map's elements in the caller's memory, and the bytes of all of
+ *  them. */
 sherdi_tensor_dtype sherdi_weights_data_dtype(const sherd_tensor_map *map);
 size_t              sherdi_weights_data_bytes(const sherd_tensor_map *map);
 /**
- * A model: `get` returns a parameter by number, `find` by name. sherdi_weights_maps_open copies the caller's maps (their strings
- * are borrowed) and checks each of them: its shape, and that its elements lie inside its parameter. If `given` is NULL, it makes
- * one map for each of the `num_params` parameters. E_INVAL with the tensor, E_NOMEM.
- */
+ *  A model: `get` returns a parameter by number, `find` by name. sherdi_weights_maps_open copies
+ *  the caller's maps (their strings are borrowed) and checks each of them: its shape, and that its
+ *  elements lie inside its parameter. If `given` is NULL, it makes one map for each of the
+ *  `num_params` parameters. E_INVAL with the tensor, E_NOMEM. / */
 typedef struct sherdi_weights_model {
     const void *ctx;
     size_t      num_params;
@@ -52,12 +56,13 @@ void         sherdi_weights_maps_close(sherdi_weights_maps *maps);
 
 /* ---- writing ---- */
 
-/* A source of values. If it has several ranks behind it, every rank makes the same calls in the same order. */
+/* A source of values. If it has several ranks behind it, every rank makes the same calls in the
+ * same order. */
 typedef struct sherdi_weights_source {
     void *ctx;
     int   is_writer; /* this rank writes; the others only take part in read and agree */
-    /* Reads elements [first_elem, first_elem + count_elems) of a parameter's `value` (NULL: the weights). `out` is NULL on ranks
-     * that do not write. All ranks return the same. */
+    /* Reads elements [first_elem, first_elem + count_elems) of a parameter's `value` (NULL: the
+     * weights). `out` is NULL on ranks that do not write. All ranks return the same. */
     sherd_status (*read)(void *ctx, const char *param, const char *value, size_t first_elem,
                          size_t count_elems, float *out);
     /* Returns OK if `own` is OK on all ranks, else what failed. NULL: there is only one rank. */
@@ -77,8 +82,8 @@ typedef struct sherdi_weights_writing {
     void                        *progress_ctx;
 } sherdi_weights_writing;
 
-/** Writes the files under partial names, syncs and renames them, as sherd.h says of exports. Collective if the source has several
- *  ranks. */
+/** Writes the files under partial names, syncs and renames them, as sherd.h says of exports.
+ *  Collective if the source has several ranks. */
 sherd_status sherdi_weights_write(const char *path, const sherdi_weights_writing *writing);
 
 /* ---- reading ---- */
@@ -94,7 +99,8 @@ typedef struct sherdi_weights_tensor {
 
 /** Opens a file, an index, or a folder that has one of them. E_INVAL, E_IO, E_NOMEM. */
 sherd_status sherdi_weights_open(sherdi_mem *mem, const char *path, sherdi_weights_file **out);
-/** Opens a raw file that has the tensors of `maps` behind `header_bytes` bytes. E_INVAL: the file has another size. */
+/** Opens a raw file that has the tensors of `maps` behind `header_bytes` bytes. E_INVAL: the file
+ *  has another size. */
 sherd_status sherdi_weights_open_raw(sherdi_mem *mem, const char *path, size_t header_bytes,
                                      sherd_dtype dtype, const sherdi_weights_maps *maps,
                                      sherdi_weights_file **out);
@@ -107,14 +113,15 @@ int sherdi_weights_find(const sherdi_weights_file *file, const char *name,
 /** Gives tensor number i and returns 1; 0: there are not so many. */
 int sherdi_weights_get(const sherdi_weights_file *file, size_t i, sherdi_weights_tensor *out);
 
-/** Fills the caller's memory of a checked map. If the file's type is another, values are converted; both must be floats then.
- *  E_IO. */
+/** Fills the caller's memory of a checked map. If the file's type is another, values are converted;
+ *  both must be floats then. E_IO. */
 sherd_status sherdi_weights_data_read(const sherdi_weights_file *file, sherdi_weights_tensor tensor,
                                       const sherd_tensor_map *map);
 
 /** Returns whether values of this type can be read as fp32; true for fp64, fp32, bf16 and fp16. */
 int sherdi_weights_is_readable(sherdi_tensor_dtype dtype);
-/** Reads elements [first, first + count) of a tensor of such a type, in the order of the file. It reads no other bytes. E_IO. */
+/** Reads elements [first, first + count) of a tensor of such a type, in the order of the file. It
+ *  reads no other bytes. E_IO. */
 sherd_status sherdi_weights_read(const sherdi_weights_file *file, sherdi_weights_tensor tensor,
                                  size_t first_elem, size_t count_elems, float *out);
 /** Does the same in the order of the transposed matrix. */

@@ -55,8 +55,8 @@ static sherd_status shape_check(const sherd_tensor_map *map)
     return SHERD_OK;
 }
 
-/* Checks a map whose elements are in the caller's memory (data_dtype). A map with neither data_dtype nor a parameter is zeros of a
- * raw file. */
+/* Checks a map whose elements are in the caller's memory (data_dtype). A map with neither
+ * data_dtype nor a parameter is zeros of a raw file. */
 static sherd_status data_check(const sherd_tensor_map *map)
 {
     if (map->data_dtype == NULL) {

@@ -1,5 +1,5 @@
-/* Matches maps with the tensors of a file: which tensors give the values of which parameter. Imports with an engine (import.c)
- * and without (tools_import.c) use it. */
+/* Matches maps with the tensors of a file: which tensors give the values of which parameter.
+ * Imports with an engine (import.c) and without (tools_import.c) use it. */
 #ifndef SHERDI_CHECKPOINT_WEIGHTS_MATCH_H
 #define SHERDI_CHECKPOINT_WEIGHTS_MATCH_H
 
@@ -29,8 +29,9 @@ typedef struct sherdi_weights_range {
     size_t                      begin, end;
 } sherdi_weights_range;
 
-/** Matches the checked maps with the file; both are borrowed until close. `params` says what may be missing or extra.
- *  E_INVAL with the tensor (missing, extra, of another shape or type, two for the same elements), E_NOMEM. */
+/** Matches the checked maps with the file; both are borrowed until close. `params` says what may be
+ *  missing or extra. E_INVAL with the tensor (missing, extra, of another shape or type, two for the
+ *  same elements), E_NOMEM. */
 sherd_status sherdi_weights_match_open(sherdi_mem *mem, const sherdi_weights_model *model,
                                        const sherdi_weights_maps *maps,
                                        const sherdi_weights_file *file,
@@ -44,10 +45,11 @@ sherd_status sherdi_weights_match_data(const sherdi_weights_match *match);
 
 /** Returns the tensors of one parameter, which begin at `begin`. */
 sherdi_weights_range sherdi_weights_range_at(const sherdi_weights_match *match, size_t begin);
-/** Checks the tensors of a parameter. E_INVAL: the file has some of them and lacks others. E_STATE: one is for another part than
- *  the master weights. */
+/** Checks the tensors of a parameter. E_INVAL: the file has some of them and lacks others. E_STATE:
+ *  one is for another part than the master weights. */
 sherd_status sherdi_weights_range_check(const sherdi_weights_range *range);
-/** Reads elements [first, first + count) of the parameter; elements that no tensor has are 0. E_IO. */
+/** Reads elements [first, first + count) of the parameter; elements that no tensor has are 0.
+ *  E_IO. */
 sherd_status sherdi_weights_range_read(const sherdi_weights_range *range, size_t first_elem,
                                        size_t count_elems, float *out);
 /** Reads elements from `first` on, counted from where the tensor begins in its parameter. E_IO. */

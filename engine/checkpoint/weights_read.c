@@ -102,7 +102,8 @@ static sherd_status shard_names(const char *path, const sherdi_json_node *map, c
     return SHERD_OK;
 }
 
-/* Checks that each tensor is in the file that the index names, and that the files have no other tensors. */
+/* Checks that each tensor is in the file that the index names, and that the files have no other
+ * tensors. */
 static sherd_status map_check(const sherdi_weights_file *file, const char *path,
                               const sherdi_json_node *map, const char *const *names)
 {
@@ -279,8 +280,8 @@ sherd_status sherdi_weights_open(sherdi_mem *mem, const char *path, sherdi_weigh
 
 /* ---- files of other formats ---- */
 
-/* Makes the header that a raw file would have as safetensors. So its tensors are found and its size is checked as for all other
- * files. */
+/* Makes the header that a raw file would have as safetensors. So its tensors are found and its size
+ * is checked as for all other files. */
 static sherd_status raw_header_make(sherdi_weights_file *file, const char *path, size_t data_bytes,
                                     sherd_dtype dtype, const sherdi_weights_maps *maps)
 {
@@ -447,8 +448,9 @@ sherd_status sherdi_weights_read(const sherdi_weights_file *file, sherdi_weights
     return SHERD_OK;
 }
 
-/* Rows of the transposed matrix are columns of the file. For a range of whole rows of the transposed matrix, each row of the file
- * gives one value per such row, and these values are consecutive. At both ends of a range a part of one row may be left. */
+/* Rows of the transposed matrix are columns of the file. For a range of whole rows of the
+ * transposed matrix, each row of the file gives one value per such row, and these values are
+ * consecutive. At both ends of a range a part of one row may be left. */
 static sherd_status columns_read(const sherdi_weights_file *file, sherdi_weights_tensor tensor,
                                  size_t column, size_t count, size_t first_row, size_t num_rows,
                                  float *out)

@@ -1,5 +1,6 @@
-/* Writes files of weights as a stream. One rank writes. The other ranks' values come through the source, so all ranks walk over
- * the tensors in the same way, and if the writer fails, all ranks end behind the same tensor. See weights.h. */
+/* Writes files of weights as a stream. One rank writes. The other ranks' values come through the
+ * source, so all ranks walk over the tensors in the same way, and if the writer fails, all ranks
+ * end behind the same tensor. See weights.h. */
 #include "engine/checkpoint/weights.h"
 
 #include "base/checked.h"
@@ -125,7 +126,8 @@ static sherd_status path_take(writer *x, const char *path)
 
 /* ---- which tensor goes where ---- */
 
-/* Divides the tensors into files as transformers does: a file takes the next tensor if it still fits. */
+/* Divides the tensors into files as transformers does: a file takes the next tensor if it still
+ * fits. */
 static void files_assign(writer *x)
 {
     size_t most = x->w->max_file_bytes == 0 ? SHERDI_WEIGHTS_FILE_BYTES : x->w->max_file_bytes;
@@ -223,7 +225,8 @@ static sherd_status header_put(const writer *x, size_t file)
     return status;
 }
 
-/* Reserves room, so that a lack of room shows before anything is written, if the file system can reserve. */
+/* Reserves room, so that a lack of room shows before anything is written, if the file system can
+ * reserve. */
 static sherd_status room_reserve(const writer *x, size_t file)
 {
     size_t bytes = x->w->raw_header_bytes;
@@ -465,8 +468,8 @@ static sherd_status entry_remove(const writer *x, const char *name)
                              strerror(errno));
 }
 
-/* Renames the partial files. A loader looks for model.safetensors, else for the index. While several files replace an older set,
- * it finds neither. */
+/* Renames the partial files. A loader looks for model.safetensors, else for the index. While
+ * several files replace an older set, it finds neither. */
 static sherd_status files_publish(writer *x)
 {
     char name[NAME_MAX];

@@ -91,8 +91,8 @@ static void slot_wait(sherdi_writer *writer)
     writer->waited++;
 }
 
-/* Starts the write of a slot. The last slot is written to a multiple of SHERD_ALIGN_BYTES, and the file is cut to its length
- * later. */
+/* Starts the write of a slot. The last slot is written to a multiple of SHERD_ALIGN_BYTES, and the
+ * file is cut to its length later. */
 static void slot_start(sherdi_writer *writer)
 {
     size_t         slot   = writer->started;
@@ -141,7 +141,8 @@ void sherdi_writer_advance(sherdi_writer *writer, size_t len_bytes)
     }
 }
 
-/* Writes the header, through the slots' memory, which is aligned and unused now: no write is in flight. */
+/* Writes the header, through the slots' memory, which is aligned and unused now: no write is in
+ * flight. */
 static sherd_status header_write(sherdi_writer *writer, const char *header)
 {
     size_t room = writer->params.num_slots * writer->params.slot_bytes;

@@ -1,5 +1,6 @@
-/* Writes a data file of a checkpoint. Bytes come in order and go through a few slots, which are checksummed and written past the
- * page cache, with several requests in flight. save_data.c and tools_import.c use it. */
+/* Writes a data file of a checkpoint. Bytes come in order and go through a few slots, which are
+ * checksummed and written past the page cache, with several requests in flight. save_data.c and
+ * tools_import.c use it. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_WRITER_H
 #define SHERDI_ENGINE_CHECKPOINT_WRITER_H
 
@@ -35,16 +36,20 @@ typedef struct sherdi_writer {
     sherd_status         status;                   /* the first failure */
 } sherdi_writer;
 
-/** Makes the file, with room for all its bytes. E_IO (the message says what is missing), E_NOMEM. On failure no file is left. */
+/** Makes the file, with room for all its bytes. E_IO (the message says what is missing), E_NOMEM.
+ *  On failure no file is left. */
 sherd_status sherdi_writer_open(sherdi_writer *writer, const sherdi_writer_params *params);
-/** Gives the memory for the next bytes. *room_out says how many fit there: at least 1 until all data was taken. Waits for a slot.
- *  E_IO. */
+/** Gives the memory for the next bytes. *room_out says how many fit there: at least 1 until all
+ *  data was taken. Waits for a slot. E_IO. */
 sherd_status sherdi_writer_reserve(sherdi_writer *writer, unsigned char **out, size_t *room_out);
-/** Says that the caller has put `len_bytes` bytes there. A full slot is checksummed, and its write starts. */
+/** Says that the caller has put `len_bytes` bytes there. A full slot is checksummed, and its write
+ *  starts. */
 void sherdi_writer_advance(sherdi_writer *writer, size_t len_bytes);
-/** Call it after all data: writes the header [header_bytes] and waits until the whole file is on the medium. E_IO. */
+/** Call it after all data: writes the header [header_bytes] and waits until the whole file is on
+ *  the medium. E_IO. */
 sherd_status sherdi_writer_finish(sherdi_writer *writer, const char *header);
-/** Waits for writes in flight and closes the file, which stays. Accepts a writer that was not opened. */
+/** Waits for writes in flight and closes the file, which stays. Accepts a writer that was not
+ *  opened. */
 void sherdi_writer_close(sherdi_writer *writer);
 
 #endif

@@ -1,5 +1,5 @@
-/* Creates and destroys configurations, reads their files, and takes the program's values and the warnings. config_read.c reads
- * documents; config_resolve.c makes settings of them. */
+/* Creates and destroys configurations, reads their files, and takes the program's values and the
+ * warnings. config_read.c reads documents; config_resolve.c makes settings of them. */
 #include "engine/config/config_impl.h"
 
 #include "base/api.h"
@@ -244,8 +244,8 @@ sherd_status sherd_config_load(const char *path, sherd_config **out)
 
 /* ---- the program's values ---- */
 
-/* Parses a value of the program. Missing quotes around text are the most frequent mistake, above all in a shell, so they have a
- * message of their own. */
+/* Parses a value of the program. Missing quotes around text are the most frequent mistake, above
+ * all in a shell, so they have a message of their own. */
 static sherd_status value_parse(sherd_config *config, const char *key, const char *value,
                                 sherdi_json **out)
 {

@@ -1,5 +1,6 @@
-/* Configuration: a JSON file, whose values get their types from one table, is resolved to sherdi_settings. The engine reads
- * nothing but these settings. config_keys.h has the table; config_impl.h says what each file does. */
+/* Configuration: a JSON file, whose values get their types from one table, is resolved to
+ * sherdi_settings. The engine reads nothing but these settings. config_keys.h has the table;
+ * config_impl.h says what each file does. */
 #ifndef SHERDI_ENGINE_CONFIG_CONFIG_H
 #define SHERDI_ENGINE_CONFIG_CONFIG_H
 
@@ -85,7 +86,8 @@ typedef enum sherdi_io_engine {
     SHERDI_IO_THREADS,
 } sherdi_io_engine;
 
-/* How parts of a state are stored, as configured. engine/plan/plan_encoding.c decides it for each segment. */
+/* How parts of a state are stored, as configured. engine/plan/plan_encoding.c decides it for each
+ * segment. */
 typedef enum sherdi_master_encoding {
     SHERDI_MASTER_F32 = 0,
     SHERDI_MASTER_BESIDE,
@@ -98,8 +100,9 @@ typedef enum sherdi_moment_encoding {
     SHERDI_MOMENTS_FP8,
 } sherdi_moment_encoding;
 
-/* Everything that the engine needs to know, resolved: no "auto" is left. Sizes are in elements, as in the file, and may be 0
- * (except sub_group_size); "unlimited" is SIZE_MAX. A struct for each subject. */
+/* Everything that the engine needs to know, resolved: no "auto" is left. Sizes are in elements, as
+ * in the file, and may be 0 (except sub_group_size); "unlimited" is SIZE_MAX. A struct for each
+ * subject. */
 typedef struct sherdi_batch_settings {
     int train_batch_size; /* = micro_batch_size * accumulation * world size */
     int micro_batch_size;
@@ -210,7 +213,8 @@ static inline int sherdi_settings_add_up(const sherdi_settings *settings)
     return settings->batch.accumulation > 1 || settings->batch.opens_windows;
 }
 
-/* A kind of configuration: read from JSON, or made of sherd_settings. An object begins with this. */
+/* A kind of configuration: read from JSON, or made of sherd_settings. An object begins with
+ * this. */
 typedef struct sherdi_config_kind {
     sherd_status (*resolve)(const sherd_config *config, int world_size, sherdi_settings *out);
     void (*destroy)(sherd_config *config);
@@ -220,8 +224,9 @@ typedef struct sherdi_config_head {
     const sherdi_config_kind *kind;
 } sherdi_config_head;
 
-/** Makes the settings for a world of `world_size` ranks. E_INVAL (a missing or contradictory value; the message names key, line,
- *  column and the fix), E_NOTSUP (a key that this version cannot honour). */
+/** Makes the settings for a world of `world_size` ranks. E_INVAL (a missing or contradictory value;
+ *  the message names key, line, column and the fix), E_NOTSUP (a key that this version cannot
+ *  honour). */
 sherd_status sherdi_config_resolve(const sherd_config *config, int world_size,
                                    sherdi_settings *out);
 
@@ -233,23 +238,25 @@ typedef struct sherdi_named_bits {
 
 #define SHERDI_SETTINGS_MOST 160
 
-/** Completes the sizes of a batch, of which those that are not given are 0; a size that cannot be derived stays 0. Returns whether
- *  they agree: all are at least 1, and train is micro x accumulation x ranks and fits 32 bits. */
+/** Completes the sizes of a batch, of which those that are not given are 0; a size that cannot be
+ *  derived stays 0. Returns whether they agree: all are at least 1, and train is micro x
+ *  accumulation x ranks and fits 32 bits. */
 typedef struct sherdi_config_batch {
     int64_t train, micro, accumulation;
 } sherdi_config_batch;
 int sherdi_batch_derive(sherdi_config_batch *batch, int world_size);
 
-/** Lists the settings that must be the same on all ranks. Settings from which others follow come first. Folders, pinning and the
- *  requests to a drive are not in the list, since the hosts' drives may differ. Fills at most SHERDI_SETTINGS_MOST entries and
- *  returns their number. */
+/** Lists the settings that must be the same on all ranks. Settings from which others follow come
+ *  first. Folders, pinning and the requests to a drive are not in the list, since the hosts' drives
+ *  may differ. Fills at most SHERDI_SETTINGS_MOST entries and returns their number. */
 size_t sherdi_settings_list(const sherdi_settings *settings, sherdi_named_bits *out);
 #define SHERDI_SETTINGS_LISTER(name)                                                               \
     size_t name(const sherdi_settings *settings, sherdi_named_bits *out);
 #include "engine/config/settings_list.h"
 #undef SHERDI_SETTINGS_LISTER
 
-/** Returns the samples of so many micro-batches of all ranks. Counters of a damaged file may be absurd; the product wraps then. */
+/** Returns the samples of so many micro-batches of all ranks. Counters of a damaged file may be
+ *  absurd; the product wraps then. */
 static inline int64_t sherdi_samples(int64_t micro_batches, int micro_batch_size, int world_size)
 {
     return (int64_t)((uint64_t)micro_batches * (uint64_t)micro_batch_size * (uint64_t)world_size);

@@ -1,5 +1,6 @@
-/* The value in force of a key: the given value, what "auto" stands for, what follows from other keys, or the default; with a
- * sentence that says which. Both sherdi_config_resolve and the dump ask here, so they cannot differ. */
+/* The value in force of a key: the given value, what "auto" stands for, what follows from other
+ * keys, or the default; with a sentence that says which. Both sherdi_config_resolve and the dump
+ * ask here, so they cannot differ. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/optimizer.h"
 
@@ -20,7 +21,8 @@ static int64_t batch_given(const sherd_config *config, sherdi_config_id id)
     return sherdi_config_is_given(config, id) ? entry_of(config, id)->value.integer : 0;
 }
 
-/* Writes where the batch sizes are given: train_batch_size, else the micro-batch size. One of the two is given. */
+/* Writes where the batch sizes are given: train_batch_size, else the micro-batch size. One of the
+ * two is given. */
 static const char *batch_location(const sherd_config *config, char location[SHERDI_LOCATION_BYTES])
 {
     sherdi_config_id id = SHERDI_CONFIG_TRAIN_BATCH;
@@ -319,7 +321,8 @@ void sherdi_effect_nesterov(const sherdi_config_question *asked, sherdi_config_e
     }
 }
 
-/* DeepSpeed hands the file's values to torch.optim.AdamW if torch_adam is true, and torch's own default is 0.01. */
+/* DeepSpeed hands the file's values to torch.optim.AdamW if torch_adam is true, and torch's own
+ * default is 0.01. */
 void sherdi_effect_decay(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
     const sherd_config     *config    = asked->config;

@@ -1,5 +1,6 @@
-/* "sherd.groups": optimizers and numbers of parameter groups, by the group's name. Members are read like the keys of optimizer.*.
- * engine/groups.c combines them with what the program says of a group. */
+/* "sherd.groups": optimizers and numbers of parameter groups, by the group's name. Members are read
+ * like the keys of optimizer.*. engine/groups.c combines them with what the program says of a
+ * group. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/optimizer.h"
 

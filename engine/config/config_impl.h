@@ -1,4 +1,5 @@
-/* The inside of a configuration, which the config_*.c files share. Read config_keys.h and config_unused.h first.
+/* The inside of a configuration, which the config_*.c files share. Read config_keys.h and
+ * config_unused.h first.
  *
  *   config.c         creates configurations, reads files, sherd_config_set, warnings
  *   config_table.c   the table as data: finds keys, suggests names for unknown ones
@@ -57,7 +58,8 @@ typedef struct sherdi_config_range {
     const char *choices;     /* "a|b|c"; NULL: any text, or a number */
 } sherdi_config_range;
 
-/* A value. Its entry owns what it points to, except the text of a default, which is in static storage. */
+/* A value. Its entry owns what it points to, except the text of a default, which is in static
+ * storage. */
 typedef struct sherdi_config_value {
     int64_t integer; /* BOOL, INT, SIZE; TEXT with choices: number of the choice */
     double  real;    /* REAL; first of PAIR */
@@ -161,9 +163,11 @@ sherdi_config_id           sherdi_config_find(const char *path);
 const sherdi_config_alias *sherdi_config_alias_find(const char *path);
 /** Returns the part of a path after its last dot. */
 const char *sherdi_config_leaf(const char *path);
-/** Returns the path of the known key that an unknown one may have meant; NULL: no known key is similar. */
+/** Returns the path of the known key that an unknown one may have meant; NULL: no known key is
+ *  similar. */
 const char *sherdi_config_suggest(const char *path);
-/** Returns whether `text` is a boolean in quotes: true, yes, on, 1 and their opposites, in any case. *out is then 0 or 1. */
+/** Returns whether `text` is a boolean in quotes: true, yes, on, 1 and their opposites, in any
+ *  case. *out is then 0 or 1. */
 int sherdi_config_boolean(const char *text, int *out);
 /** Returns choice `index` of "a|b|c", without a NUL at its end; *bytes_out is its length. */
 const char *sherdi_config_choice_at(const char *choices, size_t index, size_t *bytes_out);
@@ -234,12 +238,14 @@ typedef struct sherdi_config_reader {
     int                  is_lenient;
 } sherdi_config_reader;
 
-/** Reads a value by the type of its key. `path` is the key as written. Sets *is_auto_out or *out. null counts as "auto" here;
- *  callers that need the difference ask the node. Fails with location, path and reason. */
+/** Reads a value by the type of its key. `path` is the key as written. Sets *is_auto_out or *out.
+ *  null counts as "auto" here; callers that need the difference ask the node. Fails with location,
+ *  path and reason. */
 sherd_status sherdi_config_value_read(sherdi_config_reader *reader, const sherdi_config_key *key,
                                       const char *path, const sherdi_json_node *node,
                                       sherdi_config_value *out, int *is_auto_out);
-/** Reads sherd.groups. E_INVAL, E_NOTSUP (an optimizer that does not exist), E_NOMEM; *out is unchanged then. */
+/** Reads sherd.groups. E_INVAL, E_NOTSUP (an optimizer that does not exist), E_NOMEM; *out is
+ *  unchanged then. */
 sherd_status sherdi_config_groups_read(sherdi_config_reader *reader, const char *path,
                                        const sherdi_json_node *node, sherdi_config_value *out);
 int          sherdi_config_groups_same(const sherdi_config_value *a, const sherdi_config_value *b);
@@ -251,7 +257,8 @@ sherd_status sherdi_config_read(sherdi_config_reader *reader, const sherdi_json_
 sherd_status sherdi_config_read_key(sherdi_config_reader *reader, const char *path,
                                     const sherdi_json_node *node);
 
-/* What sherdi_reader_say does with a sentence about the input; any other value is a status with which it fails. */
+/* What sherdi_reader_say does with a sentence about the input; any other value is a status with
+ * which it fails. */
 enum {
     SHERDI_SAY_WARNING = -1, /* a warning: fails only without memory; strict mode checks later */
     SHERDI_SAY_INFO    = -2, /* to the log; does not fail */
@@ -262,15 +269,16 @@ sherd_status sherdi_reader_say(const sherdi_config_reader *reader, const sherdi_
                                int how, const char *fmt, ...) SHERDI_PRINTF(4, 5);
 /** Adds a warning with this text. */
 sherd_status sherdi_config_warn(sherd_config *config, const char *text);
-/** Checks for contradictions between keys that show without a world. `is_complete` 0: the program may still fill keys that are
- *  "auto". */
+/** Checks for contradictions between keys that show without a world. `is_complete` 0: the program
+ *  may still fill keys that are "auto". */
 sherd_status sherdi_config_check(const sherd_config *config, int is_complete);
 /** Warns of combinations of keys. Call it once, after a file was read. */
 sherd_status sherdi_config_remark(sherd_config *config);
 
 /* ---- values in force ---- */
 
-/** Gives the value in force of a key. `world_size` 0: it is not known yet, and the batch sizes may be missing. */
+/** Gives the value in force of a key. `world_size` 0: it is not known yet, and the batch sizes may
+ *  be missing. */
 void sherdi_config_effective(const sherd_config *config, int world_size, sherdi_config_id id,
                              sherdi_config_effect *out);
 /* The rules that rows of the table name. */

@@ -1,5 +1,6 @@
-/* The configuration keys that have an effect; DeepSpeed's others are in config_unused.h. Reading, the
- * settings, what ranks compare, the reference page and the dump all come from these two tables. A row:
+/* The configuration keys that have an effect; DeepSpeed's others are in config_unused.h. Reading,
+ * the settings, what ranks compare, the reference page and the dump all come from these two tables.
+ * A row:
  *
  *   X(id, path, type, (what it does, and other attributes), meaning)
  *

@@ -1,5 +1,5 @@
-/* Offload: the blocks offload_optimizer, offload_param, activations and aio. Finds contradictions, warns, and makes the settings. See
- * config_impl.h. */
+/* Offload: the blocks offload_optimizer, offload_param, activations and aio. Finds contradictions,
+ * warns, and makes the settings. See config_impl.h. */
 #include "engine/config/config_impl.h"
 
 #include <stdio.h>
@@ -131,8 +131,8 @@ static sherd_status files_remark(sherd_config *config)
     return SHERD_OK;
 }
 
-/* With bf16_beside, an update needs the bf16 values of the parameters. If these rest on a drive too, state on a drive has a copy
- * of them; this warns of that. */
+/* With bf16_beside, an update needs the bf16 values of the parameters. If these rest on a drive
+ * too, state on a drive has a copy of them; this warns of that. */
 static sherd_status beside_remark(sherd_config *config)
 {
     if (sherdi_config_integer(config, SHERDI_CONFIG_MASTER_ENCODING) != SHERDI_MASTER_BESIDE ||

@@ -1,6 +1,7 @@
-/* Reads a document into entries. It walks the blocks along the table: every member is a known key, a known key under another
- * name, or unknown. Values that ask for something other than plain synchronous training are refused here, with the location and
- * what to do. Hints that are ignored warn. */
+/* Reads a document into entries. It walks the blocks along the table: every member is a known key,
+ * a known key under another name, or unknown. Values that ask for something other than plain
+ * synchronous training are refused here, with the location and what to do. Hints that are ignored
+ * warn. */
 #include "engine/config/config_impl.h"
 
 #include <stdio.h>
@@ -35,8 +36,8 @@ typedef struct given_value {
     int                        is_auto;
 } given_value;
 
-/* Fails if an explicit value of the file contradicts the program's, unless the program overrides it. *keep_out: the entry stays
- * as it is. */
+/* Fails if an explicit value of the file contradicts the program's, unless the program overrides
+ * it. *keep_out: the entry stays as it is. */
 static sherd_status entry_contest(const sherdi_config_reader *reader, const given_value *given,
                                   int *keep_out)
 {
@@ -239,8 +240,8 @@ static sherd_status unknown_read(sherdi_config_reader *reader, const member_path
 
 /* ---- blocks ---- */
 
-/* Returns whether the "enabled" of a feature's block switches it on. Text that is no boolean does, as it is true in Python; "auto"
- * is left to the program, which does not set it. */
+/* Returns whether the "enabled" of a feature's block switches it on. Text that is no boolean does,
+ * as it is true in Python; "auto" is left to the program, which does not set it. */
 static int switch_is_on(const sherdi_json_node *enabled)
 {
     int is_true;
@@ -268,7 +269,8 @@ static int has_enabled_inside(const sherdi_json_node *node)
     return 0;
 }
 
-/* Returns whether a feature's block switches it on. Most blocks of hints have no switch of their own; refused blocks have one. */
+/* Returns whether a feature's block switches it on. Most blocks of hints have no switch of their
+ * own; refused blocks have one. */
 static int block_is_active(const sherdi_config_key *key, const sherdi_json_node *node)
 {
     const sherdi_json_node *enabled = sherdi_json_find(node, "enabled");
@@ -360,8 +362,8 @@ static sherd_status block_read(sherdi_config_reader *reader, sherdi_config_id id
 
 /* ---- types that are not there ---- */
 
-/* Checks the type of an optimizer or a schedule before its parameters are read. An unknown type has other parameters, and a
- * message that names the type helps more than one about a parameter. */
+/* Checks the type of an optimizer or a schedule before its parameters are read. An unknown type has
+ * other parameters, and a message that names the type helps more than one about a parameter. */
 static sherd_status type_check(const sherdi_config_reader *reader, const sherdi_json_node *root,
                                const char *block, sherdi_config_id id)
 {
@@ -425,7 +427,8 @@ sherd_status sherdi_config_read(sherdi_config_reader *reader, const sherdi_json_
     return members_read(reader, &TOP, root, 0);
 }
 
-/* Makes the path of a key that the program gives. Its block may be an alias: "bfloat16.enabled" means bf16.enabled. */
+/* Makes the path of a key that the program gives. Its block may be an alias: "bfloat16.enabled"
+ * means bf16.enabled. */
 static void path_of_program(const char *text, member_path *path)
 {
     const char                *dot = strchr(text, '.');

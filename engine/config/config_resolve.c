@@ -1,5 +1,6 @@
-/* Makes settings of keys. It checks across keys, fills every field of sherdi_settings from the value in force of its key, and
- * then applies the rules that take more than one key. It also lists the settings that ranks compare. */
+/* Makes settings of keys. It checks across keys, fills every field of sherdi_settings from the
+ * value in force of its key, and then applies the rules that take more than one key. It also lists
+ * the settings that ranks compare. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/optimizer.h"
 
@@ -60,7 +61,8 @@ static size_t optimizer_index(const sherd_config *config)
     return (size_t)sherdi_config_integer(config, SHERDI_CONFIG_OPTIMIZER_TYPE);
 }
 
-/* Returns whether a key is a member of optimizer.params that is among the names "a|b|c"; NULL: there are none. */
+/* Returns whether a key is a member of optimizer.params that is among the names "a|b|c"; NULL:
+ * there are none. */
 static int is_param_among(sherdi_config_id id, const char *names)
 {
     static const char BLOCK[] = "optimizer.params.";
@@ -76,7 +78,8 @@ static int optimizer_reads(size_t index, sherdi_config_id id)
     return is_param_among(id, sherdi_optimizer_at(index)->keys);
 }
 
-/* Returns whether the named optimizer reads "nesterov" but not "dampening": it has Nesterov's momentum, and never lacks a buffer. */
+/* Returns whether the named optimizer reads "nesterov" but not "dampening": it has Nesterov's
+ * momentum, and never lacks a buffer. */
 static int has_no_dampening(const sherd_config *config)
 {
     size_t index;
@@ -161,7 +164,8 @@ static sherd_status others_remark(sherd_config *config, sherdi_config_id id)
     return len == 0 ? SHERD_OK : sherdi_config_key_warn(config, id, readers);
 }
 
-/* Returns whether the named optimizer or that of a group reads a key that only some optimizers leave unread. */
+/* Returns whether the named optimizer or that of a group reads a key that only some optimizers
+ * leave unread. */
 static int optimizers_read(const sherd_config *config, sherdi_config_id id)
 {
     for (size_t i = 0; i < sherdi_optimizer_count(); i++) {
@@ -172,7 +176,8 @@ static int optimizers_read(const sherd_config *config, sherdi_config_id id)
     return 0;
 }
 
-/* Warns of given keys that the named optimizer does not read, though others do, unless a group has one of these. */
+/* Warns of given keys that the named optimizer does not read, though others do, unless a group has
+ * one of these. */
 static sherd_status unread_remark(sherd_config *config, const sherdi_optimizer *optimizer)
 {
     char sentence[64];
@@ -258,7 +263,8 @@ static int schedule_reads(const sherdi_schedule *schedule, sherdi_config_id id)
     return 0;
 }
 
-/* Warns of given keys about a momentum that the schedule would move, if no optimizer that is used has betas. */
+/* Warns of given keys about a momentum that the schedule would move, if no optimizer that is used
+ * has betas. */
 static sherd_status cycle_remark(sherd_config *config)
 {
     static const sherdi_config_id KEYS[] = {
@@ -282,7 +288,8 @@ static sherd_status cycle_remark(sherd_config *config)
     return SHERD_OK;
 }
 
-/* Warns of a whole training that is shorter than its warm-up, as DeepSpeed does: the rate falls at once when the warm-up ends. */
+/* Warns of a whole training that is shorter than its warm-up, as DeepSpeed does: the rate falls at
+ * once when the warm-up ends. */
 static sherd_status warmup_remark(sherd_config *config, const sherdi_schedule *schedule)
 {
     int64_t total  = sherdi_config_integer(config, SHERDI_CONFIG_TOTAL_STEPS);
@@ -441,8 +448,8 @@ static void scaler_resolve(const sherd_config *config, sherdi_scaler_params *out
     }
 }
 
-/* Sets parameters that this type of schedule does not read to 0, whatever the file says, then lets the schedule resolve the
- * others. */
+/* Sets parameters that this type of schedule does not read to 0, whatever the file says, then lets
+ * the schedule resolve the others. */
 static sherd_status schedule_resolve(const sherd_config *config, sherdi_settings *settings)
 {
     const sherdi_schedule *schedule = sherdi_config_schedule(config);
@@ -556,7 +563,8 @@ sherd_status sherdi_config_json_resolve(const sherd_config *config, int world_si
     memset(&settings, 0, sizeof(settings)); /* padding too: ranks may hash it */
     SHERDI_TRY(sherdi_config_check(config, 1));
     SHERDI_TRY(sherdi_config_batch_solve(config, world_size, &batch));
-    /* If the key is absent, its value is the compute type; if it is given, it must agree with that. */
+    /* If the key is absent, its value is the compute type; if it is given, it must agree with
+     * that. */
     if (sherdi_config_integer(config, SHERDI_CONFIG_PARAM_DTYPE) !=
         sherdi_config_compute_choice(config)) {
         return sherdi_config_key_fail(config, SHERDI_CONFIG_PARAM_DTYPE,

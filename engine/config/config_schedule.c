@@ -1,4 +1,5 @@
-/* The values in force of the parameters of schedules, for the rows of the table that name these rules. */
+/* The values in force of the parameters of schedules, for the rows of the table that name these
+ * rules. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/optimizer.h"
 
@@ -28,7 +29,8 @@ static int schedule_needs(const sherdi_schedule *schedule, sherdi_config_id id)
     return 0;
 }
 
-/* Says with `fix` that the schedule needs the parameter, or that it is not needed where it has no default. */
+/* Says with `fix` that the schedule needs the parameter, or that it is not needed where it has no
+ * default. */
 static void need_say(const sherdi_config_question *asked, const char *fix,
                      sherdi_config_effect *out)
 {
@@ -117,8 +119,8 @@ void sherdi_effect_schedule_timescale(const sherdi_config_question *asked,
     sherdi_effect_say(out, "derived: from num_warmup_steps");
 }
 
-/* The stable steps are those that warm-up and decay leave of all steps. If they are below 0, the decay starts before the
- * warm-up ends, as in transformers. */
+/* The stable steps are those that warm-up and decay leave of all steps. If they are below 0, the
+ * decay starts before the warm-up ends, as in transformers. */
 void sherdi_effect_schedule_stable_steps(const sherdi_config_question *asked,
                                          sherdi_config_effect         *out)
 {

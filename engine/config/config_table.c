@@ -128,7 +128,8 @@ const char *sherdi_config_choice_at(const char *choices, size_t index, size_t *b
 /* Longer names are not compared; all names in the table are shorter. */
 #define LEAF_BYTES 64
 
-/* Returns the Levenshtein distance, with - and _ equal and case ignored; LEAF_BYTES for long names. */
+/* Returns the Levenshtein distance, with - and _ equal and case ignored; LEAF_BYTES for long
+ * names. */
 static size_t edit_distance(const char *a, const char *b)
 {
     size_t row[LEAF_BYTES + 1];
@@ -192,7 +193,8 @@ static int is_word_end(char c)
     return c == '\0' || c == '_' || c == '-';
 }
 
-/* Returns whether every word of `part` is a word of `whole`, whatever the case: warmup_steps in warmup_num_steps. */
+/* Returns whether every word of `part` is a word of `whole`, whatever the case: warmup_steps in
+ * warmup_num_steps. */
 static int has_words_of(const char *whole, const char *part)
 {
     for (size_t bytes; *part != '\0'; part += bytes + (part[bytes] != '\0')) {
@@ -211,7 +213,8 @@ static int has_words_of(const char *whole, const char *part)
     return 1;
 }
 
-/* Returns the name in the same block that has all words of the unknown one, if only one name has. */
+/* Returns the name in the same block that has all words of the unknown one, if only one name
+ * has. */
 static const char *suggest_longer(const char *path)
 {
     const char *leaf  = sherdi_config_leaf(path);

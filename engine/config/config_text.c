@@ -1,5 +1,5 @@
-/* Writes a configuration as text: the dump of the values in force with their origins, and the reference page. Both come from the
- * table. */
+/* Writes a configuration as text: the dump of the values in force with their origins, and the
+ * reference page. Both come from the table. */
 #include "engine/config/config_impl.h"
 #include "sherd_tools.h"
 
@@ -339,7 +339,8 @@ static void key_describe(sherdi_text *out, sherdi_config_id id)
     sherdi_text_print(out, " %s |\n", key->meaning);
 }
 
-/* Begins a new table for keys outside blocks, for each top-level block, and for each reason to have no effect. */
+/* Begins a new table for keys outside blocks, for each top-level block, and for each reason to have
+ * no effect. */
 static void section_put(sherdi_text *out, int id)
 {
     const sherdi_config_key *key       = &sherdi_config_table[id];

@@ -1,9 +1,10 @@
-/* DeepSpeed's keys that have no effect here, sorted by the reason; the keys with an effect are in config_keys.h. A row:
+/* DeepSpeed's keys that have no effect here, sorted by the reason; the keys with an effect are in
+ * config_keys.h. A row:
  *
  *   X(id, path, type, why, (default, range and other attributes as in config_keys.h), meaning)
  *
- * The meaning says why the key has no effect. It follows a colon in messages ("KEY is ignored: ..."), so it begins with a
- * small letter and has no full stop at its end.
+ * The meaning says why the key has no effect. It follows a colon in messages ("KEY is ignored:
+ * ..."), so it begins with a small letter and has no full stop at its end.
  *
  *   SAME      a choice that never changes a result: any value is right
  *   HINT      a hint that is not taken: a value other than the default warns

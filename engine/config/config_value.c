@@ -1,5 +1,6 @@
-/* Reads a JSON value as the type of its key. DeepSpeed's readers are generous, and files rely on that: 5e8 for integers, 5 for
- * reals, numbers and booleans as text. Odd values warn; values that could train something else fail. */
+/* Reads a JSON value as the type of its key. DeepSpeed's readers are generous, and files rely on
+ * that: 5e8 for integers, 5 for reals, numbers and booleans as text. Odd values warn; values that
+ * could train something else fail. */
 #include "engine/config/config_impl.h"
 
 #include <stdio.h>
@@ -52,8 +53,8 @@ static sherd_status range_check(const value_site *site, double number)
 
 /* ---- numbers in quotes ---- */
 
-/* Reads the text of a STRING node as JSON and hands its root to `read`. If the text is not JSON, or not a number, it fails with
- * `reason`. */
+/* Reads the text of a STRING node as JSON and hands its root to `read`. If the text is not JSON, or
+ * not a number, it fails with `reason`. */
 static sherd_status quoted_read(const value_site *site, const char *reason,
                                 sherd_status (*read)(const value_site *, sherdi_config_value *),
                                 sherdi_config_value *out)

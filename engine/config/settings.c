@@ -1,5 +1,5 @@
-/* Configurations of the core: what every kind of them has in common, and the kind that is made of sherd_settings. The engine reads
- * sherdi_settings, which each kind resolves to. */
+/* Configurations of the core: what every kind of them has in common, and the kind that is made of
+ * sherd_settings. The engine reads sherdi_settings, which each kind resolves to. */
 #include "engine/config/config.h"
 
 #include "base/api.h"
@@ -196,7 +196,8 @@ static void numerics_put(const sherd_settings *given, sherdi_numerics_settings *
     };
 }
 
-/* Finds the optimizer by its name. What its own keys would say has their defaults, which stand in config_keys.h: a test compares. */
+/* Finds the optimizer by its name. What its own keys would say has their defaults, which stand in
+ * config_keys.h: a test compares. */
 static sherd_status optimizer_put(const sherd_settings *given, sherdi_settings *all)
 {
     sherdi_update_settings  *out = &all->update;

@@ -1,5 +1,5 @@
-/* Who lists the settings that ranks compare, a line each; the first one does it. A build has the lines of its modules
- * (modules.txt). */
+/* Who lists the settings that ranks compare, a line each; the first one does it. A build has the
+ * lines of its modules (modules.txt). */
 #include "sherd_build.h"
 
 #ifdef SHERDI_MODULE_JSON

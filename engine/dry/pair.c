@@ -8,7 +8,8 @@
 
 #define RANKS SHERDI_PAIR_RANKS
 
-/* Checks that no range exceeds its buffer. Scalars of kernels have no buffer in the plan if there is no device. */
+/* Checks that no range exceeds its buffer. Scalars of kernels have no buffer in the plan if there
+ * is no device. */
 static sherd_status bounds_check(const sherdi_plan *plan, const sherdi_op *op)
 {
     for (int role = 0; role < SHERDI_USES; role++) {
@@ -29,8 +30,8 @@ static sherd_status bounds_check(const sherdi_plan *plan, const sherdi_op *op)
     return SHERD_OK;
 }
 
-/* Collects an operation as the machine would carry it out: on a device every gather meets; and where collectives are ordered on
- * the device's lane, control data does not wait for that lane. */
+/* Collects an operation as the machine would carry it out: on a device every gather meets; and
+ * where collectives are ordered on the device's lane, control data does not wait for that lane. */
 sherd_status sherdi_pair_collect(void *ctx, const sherdi_op *op)
 {
     sherdi_pair_side *side      = ctx;
@@ -149,7 +150,8 @@ static sherd_status await_prove(sherdi_pair *pair, const sherdi_op *op)
     return op->kind == SHERDI_OP_AWAIT && !is_dropped ? beside_prove(pair, op) : SHERD_OK;
 }
 
-/* The next operation of a side before `end`; NULL: there is none. *is_alone: the other side need not have it. */
+/* The next operation of a side before `end`; NULL: there is none. *is_alone: the other side need
+ * not have it. */
 static const sherdi_op *next_of(const sherdi_pair_side *side, size_t at, size_t end,
                                 int is_mirrored, int *is_alone)
 {
@@ -159,7 +161,8 @@ static const sherdi_op *next_of(const sherdi_pair_side *side, size_t at, size_t 
     return op;
 }
 
-/* Checks the operations of a call from at[] up to ends[] for hazards. is_mirrored: only one rank made it. */
+/* Checks the operations of a call from at[] up to ends[] for hazards. is_mirrored: only one rank
+ * made it. */
 static sherd_status ops_prove(sherdi_pair *pair, size_t at[RANKS], const size_t ends[RANKS],
                               int is_mirrored)
 {
@@ -193,7 +196,8 @@ static sherd_status ops_prove(sherdi_pair *pair, size_t at[RANKS], const size_t 
     return SHERD_OK;
 }
 
-/* Begins the update beside the calls, if the call in work does so, behind the operations before it. */
+/* Begins the update beside the calls, if the call in work does so, behind the operations before
+ * it. */
 static sherd_status fork_prove(sherdi_pair *pair, size_t at[RANKS])
 {
     const size_t ends[RANKS] = {pair->sides[0].forked_at, pair->sides[1].forked_at};

@@ -1,5 +1,6 @@
-/* The operations of a call, as two ranks have them: paired, and checked for hazards. Operations of an update beside the calls wait in a
- * list of their own, and come as early or as late as awaits allow. */
+/* The operations of a call, as two ranks have them: paired, and checked for hazards. Operations of
+ * an update beside the calls wait in a list of their own, and come as early or as late as awaits
+ * allow. */
 #ifndef SHERDI_ENGINE_DRY_PAIR_H
 #define SHERDI_ENGINE_DRY_PAIR_H
 
@@ -47,9 +48,11 @@ typedef struct sherdi_pair {
 
 /** Forgets the operations of the call before. */
 void sherdi_pair_begin(sherdi_pair *pair);
-/** The sherdi_op_fn of a side's dry engine: collects an operation as the machine would carry it out. E_INVAL: it goes beyond its buffer. */
+/** The sherdi_op_fn of a side's dry engine: collects an operation as the machine would carry it
+ *  out. E_INVAL: it goes beyond its buffer. */
 sherd_status sherdi_pair_collect(void *ctx, const sherdi_op *op);
-/** Checks all operations of a call. is_mirrored: only one rank made it. E_STATE: a hazard, or the ranks do different things. */
+/** Checks all operations of a call. is_mirrored: only one rank made it. E_STATE: a hazard, or the
+ *  ranks do different things. */
 sherd_status sherdi_pair_prove(sherdi_pair *pair, int is_mirrored);
 /** Fails: the ranks do different things from operations `one` and `other` on. */
 sherd_status sherdi_pair_part(const sherdi_pair *pair, size_t one, size_t other);

@@ -1,9 +1,10 @@
-/* Plays the plain run of a program against rates, to predict its time. Every operation takes the seconds of what it moves, on its
- * lane; it begins when its lane, what it follows and its thread allow it. Exposed is the time for which the trainer's lane waits, and
- * the boundary.
+/* Plays the plain run of a program against rates, to predict its time. Every operation takes the
+ * seconds of what it moves, on its lane; it begins when its lane, what it follows and its thread
+ * allow it. Exposed is the time for which the trainer's lane waits, and the boundary.
  *
- * A run of queued steps has two threads. All operations of an update beside the calls are played when it begins, on the updater's
- * clock. On the CPU its kernels take the cores, and the work of the calling thread fills the time that they leave. */
+ * A run of queued steps has two threads. All operations of an update beside the calls are played
+ * when it begins, on the updater's clock. On the CPU its kernels take the cores, and the work of
+ * the calling thread fills the time that they leave. */
 #include "engine/dry/tell.h"
 
 #include "base/checked.h"
@@ -183,7 +184,8 @@ static sherd_status kernel_add(play *p, double start, double end)
     return SHERD_OK;
 }
 
-/* Returns when work of the calling thread ends that begins at `start` and takes the time between the updater's kernels. */
+/* Returns when work of the calling thread ends that begins at `start` and takes the time between
+ * the updater's kernels. */
 static double work_end(play *p, double start, double seconds)
 {
     beside *b = &p->beside;
@@ -299,8 +301,9 @@ static void prediction_fill(const play *p, sherd_prediction *out)
     out->queued_s   = out->step_s;
 }
 
-/* A queued step is what lies between two ends of a window's last micro-batch. A device works on while the thread that gives it work
- * waits, so the update is waited for no longer than the trainer's work stands still. */
+/* A queued step is what lies between two ends of a window's last micro-batch. A device works on
+ * while the thread that gives it work waits, so the update is waited for no longer than the
+ * trainer's work stands still. */
 static void prediction_queue(const play *p, sherd_prediction *out)
 {
     double micros = p->plan->settings.batch.accumulation;

@@ -459,7 +459,8 @@ static json_t *moves_json(const sherdi_plan *plan)
     return root;
 }
 
-/* Adds sizes: first by purpose, wherever it rests (of the state one slot, without the spare); then by space, whatever it is. */
+/* Adds sizes: first by purpose, wherever it rests (of the state one slot, without the spare); then
+ * by space, whatever it is. */
 static void sizes_set(json_t *root, const sherdi_plan *plan)
 {
     const sherdi_plan_buffer *b    = plan->packing.buffers;

@@ -1,4 +1,5 @@
-/* See prove.h. Below are first what a trainer calls, then the windows; pair.c checks the operations. */
+/* See prove.h. Below are first what a trainer calls, then the windows; pair.c checks the
+ * operations. */
 #include "engine/dry/prove.h"
 
 #include "base/checked.h"
@@ -219,7 +220,8 @@ static sherd_status call_run(sherd_engine *engine, call_kind kind, const given *
     return SHERD_OK;
 }
 
-/* Makes a call on both ranks, or on rank `only`, counted from 1. Returns what it returns, before it is proved. */
+/* Makes a call on both ranks, or on rank `only`, counted from 1. Returns what it returns, before it
+ * is proved. */
 static sherd_status call_make(check *check, int only, call_kind kind, const given *what)
 {
     sherd_status statuses[RANKS] = {SHERD_OK, SHERD_OK};
@@ -250,7 +252,8 @@ static sherd_status call(check *check, call_kind kind)
 
 /* ------------------------------------------------------------------ values -- */
 
-/* Every parameter is filled twice, in the order of the model and in reverse, so that extents come back. */
+/* Every parameter is filled twice, in the order of the model and in reverse, so that extents come
+ * back. */
 static sherd_status start(check *check)
 {
     size_t params = check->plan->layout.num_params;
@@ -324,7 +327,8 @@ static const sherdi_unit_state *state_of(const check *check, int unit)
     return sherdi_unit_of(check->pair.sides[0].engine, unit);
 }
 
-/* Puts or gets the unit's activation, if there is one. It is refused where none was put, or where another one has its place. */
+/* Puts or gets the unit's activation, if there is one. It is refused where none was put, or where
+ * another one has its place. */
 static sherd_status activation_try(check *check, int unit, sherd_pass pass)
 {
     const given  what = {.unit = unit, .pass = pass};
@@ -388,7 +392,8 @@ static int is_inference(const sherdi_plan *plan)
     return plan->settings.update.optimizer->is_inference;
 }
 
-/* Acquires and releases a unit that the plan does not expect here, in any pass that the engine has. */
+/* Acquires and releases a unit that the plan does not expect here, in any pass that the engine
+ * has. */
 static sherd_status off_plan(check *check, int is_eval)
 {
     size_t     turn = check->turn++;
@@ -403,8 +408,9 @@ static sherd_status off_plan(check *check, int is_eval)
     return is_taken ? unit_release(check, unit, pass) : SHERD_OK;
 }
 
-/* One rank alone uses the next open-ended unit twice, one use inside the other. Not if units are gathered, or if it has an activation,
- * which the use ends: then the ranks would differ in what is there. */
+/* One rank alone uses the next open-ended unit twice, one use inside the other. Not if units are
+ * gathered, or if it has an activation, which the use ends: then the ranks would differ in what is
+ * there. */
 static sherd_status use_alone(check *check)
 {
     size_t units = check->plan->layout.num_units;
@@ -527,8 +533,8 @@ static sherd_status eval_run(check *check)
     return sequence_run(check, eval, &all);
 }
 
-/* Evaluates between sherd_eval_begin and sherd_eval_end: in the second pass the units that the plan keeps are still gathered,
- * except those that an acquire off the plan has evicted. */
+/* Evaluates between sherd_eval_begin and sherd_eval_end: in the second pass the units that the plan
+ * keeps are still gathered, except those that an acquire off the plan has evicted. */
 static sherd_status evals_run(check *check)
 {
     const sherdi_sequence *eval = &check->plan->schedule.eval;
@@ -570,7 +576,8 @@ static size_t backward_half(const sherdi_sequence *train)
     return first + (train->num_steps - first + 1) / 2;
 }
 
-/* The steps between acquires off the plan, in the n-th window of all: none at all, after each step, or a few. */
+/* The steps between acquires off the plan, in the n-th window of all: none at all, after each step,
+ * or a few. */
 static size_t leaves_of(size_t nth)
 {
     static const size_t STEPS[] = {0, 1, 0, 7};
@@ -616,8 +623,8 @@ static sherd_status backward_ensure(check *check)
     return SHERD_OK;
 }
 
-/* Runs the micro-batches of a window, but for the end of the last. Every third window has a pass of EVAL in each, every third a
- * save between them. */
+/* Runs the micro-batches of a window, but for the end of the last. Every third window has a pass of
+ * EVAL in each, every third a save between them. */
 static sherd_status micro_batches_run(check *check, window_kind kind, size_t nth)
 {
     const sherdi_sequence *train    = &check->plan->schedule.train;
@@ -756,7 +763,8 @@ static sherd_status passes_run(check *check)
     return SHERD_OK;
 }
 
-/* Runs windows so that every kind comes after every kind: 0, 0 1, 0 2, ... 1, 1 2, ... and 0 again. */
+/* Runs windows so that every kind comes after every kind: 0, 0 1, 0 2, ... 1, 1 2, ... and 0
+ * again. */
 static sherd_status windows_run(check *check)
 {
     window_kind kinds[WINDOW_KINDS];

@@ -1,15 +1,18 @@
-/* Proves a plan: two dry engines make the calls of a trainer, and every operation is checked for hazards (hazard.h).
+/* Proves a plan: two dry engines make the calls of a trainer, and every operation is checked for
+ * hazards (hazard.h).
  *
- * There are windows with every kind of end, each kind after each, with and without passes of EVAL in between, with units that have no
- * backward, closed early, and with acquires off the plan. Before the windows come first values, in two orders; between them, values
- * are read and written, checkpoints saved and loaded. It does not run an abort, nor the trainer's own reads and writes of parameters
- * between the calls. */
+ * There are windows with every kind of end, each kind after each, with and without passes of EVAL
+ * in between, with units that have no backward, closed early, and with acquires off the plan.
+ * Before the windows come first values, in two orders; between them, values are read and written,
+ * checkpoints saved and loaded. It does not run an abort, nor the trainer's own reads and writes of
+ * parameters between the calls. */
 #ifndef SHERDI_ENGINE_DRY_PROVE_H
 #define SHERDI_ENGINE_DRY_PROVE_H
 
 #include "engine/plan/hazard.h"
 
-/* What a proof has done. Acquires are counted apart: [0] those that the engine refused, [1] those that it took. */
+/* What a proof has done. Acquires are counted apart: [0] those that the engine refused, [1] those
+ * that it took. */
 typedef struct sherdi_prove_counts {
     uint64_t planned[2], off_plan[2];
     uint64_t follows; /* orders between lanes on a rank */
@@ -27,12 +30,13 @@ typedef struct sherdi_prove_params {
 } sherdi_prove_params;
 
 /**
- * Proves the plans of two ranks; a world of one rank gives the same plan twice. NULL params: no order is taken out.
+ *  Proves the plans of two ranks; a world of one rank gives the same plan twice. NULL params: no
+ *  order is taken out.
  *
- * Errors  E_STATE  a hazard; or the ranks do not make the same calls
+ *  Errors  E_STATE  a hazard; or the ranks do not make the same calls
  *         E_INVAL  an operation goes beyond its buffer
  *         E_NOMEM
- */
+ *  / */
 sherd_status sherdi_prove(const sherdi_plan *one, const sherdi_plan *other,
                           const sherdi_model *model, const sherdi_prove_params *params);
 

@@ -61,7 +61,8 @@ static sherd_status held_release(const plain_run *run, const sherdi_sequence *se
     return SHERD_OK;
 }
 
-/* A unit that is held for backward, and listed for it once more, is refused by the engine, and has its place in the plan. */
+/* A unit that is held for backward, and listed for it once more, is refused by the engine, and has
+ * its place in the plan. */
 static sherd_status step_acquire(const plain_run *run, const sherdi_step_of_pass *step)
 {
     sherd_engine *engine = run->engine;
@@ -151,8 +152,9 @@ static sherd_status windows_run(plain_run *run, sherdi_told_parts parts)
     return SHERD_OK;
 }
 
-/* Tells the first micro-batch, the second if all parts are wanted (all later ones are like it), the boundary and a pass of EVAL. An
- * inference engine has no windows: it tells one pass, and no boundary. */
+/* Tells the first micro-batch, the second if all parts are wanted (all later ones are like it), the
+ * boundary and a pass of EVAL. An inference engine has no windows: it tells one pass, and no
+ * boundary. */
 static sherd_status plain_run_all(plain_run *run, sherdi_told_parts parts)
 {
     if (run->engine->settings.update.optimizer->is_inference) {
@@ -242,7 +244,8 @@ static sherd_status op_count(void *ctx, sherdi_phase_name phase, const sherdi_op
     return SHERD_OK;
 }
 
-/* Reports every micro-batch as moving what the first one moves; what the later ones move beyond that is added to the step. */
+/* Reports every micro-batch as moving what the first one moves; what the later ones move beyond
+ * that is added to the step. */
 sherd_status sherdi_dry_count(sherdi_plan *plan, const sherdi_model *model)
 {
     counts             c     = {.plan = plan};

@@ -1,5 +1,6 @@
-/* csv_monitor: a file of rows for each tag, named as in DeepSpeed. Slashes and blanks of the tag become underscores, and the text
- * behind the last slash is the title of the column. New rows are appended to a file that exists, without a second title. */
+/* csv_monitor: a file of rows for each tag, named as in DeepSpeed. Slashes and blanks of the tag
+ * become underscores, and the text behind the last slash is the title of the column. New rows are
+ * appended to a file that exists, without a second title. */
 #include "engine/monitor/monitor.h"
 
 #include "base/text.h"
@@ -16,7 +17,8 @@
 #define PATH_BYTES (SHERDI_MONITOR_FOLDER_BYTES + SHERDI_MONITOR_TAG_BYTES + 8)
 #define ROW_BYTES  (SHERDI_MONITOR_TAG_BYTES + SHERDI_REAL_BYTES + 48)
 
-/* Opens no file: each write opens its own, since there are few tags, and a trainer may add others. */
+/* Opens no file: each write opens its own, since there are few tags, and a trainer may add
+ * others. */
 static sherd_status csv_open(sherdi_monitor *state)
 {
     if (access(state->folder, W_OK) != 0) {
@@ -56,8 +58,9 @@ static size_t row_make(const sherdi_monitor_event *event, int is_first, int64_t 
     return (size_t)len;
 }
 
-/* Returns how many bytes of a file of `len_bytes` are whole rows: a run that was killed, or a machine that stopped, may have cut the
- * last one short. A file that cannot be read, or whose end has no row, stays as it is. */
+/* Returns how many bytes of a file of `len_bytes` are whole rows: a run that was killed, or a
+ * machine that stopped, may have cut the last one short. A file that cannot be read, or whose end
+ * has no row, stays as it is. */
 static uint64_t rows_bytes(int fd, uint64_t len_bytes)
 {
     char     tail[ROW_BYTES];

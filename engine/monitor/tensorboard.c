@@ -1,7 +1,8 @@
-/* tensorboard: one file of events for each run, which TensorBoard opens. TensorFlow's record_writer defines the frame of a
- * record: the length in 8 bytes, a masked CRC-32C of these bytes, the data, and a masked CRC-32C of the data, all little endian.
- * The data is an Event in the encoding of protocol buffers, with the fields 1 wall_time, 2 step, 3 file_version and 5 summary. A
- * summary has the field 1 value, and a value has the fields 1 tag and 2 simple_value, an fp32. */
+/* tensorboard: one file of events for each run, which TensorBoard opens. TensorFlow's record_writer
+ * defines the frame of a record: the length in 8 bytes, a masked CRC-32C of these bytes, the data,
+ * and a masked CRC-32C of the data, all little endian. The data is an Event in the encoding of
+ * protocol buffers, with the fields 1 wall_time, 2 step, 3 file_version and 5 summary. A summary
+ * has the field 1 value, and a value has the fields 1 tag and 2 simple_value, an fp32. */
 #include "engine/monitor/monitor.h"
 
 #include <errno.h>
@@ -30,7 +31,8 @@ typedef struct bytes {
 
 /* ---- records ---- */
 
-/* CRC with Castagnoli's polynomial; the bits of a byte from the lowest on (RFC 3720, appendix B.4). */
+/* CRC with Castagnoli's polynomial; the bits of a byte from the lowest on (RFC 3720, appendix
+ * B.4). */
 static uint32_t crc32c(const unsigned char *data, size_t len_bytes)
 {
     uint32_t crc = 0xffffffffu;
@@ -44,7 +46,8 @@ static uint32_t crc32c(const unsigned char *data, size_t len_bytes)
     return ~crc;
 }
 
-/* The checksum of data that contains its own checksum is weak, so TensorFlow rotates each checksum and adds a constant. */
+/* The checksum of data that contains its own checksum is weak, so TensorFlow rotates each checksum
+ * and adds a constant. */
 static uint32_t masked_crc(const unsigned char *data, size_t len_bytes)
 {
     uint32_t crc = crc32c(data, len_bytes);
@@ -148,8 +151,8 @@ static sherd_status board_append(board *board, const bytes *records)
     return SHERD_OK;
 }
 
-/* The loop finds a free name: another run may have begun in the same second, on a host of this name and with the same process
- * number. */
+/* The loop finds a free name: another run may have begun in the same second, on a host of this name
+ * and with the same process number. */
 static sherd_status board_open(sherdi_monitor *state)
 {
     board        *board = (struct board *)(void *)state;

@@ -1,5 +1,5 @@
-/* The tables of the optimizers that work element by element, made from the rows of kernels/updates/ (rows.h explains them). Each
- * has one sweep, which reads and writes all parts of the state. */
+/* The tables of the optimizers that work element by element, made from the rows of kernels/updates/
+ * (rows.h explains them). Each has one sweep, which reads and writes all parts of the state. */
 #include "engine/optimizers/elementwise.h"
 
 #include "kernels/updates/updates.h"

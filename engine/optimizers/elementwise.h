@@ -1,4 +1,5 @@
-/* Makes the arguments of a kernel's update from those of a sweep. The tables in elementwise.c, lamb.c and muon.c use it. */
+/* Makes the arguments of a kernel's update from those of a sweep. The tables in elementwise.c,
+ * lamb.c and muon.c use it. */
 #ifndef SHERDI_ENGINE_OPTIMIZERS_ELEMENTWISE_H
 #define SHERDI_ENGINE_OPTIMIZERS_ELEMENTWISE_H
 

@@ -1,6 +1,6 @@
-/* The table of LAMB (You et al. 2020), in DeepSpeed's form or the paper's: the step of a tensor is in proportion to its norm. The
- * first sweep makes the direction only to take its norm, and writes nothing; the second sweep makes it again.
- * kernels/updates/lamb.h has the formulas. */
+/* The table of LAMB (You et al. 2020), in DeepSpeed's form or the paper's: the step of a tensor is
+ * in proportion to its norm. The first sweep makes the direction only to take its norm, and writes
+ * nothing; the second sweep makes it again. kernels/updates/lamb.h has the formulas. */
 #include "engine/optimizers/elementwise.h"
 #include "kernels/updates/updates.h"
 

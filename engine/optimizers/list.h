@@ -1,6 +1,7 @@
-/* The optimizers, a line each: the "optimizer.type" in a configuration, and the table. optimizer.h declares the tables from this
- * list, and table.c lists them. The element-wise optimizers come first; kernels/updates/list.h has their lines. A
- * build has the lines of its modules (modules.txt). */
+/* The optimizers, a line each: the "optimizer.type" in a configuration, and the table. optimizer.h
+ * declares the tables from this list, and table.c lists them. The element-wise optimizers come
+ * first; kernels/updates/list.h has their lines. A build has the lines of its modules
+ * (modules.txt). */
 #include "sherd_build.h"
 
 #define SHERDI_ELEMENTWISE(table, type, update, fields)                                            \

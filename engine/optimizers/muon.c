@@ -1,6 +1,8 @@
-/* The table of Muon (Jordan et al. 2024), with the defaults of torch.optim.Muon, but the rate of DeepSpeed. The direction that the
- * momentum gives is made orthogonal by a Newton-Schulz iteration, in fp32, and the matrix moves by the result. Muon is for
- * matrices only: groups give embeddings, heads and vectors another optimizer. kernels/updates/muon.h and kernels/orthogonal.h have the formulas. */
+/* The table of Muon (Jordan et al. 2024), with the defaults of torch.optim.Muon, but the rate of
+ * DeepSpeed. The direction that the momentum gives is made orthogonal by a Newton-Schulz iteration,
+ * in fp32, and the matrix moves by the result. Muon is for matrices only: groups give embeddings,
+ * heads and vectors another optimizer. kernels/updates/muon.h and kernels/orthogonal.h have the
+ * formulas. */
 #include "engine/optimizers/elementwise.h"
 #include "kernels/orthogonal.h"
 #include "kernels/updates/updates.h"
@@ -15,7 +17,8 @@ static void muon_coeffs(const sherdi_settings *settings, const sherdi_group_step
     *(sherdi_muon_coeffs *)out = sherdi_muon_coeffs_of(group);
 }
 
-/* The kernel works on the direction in place of the master: in fp32, without a parameter beside it. */
+/* The kernel works on the direction in place of the master: in fp32, without a parameter beside
+ * it. */
 static void direction_run(const sherdi_backend *lane, const sherdi_sweep_args *args)
 {
     sherdi_update_args update = sherdi_update_args_of(args);

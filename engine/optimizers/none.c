@@ -1,5 +1,6 @@
-/* The table of "none": an engine for inference, without an optimizer. All its parameters count as frozen (engine.c), so it has no
- * gradients and no state, and no sweep ever runs. The plan has no backward pass (plan_schedule.c). */
+/* The table of "none": an engine for inference, without an optimizer. All its parameters count as
+ * frozen (engine.c), so it has no gradients and no state, and no sweep ever runs. The plan has no
+ * backward pass (plan_schedule.c). */
 #include "engine/optimizers/optimizer.h"
 
 #include <assert.h>

@@ -1,6 +1,7 @@
-/* What an optimizer is to the rest of the engine: one table each; all are named in list.h. The tables of element-wise optimizers are
- * made in elementwise.c from the rows of kernels/updates/, each other one stands in a file of its own. The plan sizes, lays out and
- * counts the parts of a state, and the update runs sweeps over them, without knowing which optimizer they belong to. */
+/* What an optimizer is to the rest of the engine: one table each; all are named in list.h. The
+ * tables of element-wise optimizers are made in elementwise.c from the rows of kernels/updates/,
+ * each other one stands in a file of its own. The plan sizes, lays out and counts the parts of a
+ * state, and the update runs sweeps over them, without knowing which optimizer they belong to. */
 #ifndef SHERDI_ENGINE_OPTIMIZERS_OPTIMIZER_H
 #define SHERDI_ENGINE_OPTIMIZERS_OPTIMIZER_H
 
@@ -16,7 +17,8 @@ enum {
     SHERDI_MOST_SWEEPS = 2,
 };
 
-/* A part of the state: one value for each element. How a part is stored is decided for each segment (engine/plan/plan.h). */
+/* A part of the state: one value for each element. How a part is stored is decided for each segment
+ * (engine/plan/plan.h). */
 typedef struct sherdi_optimizer_part {
     const char *name;
     int         is_never_negative; /* its sign is free: an encoding may store something there */
@@ -41,8 +43,8 @@ typedef struct sherdi_sweep_args {
     const float     *ratios; /* by parameter, for the second sweep */
 } sherdi_sweep_args;
 
-/* One pass over blocks: over all of them for an optimizer with norms of whole tensors, over those of a segment for one with matrices.
- * The last sweep writes the parameter. */
+/* One pass over blocks: over all of them for an optimizer with norms of whole tensors, over those
+ * of a segment for one with matrices. The last sweep writes the parameter. */
 typedef struct sherdi_sweep {
     unsigned reads, writes; /* bit i: part i */
     int      reads_gradient;
@@ -54,11 +56,11 @@ typedef struct sherdi_sweep {
 /* The grain of an optimizer: the smallest thing that can be updated by itself. */
 typedef enum sherdi_grain {
     SHERDI_GRAIN_ELEMENT = 0, /* one sweep */
-    /* Norms of whole tensors, in two sweeps; the ranks add the norms between them. The first sweep writes nothing, so a failure
-     * in it leaves the old state whole */
+    /* Norms of whole tensors, in two sweeps; the ranks add the norms between them. The first sweep
+     * writes nothing, so a failure in it leaves the old state whole */
     SHERDI_GRAIN_TENSOR,
-    /* Whole matrices, in two sweeps. The first makes directions, which the ranks gather; another matrix is made of each, and the
-     * second sweep updates by that */
+    /* Whole matrices, in two sweeps. The first makes directions, which the ranks gather; another
+     * matrix is made of each, and the second sweep updates by that */
     SHERDI_GRAIN_MATRIX,
 } sherdi_grain;
 
@@ -68,7 +70,8 @@ typedef struct sherdi_optimizer_defaults {
     int    is_nesterov;
 } sherdi_optimizer_defaults;
 
-/* Arguments of `ratios`: from the norms of all parameters it makes what the second sweep is told. */
+/* Arguments of `ratios`: from the norms of all parameters it makes what the second sweep is
+ * told. */
 typedef struct sherdi_ratio_args {
     const sherdi_norm_acc *norms;  /* num_norms for each parameter */
     const int32_t         *groups; /* by parameter; below 0: the ratio is 1 */
@@ -91,22 +94,23 @@ struct sherdi_optimizer {
     int                   num_sweeps;
     sherdi_grain          grain;
     int is_inference; /* 1: updates nothing: no parameter is trainable, no pass BACKWARD */
-    /* What the parts mean: a number that no other table with a state has, except that Adam and AdamW share 0. State in files or in a
-     * checkpoint goes on only with a table that has its tag. 0 adds nothing to the hash by which state files are identified */
+    /* What the parts mean: a number that no other table with a state has, except that Adam and
+     * AdamW share 0. State in files or in a checkpoint goes on only with a table that has its tag.
+     * 0 adds nothing to the hash by which state files are identified */
     uint64_t state_tag;
 
     /* Coefficients of a group's step, as the sweeps read them. */
     size_t coeff_bytes;
     void (*coeffs)(const sherdi_settings *settings, const sherdi_group_step *step, void *out);
 
-    /* Configuration. keys, of optimizer.params: "a|b|c", those that this optimizer alone reads. unread: those that others read and it
-     * does not. NULL: none.
-     * decoupled: the optimizer that the type means while adam_w_mode is true; NULL: that key does not concern it. */
+    /* Configuration. keys, of optimizer.params: "a|b|c", those that this optimizer alone reads.
+     * unread: those that others read and it does not. NULL: none. decoupled: the optimizer that the
+     * type means while adam_w_mode is true; NULL: that key does not concern it. */
     sherdi_optimizer_defaults      defaults;
     const char                    *keys, *unread;
     const struct sherdi_optimizer *decoupled;
-    /* Where beta1 is a momentum, which may be 0: the optimizer that the type means without one, and with one. NULL: beta1 is no
-     * momentum. */
+    /* Where beta1 is a momentum, which may be 0: the optimizer that the type means without one, and
+     * with one. NULL: beta1 is no momentum. */
     const struct sherdi_optimizer *without_momentum, *with_momentum;
 
     /* For SHERDI_GRAIN_TENSOR only. */
@@ -115,8 +119,9 @@ struct sherdi_optimizer {
                      const sherdi_model_param *param);
     void (*ratios)(const sherdi_backend *host, const sherdi_ratio_args *args);
 
-    /* For SHERDI_GRAIN_MATRIX only. matrix: replaces a matrix of directions, in place, by what is made of it. workspace_bytes: the bytes
-     * that this takes meanwhile, a multiple of SHERD_ALIGN_BYTES. matrix_flops: its floating-point operations. */
+    /* For SHERDI_GRAIN_MATRIX only. matrix: replaces a matrix of directions, in place, by what is
+     * made of it. workspace_bytes: the bytes that this takes meanwhile, a multiple of
+     * SHERD_ALIGN_BYTES. matrix_flops: its floating-point operations. */
     void (*matrix)(const sherdi_backend *lane, const sherdi_settings *settings,
                    const sherdi_matrix_args *args);
     size_t (*workspace_bytes)(size_t rows, size_t cols);
@@ -130,7 +135,8 @@ struct sherdi_optimizer {
     extern const sherdi_optimizer sherdi_optimizer_##table;
 #include "kernels/updates/rows.h"
 
-/** "|AdamW|Adam|...": the choices of "optimizer.type"; without the first bar, choice i is optimizer i. */
+/** "|AdamW|Adam|...": the choices of "optimizer.type"; without the first bar, choice i is optimizer
+ *  i. */
 extern const char sherdi_optimizer_types[];
 
 size_t                  sherdi_optimizer_count(void);
@@ -146,14 +152,16 @@ static inline const sherdi_optimizer *sherdi_optimizer_with_momentum(
            : momentum != 0                  ? optimizer->with_momentum
                                             : optimizer->without_momentum;
 }
-/** Returns the momentum of an optimizer that has one: the configuration's, or the optimizer's default. */
+/** Returns the momentum of an optimizer that has one: the configuration's, or the optimizer's
+ *  default. */
 static inline double sherdi_optimizer_momentum(const sherdi_settings  *settings,
                                                const sherdi_optimizer *optimizer)
 {
     return settings->update.sgd.has_momentum ? settings->update.sgd.momentum
                                              : optimizer->defaults.betas[0];
 }
-/** Returns the optimizer that `optimizer` means in this configuration: adam_w_mode and momentum decide. */
+/** Returns the optimizer that `optimizer` means in this configuration: adam_w_mode and momentum
+ *  decide. */
 static inline const sherdi_optimizer *sherdi_optimizer_in(const sherdi_settings  *settings,
                                                           const sherdi_optimizer *optimizer)
 {
@@ -162,16 +170,18 @@ static inline const sherdi_optimizer *sherdi_optimizer_in(const sherdi_settings 
                : sherdi_optimizer_with_momentum(optimizer,
                                                 sherdi_optimizer_momentum(settings, optimizer));
 }
-/** Finds the optimizer that `name`, in any case, means in this configuration; `who` says in the message whose name it is. E_NOTSUP,
- *  with the names that exist. */
+/** Finds the optimizer that `name`, in any case, means in this configuration; `who` says in the
+ *  message whose name it is. E_NOTSUP, with the names that exist. */
 sherd_status sherdi_optimizer_find(const sherdi_settings *settings, const char *who,
                                    const char *name, const sherdi_optimizer **out);
 
-/** Returns the numbers of a group that gives none: the configuration's where they are given, else the optimizer's. */
+/** Returns the numbers of a group that gives none: the configuration's where they are given, else
+ *  the optimizer's. */
 sherdi_optimizer_defaults sherdi_optimizer_numbers(const sherdi_settings  *settings,
                                                    const sherdi_optimizer *optimizer);
 
-/** Returns the optimizer that updates the parameters of a group, which may have a momentum of its own. */
+/** Returns the optimizer that updates the parameters of a group, which may have a momentum of its
+ *  own. */
 static inline const sherdi_optimizer *sherdi_group_optimizer(const sherdi_settings    *settings,
                                                              const sherdi_model_group *group)
 {

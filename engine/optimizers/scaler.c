@@ -1,11 +1,12 @@
-/* The loss scaler: a small state machine over plain numbers, which engine/run/step.c updates once per boundary. The scale is
- * halved after `hysteresis` overflows, and doubled after `scale_window` boundaries without an overflow since the last one. */
+/* The loss scaler: a small state machine over plain numbers, which engine/run/step.c updates once
+ * per boundary. The scale is halved after `hysteresis` overflows, and doubled after `scale_window`
+ * boundaries without an overflow since the last one. */
 #include "engine/optimizers/scaler.h"
 
 #include <float.h>
 
-/* The API gives the scale as a float, and gradients are divided by it, so the scale and its reciprocal both stay normal floats. No
- * training that works comes near either limit. */
+/* The API gives the scale as a float, and gradients are divided by it, so the scale and its
+ * reciprocal both stay normal floats. No training that works comes near either limit. */
 static const double SMALLEST_SCALE = FLT_MIN;
 static const double LARGEST_SCALE  = 1.0 / FLT_MIN;
 

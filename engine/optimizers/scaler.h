@@ -1,4 +1,5 @@
-/* Loss scaling for fp16: the state machine of DeepSpeed's ZeRO path. engine/run/step.c updates it at each boundary. */
+/* Loss scaling for fp16: the state machine of DeepSpeed's ZeRO path. engine/run/step.c updates it
+ * at each boundary. */
 #ifndef SHERDI_ENGINE_OPTIMIZERS_SCALER_H
 #define SHERDI_ENGINE_OPTIMIZERS_SCALER_H
 
@@ -23,11 +24,12 @@ typedef struct sherdi_scaler {
 } sherdi_scaler;
 
 void sherdi_scaler_init(sherdi_scaler *scaler, const sherdi_scaler_params *params);
-/** Goes on where a saved scaler was, if both scales are dynamic. Otherwise the scaler stays as it is: a scale that is fixed here, or
- *  the 1 of other types than fp16, is the configuration's alone, and a dynamic one does not start from a scale that was fixed. */
+/** Goes on where a saved scaler was, if both scales are dynamic. Otherwise the scaler stays as it
+ *  is: a scale that is fixed here, or the 1 of other types than fp16, is the configuration's alone,
+ *  and a dynamic one does not start from a scale that was fixed. */
 void sherdi_scaler_resume(sherdi_scaler *scaler, const sherdi_scaler *saved);
-/** Call it once at each boundary. E_NUMERIC: there was an overflow at the smallest scale, so the model does not train; the scaler
- *  is unchanged then. */
+/** Call it once at each boundary. E_NUMERIC: there was an overflow at the smallest scale, so the
+ *  model does not train; the scaler is unchanged then. */
 sherd_status sherdi_scaler_update(sherdi_scaler *scaler, int had_overflow);
 
 #endif

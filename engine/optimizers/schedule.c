@@ -1,4 +1,5 @@
-/* The schedules of schedule_list.h, by number. engine/run/optimizer.c asks them once per step and group. */
+/* The schedules of schedule_list.h, by number. engine/run/optimizer.c asks them once per step and
+ * group. */
 #include "engine/optimizers/schedule.h"
 
 #define SHERDI_SCHEDULE(id, type, table) &(table),

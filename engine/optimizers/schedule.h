@@ -1,5 +1,6 @@
-/* Schedules: learning rates over time, and in some schedules momenta. Each schedule has a table; schedule_list.h names them all.
- * Five are DeepSpeed's, with its indexing (schedule_deepspeed.c); the others are those of transformers (schedule_transformers.c). */
+/* Schedules: learning rates over time, and in some schedules momenta. Each schedule has a table;
+ * schedule_list.h names them all. Five are DeepSpeed's, with its indexing (schedule_deepspeed.c);
+ * the others are those of transformers (schedule_transformers.c). */
 #ifndef SHERDI_ENGINE_OPTIMIZERS_SCHEDULE_H
 #define SHERDI_ENGINE_OPTIMIZERS_SCHEDULE_H
 
@@ -34,7 +35,8 @@ typedef enum sherdi_ramp {
     SHERDI_RAMP_1_SQRT,
 } sherdi_ramp;
 
-/* Parameters of all schedules; those that a schedule does not read are 0. Steps are optimizer steps. */
+/* Parameters of all schedules; those that a schedule does not read are 0. Steps are optimizer
+ * steps. */
 typedef struct sherdi_schedule_params {
     sherdi_schedule_kind kind;
     sherdi_ramp          warmup_ramp;
@@ -73,12 +75,15 @@ typedef struct sherdi_schedule_point {
 typedef struct sherdi_schedule {
     /* Required. Returns the learning rate of the step. */
     double (*lr)(const sherdi_schedule_params *params, const sherdi_schedule_point *point);
-    /* Optional (NULL: the group's own betas). Sets the betas of the step where the parameters ask for it; returns whether it did. */
+    /* Optional (NULL: the group's own betas). Sets the betas of the step where the parameters ask
+     * for it; returns whether it did. */
     int (*betas)(const sherdi_schedule_params *params, const sherdi_schedule_point *point,
                  double out[2]);
-    /* Optional. Completes and checks settings that depend on more than one key, after every field has its key's value. E_INVAL. */
+    /* Optional. Completes and checks settings that depend on more than one key, after every field
+     * has its key's value. E_INVAL. */
     sherd_status (*resolve)(const sherd_config *config, struct sherdi_settings *settings);
-    /* The keys of the configuration (sherdi_config_id) that the schedule reads. The first `num_needed` of them have no default. */
+    /* The keys of the configuration (sherdi_config_id) that the schedule reads. The first
+     * `num_needed` of them have no default. */
     const int *keys;
     size_t     num_keys, num_needed;
     int is_transformers; /* 1: without a key the warm-up has 0 steps; 0: 1000, as in DeepSpeed */

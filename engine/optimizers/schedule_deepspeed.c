@@ -1,6 +1,7 @@
-/* DeepSpeed's schedules. Their index t starts at -1 and advances after each update, so update k sees t = k - 2. At t = -1 an
- * update sees the value that DeepSpeed's constructor leaves: the minimum, but exactly 0 for WarmupCosineLR. The momentum of
- * OneCycle is its minimum then too, though the cycle begins at the maximum. */
+/* DeepSpeed's schedules. Their index t starts at -1 and advances after each update, so update k
+ * sees t = k - 2. At t = -1 an update sees the value that DeepSpeed's constructor leaves: the
+ * minimum, but exactly 0 for WarmupCosineLR. The momentum of OneCycle is its minimum then too,
+ * though the cycle begins at the maximum. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/schedule.h"
 
@@ -84,7 +85,8 @@ static double warmup_then_cosine(const sherdi_schedule_params *params,
            (params->cos_min_ratio + (1.0 - params->cos_min_ratio) * (1.0 + cos(PI * done)) / 2.0);
 }
 
-/* In DeepSpeed every shape except linear is log. The configuration has warned of shapes that are neither. */
+/* In DeepSpeed every shape except linear is log. The configuration has warned of shapes that are
+ * neither. */
 static sherd_status warmup_resolve(const sherd_config *config, sherdi_settings *settings)
 {
     (void)config;
@@ -128,8 +130,8 @@ const sherdi_schedule sherdi_schedule_warmup_cosine = {
 
 /* ---- one cycle (Smith 2018, arXiv 1803.09820) ---- */
 
-/* Returns the height of the cycle at t: 0 at its ends, 1 at its top. Stairs are computed from whole steps, since a share that
- * rounding puts just below a stair would lose the whole stair. */
+/* Returns the height of the cycle at t: 0 at its ends, 1 at its top. Stairs are computed from whole
+ * steps, since a share that rounding puts just below a stair would lose the whole stair. */
 static double cycle_height(const sherdi_schedule_params *params, int64_t t)
 {
     double first = (double)params->first_steps;

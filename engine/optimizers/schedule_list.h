@@ -1,5 +1,6 @@
-/* The schedules, a line each: the name in the code, the "scheduler.type" in a configuration, and the table. schedule.h declares
- * the tables from this list, and schedule.c lists them. A build has the lines of its modules (modules.txt). */
+/* The schedules, a line each: the name in the code, the "scheduler.type" in a configuration, and
+ * the table. schedule.h declares the tables from this list, and schedule.c lists them. A build has
+ * the lines of its modules (modules.txt). */
 #include "sherd_build.h"
 
 #ifdef SHERDI_MODULE_SCHEDULES

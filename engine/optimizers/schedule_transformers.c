@@ -1,6 +1,6 @@
-/* The schedules of transformers, under its names and with its numbers; Accelerate takes them too. Each gives a factor of the
- * group's own rate. Update k sees index k - 1, since torch's LambdaLR applies the factor of index 0 when it is constructed and
- * advances after each update. */
+/* The schedules of transformers, under its names and with its numbers; Accelerate takes them too.
+ * Each gives a factor of the group's own rate. Update k sees index k - 1, since torch's LambdaLR
+ * applies the factor of index 0 when it is constructed and advances after each update. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/schedule.h"
 

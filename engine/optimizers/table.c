@@ -1,4 +1,5 @@
-/* The optimizers of list.h, by number and by name, and their numbers where a group gives none. See optimizer.h. */
+/* The optimizers of list.h, by number and by name, and their numbers where a group gives none. See
+ * optimizer.h. */
 #include "engine/optimizers/optimizer.h"
 
 #include "base/text.h"
@@ -61,7 +62,8 @@ sherd_status sherdi_optimizer_find(const sherdi_settings *settings, const char *
     return SHERD_OK;
 }
 
-/* Returns the configuration's number if it is given; else the optimizer's own, or the key's default if the optimizer has none. */
+/* Returns the configuration's number if it is given; else the optimizer's own, or the key's default
+ * if the optimizer has none. */
 static double number_of(int is_given, double given, double own, double standard)
 {
     return is_given ? given : own != 0 ? own : standard;

@@ -1,4 +1,5 @@
-/* What the ranks tell each other beside data: one row for each kind of exchange. Who exchanges, engine/run/agree.h says. */
+/* What the ranks tell each other beside data: one row for each kind of exchange. Who exchanges,
+ * engine/run/agree.h says. */
 #ifndef SHERDI_ENGINE_PLAN_EXCHANGE_H
 #define SHERDI_ENGINE_PLAN_EXCHANGE_H
 

@@ -1,6 +1,7 @@
-/* Finds hazards with vector clocks (Mattern 1989): a clock has, for each thread of order, the number of its last operation that
- * is known to be over. The threads are the lanes. The drive's transfers are put on chains, as many as there is room for; each
- * transfer follows the one before it on its chain anyway. hazard_bytes.h remembers who touched which bytes. */
+/* Finds hazards with vector clocks (Mattern 1989): a clock has, for each thread of order, the
+ * number of its last operation that is known to be over. The threads are the lanes. The drive's
+ * transfers are put on chains, as many as there is room for; each transfer follows the one before
+ * it on its chain anyway. hazard_bytes.h remembers who touched which bytes. */
 #include "engine/plan/hazard.h"
 
 #include "base/checked.h"
@@ -15,8 +16,8 @@
 /* The threads that give operations. */
 enum { CALLER, UPDATER, GIVERS };
 
-/* The operations of a lane that the calling thread does not know to be over. Each is a row of numbers: its thread, then its
- * clock. */
+/* The operations of a lane that the calling thread does not know to be over. Each is a row of
+ * numbers: its thread, then its clock. */
 typedef struct history {
     uint32_t *rows;
     size_t    capacity, head, count;
@@ -268,7 +269,8 @@ static void host_waits(sherdi_hazard *hazard, rank_state *rank, const sherdi_op 
     }
 }
 
-/* Starts the operation after what the thread that gives it knows, and after what its lane was given. */
+/* Starts the operation after what the thread that gives it knows, and after what its lane was
+ * given. */
 static void lane_start(sherdi_hazard *hazard, const doing *doing)
 {
     rank_state    *rank = &hazard->ranks[doing->rank];
@@ -300,7 +302,8 @@ static void start_make(sherdi_hazard *hazard, const doing *doing)
     }
 }
 
-/* Returns a chain whose last transfer is over when this one starts. There is room for this transfer, so there is such a chain. */
+/* Returns a chain whose last transfer is over when this one starts. There is room for this
+ * transfer, so there is such a chain. */
 static size_t chain_find(const sherdi_hazard *hazard, const doing *doing)
 {
     const rank_state *rank = &hazard->ranks[doing->rank];
@@ -316,8 +319,8 @@ static size_t chain_find(const sherdi_hazard *hazard, const doing *doing)
     return SHERDI_LANE_DRIVE;
 }
 
-/* Gives the operation its number. From here on its start clock covers the operation itself, so that it is in no hazard with
- * itself. */
+/* Gives the operation its number. From here on its start clock covers the operation itself, so that
+ * it is in no hazard with itself. */
 static void operation_number(sherdi_hazard *hazard, doing *doing)
 {
     rank_state      *rank      = &hazard->ranks[doing->rank];
@@ -431,7 +434,8 @@ static int rank_of(const sherdi_hazard *hazard, const sherdi_toucher *who)
     return (int)(who->thread / hazard->threads);
 }
 
-/* Writes "update of layer3 on lane update"; says "another rank's" if it is not the rank whose memory it is. */
+/* Writes "update of layer3 on lane update"; says "another rank's" if it is not the rank whose
+ * memory it is. */
 static void toucher_text(const sherdi_hazard *hazard, const sherdi_toucher *who, int owner,
                          char *out, size_t out_bytes)
 {
@@ -475,7 +479,8 @@ static sherd_status conflict_fail(const sherdi_hazard *hazard, const sherdi_touc
                                   : "nothing orders the two");
 }
 
-/* Touches the operation's ranges; with `peer`, what it reads of the other rank, at the ranges of the peer's operation. */
+/* Touches the operation's ranges; with `peer`, what it reads of the other rank, at the ranges of
+ * the peer's operation. */
 static sherd_status ranges_enter(sherdi_hazard *hazard, const doing *doing,
                                  const struct doing *peer)
 {
@@ -593,8 +598,8 @@ sherd_status sherdi_hazard_op(sherdi_hazard *hazard, const sherdi_op *one, const
     for (int r = 0; r < RANKS; r++) {
         SHERDI_TRY(ranges_enter(hazard, &doings[r], NULL));
     }
-    /* In a call that meets, the other rank's bytes are read between the beginning and the end of its own call: that rank's own
-     * touch covers it. */
+    /* In a call that meets, the other rank's bytes are read between the beginning and the end of
+     * its own call: that rank's own touch covers it. */
     for (int r = 0; r < RANKS && !is_meeting; r++) {
         SHERDI_TRY(ranges_enter(hazard, &doings[r], &doings[1 - r]));
     }

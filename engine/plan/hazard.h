@@ -1,5 +1,6 @@
-/* Finds hazards of a program (program.h): two operations that touch the same bytes, of which at least one writes, and which
- * nothing orders. Two ranks stand for all ranks, since all run the same program.
+/* Finds hazards of a program (program.h): two operations that touch the same bytes, of which at
+ * least one writes, and which nothing orders. Two ranks stand for all ranks, since all run the same
+ * program.
  *
  * Only these give order:
  *   - a lane, to its own operations, except the drive's lane;
@@ -51,25 +52,27 @@ sherd_status sherdi_hazard_open(const sherdi_hazard_params *params, sherdi_mem *
 void sherdi_hazard_close(sherdi_hazard *hazard);
 
 /**
- * Adds the next operation of the program, as rank `one` and rank `other` have it; the two differ only in the offsets of the
- * ranks' own slices. Of an await by one rank alone the other has another kind, whatever it is.
+ *  Adds the next operation of the program, as rank `one` and rank `other` have it; the two differ
+ *  only in the offsets of the ranks' own slices. Of an await by one rank alone the other has
+ *  another kind, whatever it is.
  *
- * Errors  E_STATE  nothing orders it after an earlier operation; the message says who, where and how many bytes. The check
+ *  Errors  E_STATE  nothing orders it after an earlier operation; the message says who, where and how many bytes. The check
  *                  cannot be used any more.
  *         E_NOMEM
- */
+ *  / */
 sherd_status sherdi_hazard_op(sherdi_hazard *hazard, const sherdi_op *one, const sherdi_op *other);
 
 /** Begins an update beside the calling thread's operations. */
 void sherdi_hazard_fork(sherdi_hazard *hazard);
 
 /**
- * With `uses_last`: ends a use (sherdi_op_is_trainers), the latest one of this unit, segment and parameter that has not ended. Nobody
- * sees when in between the trainer works. So nothing that another lane or rank is given meanwhile may conflict with the use,
- * whatever it follows; and what comes later has to follow the end.
+ *  With `uses_last`: ends a use (sherdi_op_is_trainers), the latest one of this unit, segment and
+ *  parameter that has not ended. Nobody sees when in between the trainer works. So nothing that
+ *  another lane or rank is given meanwhile may conflict with the use, whatever it follows; and what
+ *  comes later has to follow the end.
  *
- * Errors  as above; E_STATE also if there is no such use.
- */
+ *  Errors  as above; E_STATE also if there is no such use.
+ *  / */
 sherd_status sherdi_hazard_end(sherdi_hazard *hazard, const sherdi_op *one, const sherdi_op *other);
 
 /** Returns how many follows rank `one` has had so far. */

@@ -118,7 +118,8 @@ static int is_same_toucher(const sherdi_toucher *a, const sherdi_toucher *b)
     return a->number == b->number && (a->number == 0 || a->thread == b->thread);
 }
 
-/* Forgets what comes before everything that is still to come, then merges neighbours that say the same. */
+/* Forgets what comes before everything that is still to come, then merges neighbours that say the
+ * same. */
 static void cells_prune(sherdi_cells *cells, sherdi_readers *readers, const uint32_t *one,
                         const uint32_t *other)
 {

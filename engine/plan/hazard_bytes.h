@@ -1,6 +1,6 @@
-/* Remembers who touched which bytes, for hazard.c. Bytes are kept as cells: each buffer of a rank is cut where accesses begin and
- * end. A cell knows its last write, and the reads since then that no later read has followed. Who is ordered after these is
- * ordered after all earlier accesses.
+/* Remembers who touched which bytes, for hazard.c. Bytes are kept as cells: each buffer of a rank
+ * is cut where accesses begin and end. A cell knows its last write, and the reads since then that
+ * no later read has followed. Who is ordered after these is ordered after all earlier accesses.
  *
  * A clock says, for each thread of order (hazard.c), up to which number its operations are over. */
 #ifndef SHERDI_ENGINE_PLAN_HAZARD_BYTES_H

@@ -66,7 +66,8 @@ void sherdi_order_follows(const sherdi_order *order, const sherdi_op *op, sherdi
     }
 }
 
-/* Forgets accesses that the new one covers and has followed: whoever follows the new one follows them too. */
+/* Forgets accesses that the new one covers and has followed: whoever follows the new one follows
+ * them too. */
 static void covered_forget(sherdi_order_buffer *buffer, const sherdi_op *op,
                            const sherdi_range *range)
 {
@@ -86,8 +87,8 @@ static void covered_forget(sherdi_order_buffer *buffer, const sherdi_op *op,
     buffer->count = kept;
 }
 
-/* Invariant: accesses of a lane lie in the order of their numbers. So the first access of a lane that ends in order is its
- * oldest. */
+/* Invariant: accesses of a lane lie in the order of their numbers. So the first access of a lane
+ * that ends in order is its oldest. */
 static int is_in_order(const sherdi_order_buffer *buffer)
 {
     uint64_t last[SHERDI_LANES] = {0};
@@ -103,7 +104,8 @@ static int is_in_order(const sherdi_order_buffer *buffer)
     return 1;
 }
 
-/* Forgets the oldest access; one of the drive only if there is no other, because transfers do not end in order. */
+/* Forgets the oldest access; one of the drive only if there is no other, because transfers do not
+ * end in order. */
 static void oldest_forget(sherdi_order_buffer *buffer)
 {
     const sherdi_remembered *oldest;

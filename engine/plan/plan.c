@@ -13,7 +13,8 @@ static int is_exact_from(sherd_dtype to, sherd_dtype from)
     return to == from || to == SHERD_F32;
 }
 
-/* The deterministic mode: gradients are sent in the type in which they are made, and are added as integers. */
+/* The deterministic mode: gradients are sent in the type in which they are made, and are added as
+ * integers. */
 static sherd_status fixed_choose(sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
@@ -44,8 +45,8 @@ int sherdi_plan_accumulates_on_device(const sherdi_plan *plan)
             (settings->offload.accumulate == SHERDI_ACCUMULATE_AUTO && plan->machine.has_device));
 }
 
-/* The types that gradients have on their way (docs/numerics.md). Gradients of parameters that are fp32 beside the compute type
- * stay fp32, unless the configuration names a communication type. */
+/* The types that gradients have on their way (docs/numerics.md). Gradients of parameters that are
+ * fp32 beside the compute type stay fp32, unless the configuration names a communication type. */
 static sherdi_types types_of(const sherdi_plan *plan, sherd_dtype compute)
 {
     const sherdi_settings *settings = &plan->settings;
@@ -217,8 +218,8 @@ static int has_ratios(const sherdi_plan_optimizer *of)
     return of->optimizer->grain == SHERDI_GRAIN_TENSOR;
 }
 
-/* Lays out the norms of all optimizers, then what the optimizers are told: coefficients, ratios, and last the groups, whose
- * elements are smallest. */
+/* Lays out the norms of all optimizers, then what the optimizers are told: coefficients, ratios,
+ * and last the groups, whose elements are smallest. */
 static void optimizers_lay_out(sherdi_plan *plan, const sherdi_model *model)
 {
     sherdi_plan_scalars *scalars = &plan->scalars;

@@ -1,11 +1,13 @@
-/* The plan. One pure function of (model, settings, world, machine) decides everything before a byte is allocated. Its result is
- * plain data: seal carries it out, and `sherd plan` prints it.
+/* The plan. One pure function of (model, settings, world, machine) decides everything before a byte
+ * is allocated. Its result is plain data: seal carries it out, and `sherd plan` prints it.
  *
- * Reading order: plan.c (who calls what), plan_layout.c (segments, blocks, buffers), plan_schedule.c (gathers, lifetimes, wire),
- * plan_pack.c (offsets in the pools), plan_activations.c, plan_check.c (the plan's invariants). docs/glossary.md explains the terms.
+ * Reading order: plan.c (who calls what), plan_layout.c (segments, blocks, buffers),
+ * plan_schedule.c (gathers, lifetimes, wire), plan_pack.c (offsets in the pools),
+ * plan_activations.c, plan_check.c (the plan's invariants). docs/glossary.md explains the terms.
  *
- * Offsets. A unit has one segment for each way in which its parameters are treated. A segment's whole, or its slice, lies in an
- * arena at a byte offset from the arena's start, a multiple of SHERD_ALIGN_BYTES. */
+ * Offsets. A unit has one segment for each way in which its parameters are treated. A segment's
+ * whole, or its slice, lies in an arena at a byte offset from the arena's start, a multiple of
+ * SHERD_ALIGN_BYTES. */
 #ifndef SHERDI_ENGINE_PLAN_PLAN_H
 #define SHERDI_ENGINE_PLAN_PLAN_H
 
@@ -24,13 +26,14 @@
 /* Most first values that one call asks the trainer for: enough to occupy several of its threads. */
 #define SHERDI_FILL_ELEMS ((size_t)256 << 10)
 
-/* A checkpoint's data has one checksum for each EXTENT_BYTES. It passes through at most SLOTS slots, each of at least EXTENT_BYTES
- * and at most SLOT_BYTES. */
+/* A checkpoint's data has one checksum for each EXTENT_BYTES. It passes through at most SLOTS
+ * slots, each of at least EXTENT_BYTES and at most SLOT_BYTES. */
 #define SHERDI_CHECKPOINT_EXTENT_BYTES ((size_t)64 << 10)
 #define SHERDI_CHECKPOINT_SLOT_BYTES   ((size_t)1 << 20)
 #define SHERDI_CHECKPOINT_SLOTS        16
 
-/* Room of a generation of state on a drive for what it keeps beside the state: the record, and the trainer's blobs. */
+/* Room of a generation of state on a drive for what it keeps beside the state: the record, and the
+ * trainer's blobs. */
 #define SHERDI_STATE_NOTE_BYTES ((size_t)SHERDI_STATE_NOTE_FRONT + SHERD_BLOB_MAX_BYTES + 64)
 
 /* Most blocks of a rank; more than the segments that a model can have. */
@@ -73,8 +76,8 @@ typedef struct sherdi_segment {
                                   the slice; none: bound, or on NVMe */
     size_t       first_piece, num_pieces; /* on NVMe: the pieces of the slice */
     size_t       gather_offset; /* inside the gathered unit; none when resident or bound */
-    /* in the grads arena: of the whole at stages 0 and 1, else of the slice; none if frozen. Where is_staged, the blocks say
-     * where their parts rest */
+    /* in the grads arena: of the whole at stages 0 and 1, else of the slice; none if frozen. Where
+     * is_staged, the blocks say where their parts rest */
     size_t grad_offset;
     int    has_gradient;
     int    is_staged; /* reduced to a staging buffer first: gradients of some of its blocks rest
@@ -93,8 +96,8 @@ typedef struct sherdi_plan_unit {
     size_t gather_bytes;                /* of its gathered segments; 0: nothing to gather */
     size_t gather_elems;    /* the same in elements, with the gaps between the segments */
     size_t transient_bytes; /* of its transient gradient; 0: none */
-    /* Its offsets in the pools; SHERDI_NO_OFFSET: no bytes. With free packing, the gathers that the plan schedules lie at offsets
-     * of their own (sherdi_live_range). */
+    /* Its offsets in the pools; SHERDI_NO_OFFSET: no bytes. With free packing, the gathers that the
+     * plan schedules lie at offsets of their own (sherdi_live_range). */
     size_t gather_pool_offset, transient_pool_offset;
     int    backward_uses; /* acquires for BACKWARD that reach its gradient, per micro-batch */
     int    is_open_ended; /* SHERD_USES_ANY: backward_uses are listed, but any number may come; the
@@ -104,8 +107,8 @@ typedef struct sherdi_plan_unit {
     size_t activation; /* what its forward leaves for its backward; SHERDI_NO_ACTIVATION: nothing */
 } sherdi_plan_unit;
 
-/* A part of a slice on NVMe that is read and written as one: extent `i` of the parameters' tier is piece i. The pieces of a
- * trainable segment are its blocks. */
+/* A part of a slice on NVMe that is read and written as one: extent `i` of the parameters' tier is
+ * piece i. The pieces of a trainable segment are its blocks. */
 typedef struct sherdi_piece {
     int    segment;
     size_t offset_elems; /* from the start of the slice */
@@ -113,8 +116,8 @@ typedef struct sherdi_piece {
     int    is_never_written; /* frozen segment's padding: its tier makes zeros, and reads nothing */
 } sherdi_piece;
 
-/* A part of what a rank updates. The parts of its state lie one after the other: each is `elems` long and begins `stride_elems`
- * after the one before (sherdi_plan_part_offset). */
+/* A part of what a rank updates. The parts of its state lie one after the other: each is `elems`
+ * long and begins `stride_elems` after the one before (sherdi_plan_part_offset). */
 typedef struct sherdi_block {
     int          segment;
     size_t       offset_elems; /* from the start of what this rank owns of the segment */
@@ -124,8 +127,9 @@ typedef struct sherdi_block {
     sherdi_space space;        /* where its state rests and it is updated (NVMe: on the host) */
     size_t       extent;       /* number in its space's tier */
     size_t       state_offset; /* bytes, inside that extent */
-    /* On storage, where the bf16 parameter is a half of the master: the parameter's values are kept with the state, this many
-     * bytes from the start of the extent's slot (sherdi_block_keeps_values). Values behind all state of the extent are its tail. */
+    /* On storage, where the bf16 parameter is a half of the master: the parameter's values are kept
+     * with the state, this many bytes from the start of the extent's slot
+     * (sherdi_block_keeps_values). Values behind all state of the extent are its tail. */
     size_t       value_offset;
     sherdi_space grad_space;  /* where its slice of the gradient rests; has_slices only */
     size_t       grad_offset; /* bytes in that space's arena; NVMe: extent of the gradients' tier */
@@ -133,9 +137,10 @@ typedef struct sherdi_block {
 
 #define SHERDI_NO_ACTIVATION SIZE_MAX
 
-/* What a unit's forward leaves for its backward. Forward writes it to its place on the device. Several activations share a place, and
- * then each but the last leaves it after the unit's forward: to its place in host memory, and from there, or from the device where
- * that is the host, to its extent. Backward brings it back by the same way. */
+/* What a unit's forward leaves for its backward. Forward writes it to its place on the device.
+ * Several activations share a place, and then each but the last leaves it after the unit's forward:
+ * to its place in host memory, and from there, or from the device where that is the host, to its
+ * extent. Backward brings it back by the same way. */
 typedef struct sherdi_activation {
     int    unit;
     size_t bytes;  /* a multiple of SHERD_ALIGN_BYTES */
@@ -143,13 +148,13 @@ typedef struct sherdi_activation {
     size_t
         host_offset; /* in SHERDI_BUFFER_HOST_ACTIVATIONS; SHERDI_NO_OFFSET: it does not go there */
     size_t extent;   /* number of its extent; SHERDI_NO_OFFSET: it does not go to a file */
-    /* The activations that have the same place on the device, and in host memory, and come next in backward; SHERDI_NO_ACTIVATION:
-     * none */
+    /* The activations that have the same place on the device, and in host memory, and come next in
+     * backward; SHERDI_NO_ACTIVATION: none */
     size_t next, next_on_host;
 } sherdi_activation;
 
-/* From when to when a unit is in the gather or the transient pool. Positions count the acquires of a micro-batch, forward then
- * backward; EVAL has a count of its own. */
+/* From when to when a unit is in the gather or the transient pool. Positions count the acquires of
+ * a micro-batch, forward then backward; EVAL has a count of its own. */
 typedef struct sherdi_live_range {
     int    unit;
     size_t first, last; /* positions, inclusive */
@@ -249,9 +254,10 @@ typedef struct sherdi_machine {
                             later blocks are updated */
 } sherdi_machine;
 
-/* Offsets of the small data that kernels read and write, in bytes from the start of its buffer. Where the device has memory of its
- * own there are two such buffers, one for the kernels of each space; otherwise there is one. The results come first, then what the
- * kernels are told. sherdi_plan_optimizer says where each optimizer's data is in them. */
+/* Offsets of the small data that kernels read and write, in bytes from the start of its buffer.
+ * Where the device has memory of its own there are two such buffers, one for the kernels of each
+ * space; otherwise there is one. The results come first, then what the kernels are told.
+ * sherdi_plan_optimizer says where each optimizer's data is in them. */
 typedef struct sherdi_plan_scalars {
     size_t head; /* sherdi_scalars_head */
     size_t norms;
@@ -266,8 +272,8 @@ typedef struct sherdi_plan_scalars {
 typedef struct sherdi_plan_optimizer {
     const sherdi_optimizer *optimizer;
     size_t                  coeffs; /* by group, of the groups that name it */
-    /* SHERDI_GRAIN_TENSOR only: norms and ratios by parameter, of those that it updates; groups: the group of each such
-     * parameter, -1: no ratio */
+    /* SHERDI_GRAIN_TENSOR only: norms and ratios by parameter, of those that it updates; groups:
+     * the group of each such parameter, -1: no ratio */
     size_t norms, ratios;
     size_t groups;
 } sherdi_plan_optimizer;
@@ -315,8 +321,8 @@ typedef struct sherdi_plan_schedule {
 typedef struct sherdi_plan_packing {
     sherdi_plan_buffer buffers[SHERDI_BUFFERS];
     size_t total_bytes, host_bytes, pinned_bytes; /* host and pinned are parts of the total */
-    /* In the staging buffer: new values of bound parameters, behind the gradients; or of a block that is updated on the device
-     * when its parameters rest elsewhere. */
+    /* In the staging buffer: new values of bound parameters, behind the gradients; or of a block
+     * that is updated on the device when its parameters rest elsewhere. */
     size_t publish_offset;
     /* whole of the largest reduction, where the world receives into room of its own */
     size_t reduced_bytes;
@@ -329,7 +335,8 @@ typedef struct sherdi_plan_packing {
     size_t bounce_bytes; /* of one buffer; there are num_bounces */
     int    num_bounces;
     size_t workspace_offset; /* in the directions: where the workspace begins */
-    /* beside the buffers, while a checkpoint is saved or loaded: slots for its data on their way from and to its files */
+    /* beside the buffers, while a checkpoint is saved or loaded: slots for its data on their way
+     * from and to its files */
     size_t checkpoint_slot_bytes, checkpoint_slots;
     /* fill buffer: values, then the same in the parameter's type */
     size_t fill_elems, fill_cast_offset;
@@ -341,11 +348,13 @@ typedef struct sherdi_plan_offload {
     /* Extents of the state by space, of the parameters and of the gradients on NVMe. */
     sherdi_extent *extents[SHERDI_SPACES];
     size_t         num_extents[SHERDI_SPACES], cap_extents[SHERDI_SPACES];
-    /* By extent of the state, and of the gradients, on NVMe: whether the first of two sweeps needs it. NULL: all are needed. */
+    /* By extent of the state, and of the gradients, on NVMe: whether the first of two sweeps needs
+     * it. NULL: all are needed. */
     unsigned char *measured_state, *measured_grads;
-    /* Extents of state on storage may have tails: bf16 values that exist elsewhere too, which a step writes and does not read. A
-     * tail is an extent of its own, in the tier behind all others, and in a slot behind its own head (sherdi_ring_tail). All extents
-     * have one, which may be empty, or none has. */
+    /* Extents of state on storage may have tails: bf16 values that exist elsewhere too, which a
+     * step writes and does not read. A tail is an extent of its own, in the tier behind all others,
+     * and in a slot behind its own head (sherdi_ring_tail). All extents have one, which may be
+     * empty, or none has. */
     size_t         num_tails;
     sherdi_piece  *pieces;
     sherdi_extent *piece_extents;
@@ -375,7 +384,8 @@ typedef struct sherdi_plan {
     sherdi_plan_offload  offload;
     sherdi_plan_scalars  scalars;
     sherdi_plan_moves    moves;
-    /* Collectives of a plain run of the program. The hash is of their kinds and sizes, which all ranks have alike. */
+    /* Collectives of a plain run of the program. The hash is of their kinds and sizes, which all
+     * ranks have alike. */
     size_t   num_collectives;
     uint64_t collectives_hash;
 } sherdi_plan;
@@ -387,26 +397,28 @@ typedef struct sherdi_scalars_head {
     uint64_t            fingerprint;
 } sherdi_scalars_head;
 
-/* Words of 64 bits that say which open-ended units have a gradient in a micro-batch: one bit each in the order of the units, then
- * one for whether there was a backward pass at all. 0: there are no such units. */
+/* Words of 64 bits that say which open-ended units have a gradient in a micro-batch: one bit each
+ * in the order of the units, then one for whether there was a backward pass at all. 0: there are no
+ * such units. */
 static inline size_t sherdi_plan_used_words(size_t num_open_ended)
 {
     return num_open_ended == 0 ? 0 : num_open_ended / 64 + 1;
 }
 
-/** Makes the plan of one rank. Pure: the same arguments give the same plan. Errors: E_INVAL (binding at stage 3, atoms that cannot
- *  be kept whole), E_NOTSUP (types that cannot be combined), E_NOMEM. */
+/** Makes the plan of one rank. Pure: the same arguments give the same plan. Errors: E_INVAL
+ *  (binding at stage 3, atoms that cannot be kept whole), E_NOTSUP (types that cannot be combined),
+ *  E_NOMEM. */
 sherd_status sherdi_plan_create(const sherdi_model *model, const sherdi_settings *settings,
                                 int rank, int world_size, const sherdi_machine *machine,
                                 sherdi_mem *mem, sherdi_plan **out);
 void         sherdi_plan_destroy(sherdi_plan *plan);
 
-/** Checks that the plan fits the machine. E_NOMEM when the ranks of this host cannot hold it; the message has what is missing and the
- *  nearest setting that would fit. */
+/** Checks that the plan fits the machine. E_NOMEM when the ranks of this host cannot hold it; the
+ *  message has what is missing and the nearest setting that would fit. */
 sherd_status sherdi_plan_check_fit(const sherdi_plan *plan, const sherdi_model *model);
 
-/** Checks the plan's invariants, for tests and debug builds; a long walk. Every element is owned once, and nothing overlaps.
- *  E_STATE, naming the rule that is broken, and where. */
+/** Checks the plan's invariants, for tests and debug builds; a long walk. Every element is owned
+ *  once, and nothing overlaps. E_STATE, naming the rule that is broken, and where. */
 sherd_status sherdi_plan_check(const sherdi_plan *plan, const sherdi_model *model);
 
 /* How the plans of a world are made, and proved two at a time. */
@@ -418,8 +430,8 @@ typedef struct sherdi_plan_makers {
                           const sherdi_model *model);
 } sherdi_plan_makers;
 
-/** Makes the plans of all ranks one after the other, as `plan` was made, and checks each one and all together: see
- *  sherd_engine_check_plans. */
+/** Makes the plans of all ranks one after the other, as `plan` was made, and checks each one and
+ *  all together: see sherd_engine_check_plans. */
 sherd_status sherdi_plan_check_ranks(const sherdi_plan *plan, const sherdi_model *model,
                                      const sherdi_plan_makers *by);
 
@@ -441,7 +453,8 @@ static inline const sherdi_segment *sherdi_param_segment(const sherdi_plan *plan
     return &plan->layout.segments[plan->layout.params[param].segment];
 }
 
-/** Returns the bytes of host memory that a save or load of a checkpoint takes meanwhile, beside the buffers. */
+/** Returns the bytes of host memory that a save or load of a checkpoint takes meanwhile, beside the
+ *  buffers. */
 static inline size_t sherdi_plan_checkpoint_bytes(const sherdi_plan *plan)
 {
     return (plan->packing.checkpoint_slots + 2) * plan->packing.checkpoint_slot_bytes;
@@ -496,7 +509,8 @@ static inline int sherdi_block_keeps_values(const sherdi_block *block)
     return block->value_offset != SHERDI_NO_OFFSET;
 }
 
-/** Returns the bytes that a checkpoint has of an element: its fp32 values, one per part; for a frozen one, its value in its own type. */
+/** Returns the bytes that a checkpoint has of an element: its fp32 values, one per part; for a
+ *  frozen one, its value in its own type. */
 static inline size_t sherdi_saved_bytes(const sherdi_segment *segment)
 {
     return segment->optimizer == NULL ? sherdi_compute_bytes(segment)
@@ -509,15 +523,18 @@ int sherdi_plan_is_measured(const sherdi_plan *plan);
 const sherdi_plan_optimizer *sherdi_plan_optimizer_of(const sherdi_plan      *plan,
                                                       const sherdi_optimizer *optimizer);
 
-/** Returns the bytes from the start of a block's state to element `offset_elems` of one of its parts. Where the parameter is the
- *  master, the master (part 0) is no part of the state: its bytes count from the start of the parameter. */
+/** Returns the bytes from the start of a block's state to element `offset_elems` of one of its
+ *  parts. Where the parameter is the master, the master (part 0) is no part of the state: its bytes
+ *  count from the start of the parameter. */
 size_t sherdi_plan_part_offset(const sherdi_plan *plan, const sherdi_block *block, int part,
                                size_t offset_elems);
 
-/** Gives the range that this rank updates of a segment: [*first, *first + the returned count) of its whole. */
+/** Gives the range that this rank updates of a segment: [*first, *first + the returned count) of
+ *  its whole. */
 size_t sherdi_plan_owned(const sherdi_plan *plan, const sherdi_segment *segment, size_t *first);
 
-/** Gives the range that this rank holds of a parameter, in any form: its elements [*begin, *end). */
+/** Gives the range that this rank holds of a parameter, in any form: its elements [*begin,
+ *  *end). */
 void sherdi_plan_held(const sherdi_plan *plan, size_t param, size_t elems, size_t *begin,
                       size_t *end);
 
@@ -527,20 +544,24 @@ sherd_status sherdi_plan_schedule_make(sherdi_plan *plan, const sherdi_model *mo
 sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_plan_fetches(sherdi_plan *plan);
 
-/** Decides where activations rest. E_NOTSUP: a pass lists a unit with an activation more than once, or does not list it. */
+/** Decides where activations rest. E_NOTSUP: a pass lists a unit with an activation more than once,
+ *  or does not list it. */
 sherd_status sherdi_plan_activations_lay_out(sherdi_plan *plan, const sherdi_model *model);
-/** A part of sherdi_plan_check: whether the places of activations hold them, and no two share one that may not. */
+/** A part of sherdi_plan_check: whether the places of activations hold them, and no two share one
+ *  that may not. */
 int sherdi_plan_activations_are_valid(const sherdi_plan *plan);
 
 /** Decides how the parts of a new segment's state are stored. */
 void sherdi_plan_encode(const sherdi_plan *plan, sherdi_segment *segment);
-/** Checks these encodings, once it is known where the blocks rest. E_NOTSUP: an encoding is not possible there. */
+/** Checks these encodings, once it is known where the blocks rest. E_NOTSUP: an encoding is not
+ *  possible there. */
 sherd_status sherdi_plan_check_encodings(const sherdi_plan *plan, const sherdi_model *model);
 
 /* In plan_offload.c, for the layout. */
 /** Returns the bytes of a block's state: all its parts together. */
 size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block);
-/** Returns where a segment's parameters rest; adds to *host_elems what they take of the host's budget. */
+/** Returns where a segment's parameters rest; adds to *host_elems what they take of the host's
+ *  budget. */
 sherdi_space sherdi_plan_param_space(const sherdi_plan *plan, const sherdi_segment *segment,
                                      size_t *host_elems);
 /** Returns the number of extents of the state's tier on storage, tails included. */
@@ -550,7 +571,8 @@ static inline size_t sherdi_plan_stored(const sherdi_plan *plan)
 }
 /** Returns the most elements that a block has. */
 size_t sherdi_plan_block_elems(const sherdi_plan *plan);
-/** Decides where each block's state and gradient rest, the pieces of parameters, and the buffers between. */
+/** Decides where each block's state and gradient rest, the pieces of parameters, and the buffers
+ *  between. */
 sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan, const sherdi_model *model);
 
 /** Returns what this rank moves in a step. */
@@ -560,7 +582,8 @@ static inline uint64_t sherdi_plan_moved(const sherdi_plan *plan, sherdi_medium 
            plan->moves.step[medium];
 }
 
-/** The wear of a drive: what a step writes, how long a step takes (given or assumed), and what the drive is rated for. */
+/** The wear of a drive: what a step writes, how long a step takes (given or assumed), and what the
+ *  drive is rated for. */
 typedef struct sherdi_plan_wear {
     double written_bytes; /* by this rank per step, onto NVMe */
     double step_seconds;
@@ -575,8 +598,8 @@ int sherdi_plan_offload_is_valid(const sherdi_plan *plan);
 
 /** Returns whether the sum of a window's gradients stays on the device and goes down once. */
 int sherdi_plan_accumulates_on_device(const sherdi_plan *plan);
-/** Return whether any state rests elsewhere than on the device, whether anything rests in files, and whether all state has a spare
- *  generation. */
+/** Return whether any state rests elsewhere than on the device, whether anything rests in files,
+ *  and whether all state has a spare generation. */
 int sherdi_plan_offloads_state(const sherdi_plan *plan);
 int sherdi_plan_has_files(const sherdi_plan *plan);
 int sherdi_plan_has_generations(const sherdi_plan *plan);

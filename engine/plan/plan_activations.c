@@ -1,6 +1,8 @@
-/* Where activations rest. The activations of a tier pass through places that they share, in the order of forward: one that is n-th takes
- * place n modulo the number of places. Where backward runs in reverse, those that are last in forward are first in backward: as many as
- * there are places stay where they are and are never moved. Places in host memory on the way to a drive work in the same way. */
+/* Where activations rest. The activations of a tier pass through places that they share, in the
+ * order of forward: one that is n-th takes place n modulo the number of places. Where backward runs
+ * in reverse, those that are last in forward are first in backward: as many as there are places
+ * stay where they are and are never moved. Places in host memory on the way to a drive work in the
+ * same way. */
 #include "engine/plan/plan.h"
 
 #include "base/checked.h"
@@ -136,7 +138,8 @@ static sherd_status places_link(sherdi_plan *plan, const group *g, size_t count,
     return SHERD_OK;
 }
 
-/* Gives each of the first `count` activations a place. With a place for each, none is longer than its activation. */
+/* Gives each of the first `count` activations a place. With a place for each, none is longer than
+ * its activation. */
 static sherd_status places_give(sherdi_plan *plan, const group *g, size_t count, size_t places,
                                 sherdi_buffer_id id)
 {
@@ -171,7 +174,8 @@ static sherd_status extents_give(sherdi_plan *plan, const group *g, size_t count
     return SHERD_OK;
 }
 
-/* Returns the places that the group needs: while a unit is held, no activation that is put or got may have the place of its own. */
+/* Returns the places that the group needs: while a unit is held, no activation that is put or got
+ * may have the place of its own. */
 static size_t places_needed(const sherdi_plan *plan, const group *g,
                             const sherdi_sequence *sequence)
 {
@@ -265,7 +269,8 @@ static int is_inside(size_t offset, size_t bytes, const sherdi_plan_buffer *buff
            bytes <= buffer->bytes - offset;
 }
 
-/* Two places are the same or have no byte in common, and of two that are the same one comes behind the other. */
+/* Two places are the same or have no byte in common, and of two that are the same one comes behind
+ * the other. */
 static int places_are_apart(const sherdi_activation *a, const sherdi_activation *b, size_t of_a,
                             size_t of_b)
 {

@@ -1,5 +1,6 @@
-/* Checks the invariants of a plan, and of the plans of all ranks together. The walks are long: they are for tests, `sherd plan
- * --check` and builds with slow asserts. sherd_engine_check_plans says what they promise. */
+/* Checks the invariants of a plan, and of the plans of all ranks together. The walks are long: they
+ * are for tests, `sherd plan --check` and builds with slow asserts. sherd_engine_check_plans says
+ * what they promise. */
 #include "engine/plan/plan.h"
 #include "engine/plan/program.h"
 
@@ -98,8 +99,8 @@ static int cursor_take(size_t *at, size_t offset, size_t bytes)
     return 1;
 }
 
-/* Parameters, and whole or sliced gradients, do not overlap in their arenas. Gradients of staged blocks are checked with the
- * offload (gradients_are_valid). */
+/* Parameters, and whole or sliced gradients, do not overlap in their arenas. Gradients of staged
+ * blocks are checked with the offload (gradients_are_valid). */
 static sherd_status arenas_check(const sherdi_plan *plan)
 {
     size_t params = 0;
@@ -129,7 +130,8 @@ static sherd_status arenas_check(const sherdi_plan *plan)
     return SHERD_OK;
 }
 
-/* Segments lie inside a gathered unit and inside its transient gradient, in the order in which they were made. */
+/* Segments lie inside a gathered unit and inside its transient gradient, in the order in which they
+ * were made. */
 static sherd_status units_check(const sherdi_plan *plan)
 {
     size_t gathered  = 0;
@@ -231,7 +233,8 @@ static int units_overlap(const sherdi_plan *plan, int a, int b)
             right->transient_pool_offset < left->transient_pool_offset + left->transient_bytes);
 }
 
-/* A unit lies inside the pools. It does not overlap what it reads, nor do the units that it reads overlap each other. */
+/* A unit lies inside the pools. It does not overlap what it reads, nor do the units that it reads
+ * overlap each other. */
 static sherd_status pools_check(const sherdi_plan *plan, const sherdi_model *model)
 {
     for (size_t u = 0; u < plan->layout.num_units; u++) {
@@ -316,7 +319,8 @@ sherd_status sherdi_plan_check(const sherdi_plan *plan, const sherdi_model *mode
 
 /* ------------------------------------------------------- of all ranks together -- */
 
-/* Adds what a rank updates: the spans of a parameter must begin where those of the ranks before ended. */
+/* Adds what a rank updates: the spans of a parameter must begin where those of the ranks before
+ * ended. */
 static sherd_status ownership_add(const sherdi_plan *plan, const sherdi_model *model, size_t *next)
 {
     if (!plan->layout.is_sliced) {
@@ -357,7 +361,8 @@ static int live_ranges_equal(const sherdi_live_range *a, const sherdi_live_range
     return 1;
 }
 
-/* What must be equal on all ranks: slices, the offsets of what peers read, the collectives and their order. */
+/* What must be equal on all ranks: slices, the offsets of what peers read, the collectives and
+ * their order. */
 static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *plan)
 {
     if (plan->layout.num_segments != first->layout.num_segments ||
@@ -401,8 +406,8 @@ static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *pla
     return SHERD_OK;
 }
 
-/* The shapes of programs that were seen. Programs are proved in pairs with rank 0's: those of rank 1 and of the last rank, and
- * each whose shape no rank before had. */
+/* The shapes of programs that were seen. Programs are proved in pairs with rank 0's: those of rank
+ * 1 and of the last rank, and each whose shape no rank before had. */
 typedef struct shapes {
     uint64_t *at;
     size_t    count, capacity;

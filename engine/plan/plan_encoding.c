@@ -1,8 +1,9 @@
-/* Decides how the parts of a segment's state are stored (kernels/encoding.h): as the settings ask, where that is possible; the
- * rest is refused with the reason. */
+/* Decides how the parts of a segment's state are stored (kernels/encoding.h): as the settings ask,
+ * where that is possible; the rest is refused with the reason. */
 #include "engine/plan/plan.h"
 
-/* Returns the part whose sign bit is free to hold the ties of a master that is beside its parameter; 0: none. */
+/* Returns the part whose sign bit is free to hold the ties of a master that is beside its
+ * parameter; 0: none. */
 static int ties_part_of(const sherdi_segment *segment)
 {
     for (int i = 1; i < sherdi_segment_parts(segment); i++) {
@@ -38,7 +39,8 @@ static void master_encode(const sherdi_settings *settings, sherdi_segment *segme
     }
 }
 
-/* Persistent parameters are few and rest on the device. With bf16_beside and state in host memory, their masters stay fp32. */
+/* Persistent parameters are few and rest on the device. With bf16_beside and state in host memory,
+ * their masters stay fp32. */
 static int can_be_encoded(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     int is_apart = segment->kind == SHERDI_SEGMENT_PERSISTENT && sherdi_plan_offloads_state(plan) &&
@@ -48,7 +50,8 @@ static int can_be_encoded(const sherdi_plan *plan, const sherdi_segment *segment
            (!is_apart || plan->settings.update.master_encoding != SHERDI_MASTER_BESIDE);
 }
 
-/* An fp32 parameter is its own master, or has an fp32 master: no master of such a parameter is encoded. */
+/* An fp32 parameter is its own master, or has an fp32 master: no master of such a parameter is
+ * encoded. */
 void sherdi_plan_encode(const sherdi_plan *plan, sherdi_segment *segment)
 {
     for (int i = 1; i < sherdi_segment_parts(segment); i++) {
@@ -79,7 +82,8 @@ static sherd_status beside_check(const sherdi_model *model, const sherdi_segment
             "may change them; do not bind them, or take fp32",
             unit);
     }
-    /* an extent on storage has the values too, and an update takes them from where the parameter rests */
+    /* an extent on storage has the values too, and an update takes them from where the parameter
+     * rests */
     if (block->space != segment->param_space && block->space != SHERDI_SPACE_STORAGE) {
         return sherdi_fail(SHERD_E_NOTSUP,
                            "unit %s: sherd.master_encoding bf16_beside needs a parameter to rest "

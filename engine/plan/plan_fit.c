@@ -99,7 +99,8 @@ static int other_fits(const sherdi_plan *plan, const sherdi_model *model, const 
     return fits;
 }
 
-/* Whether the plan fits with the state in the space that `how` names; sets how->stage to the lowest stage at which it does. */
+/* Whether the plan fits with the state in the space that `how` names; sets how->stage to the lowest
+ * stage at which it does. */
 static int state_space_fits(const sherdi_plan *plan, const sherdi_model *model, other_plan *how,
                             char need[NEED_CHARS])
 {
@@ -139,8 +140,8 @@ static int offload_fits(const sherdi_plan *plan, const sherdi_model *model, sher
     return 0;
 }
 
-/* Tries bf16_beside, which takes two bytes less for each bf16 parameter and loses no bit: at the lowest stage at which it
- * suffices, then with nothing gathered ahead. */
+/* Tries bf16_beside, which takes two bytes less for each bf16 parameter and loses no bit: at the
+ * lowest stage at which it suffices, then with nothing gathered ahead. */
 static int beside_fits(const sherdi_plan *plan, const sherdi_model *model, char *text,
                        size_t len_bytes)
 {
@@ -166,9 +167,9 @@ static int beside_fits(const sherdi_plan *plan, const sherdi_model *model, char 
     return 0;
 }
 
-/* Finds the nearest setting that fits. It tries, in this order: a higher stage; stage 3 with nothing gathered ahead; masters
- * beside their parameters; offload to the host, if its memory is not the device's; offload to the drive; more hosts of the same
- * kind. */
+/* Finds the nearest setting that fits. It tries, in this order: a higher stage; stage 3 with
+ * nothing gathered ahead; masters beside their parameters; offload to the host, if its memory is
+ * not the device's; offload to the drive; more hosts of the same kind. */
 static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char *text,
                         size_t len_bytes)
 {

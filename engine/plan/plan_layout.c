@@ -1,15 +1,15 @@
-/* Layout: puts parameters into segments, cuts segments into slices and slices into blocks, and gives everything an offset in an
- * arena. Parameters start at multiples of 64 elements, a segment is padded to a multiple of world_size x 64, and rank r owns the
- * r-th of equal slices. */
+/* Layout: puts parameters into segments, cuts segments into slices and slices into blocks, and
+ * gives everything an offset in an arena. Parameters start at multiples of 64 elements, a segment
+ * is padded to a multiple of world_size x 64, and rank r owns the r-th of equal slices. */
 #include "engine/plan/plan.h"
 
 #include "base/checked.h"
 
 #include <string.h>
 
-/* Arrays whose starts are a large power of two apart share the sets of some processors' first-level caches. An update that walks
- * three such arrays falls to a third of its speed. So blocks of such sizes keep their parts SKEW_ELEMS further apart: in fp32
- * a page and four lines. */
+/* Arrays whose starts are a large power of two apart share the sets of some processors' first-level
+ * caches. An update that walks three such arrays falls to a third of its speed. So blocks of such
+ * sizes keep their parts SKEW_ELEMS further apart: in fp32 a page and four lines. */
 #define ALIASING_ELEMS ((size_t)1 << 20)
 #define SKEW_ELEMS     ((size_t)1088)
 
@@ -45,8 +45,8 @@ static int atoms_are_whole(const sherdi_model_param *param, size_t start, size_t
     return 1;
 }
 
-/* Lays out the unit's parameters that are in `segment`, for a given slice. Returns the end; SIZE_MAX: an atom cannot be kept
- * whole. */
+/* Lays out the unit's parameters that are in `segment`, for a given slice. Returns the end;
+ * SIZE_MAX: an atom cannot be kept whole. */
 static size_t params_lay_out(sherdi_plan *plan, const sherdi_model *model,
                              const sherdi_model_unit *unit, int segment, size_t slice_elems)
 {
@@ -199,7 +199,8 @@ static sherdi_segment segment_wanted(const sherdi_plan *plan, const sherdi_model
     };
 }
 
-/* Finds the segment of a parameter among its unit's, which begin at `first`; makes it for the first parameter. */
+/* Finds the segment of a parameter among its unit's, which begin at `first`; makes it for the first
+ * parameter. */
 static sherd_status segment_take(sherdi_plan *plan, const sherdi_segment *wanted, size_t first,
                                  int *out)
 {
@@ -249,7 +250,8 @@ static sherd_status unit_segments_make(sherdi_plan *plan, const sherdi_model *mo
     return SHERD_OK;
 }
 
-/* Makes the order in which a unit's segments are gathered and reduced: by kind, the wide ones last. */
+/* Makes the order in which a unit's segments are gathered and reduced: by kind, the wide ones
+ * last. */
 static sherd_status segments_order(sherdi_plan *plan)
 {
     size_t count = 0;
@@ -318,7 +320,8 @@ static void segment_lay_out(sherdi_plan *plan, sherdi_segment *segment, size_t *
                            segment->kind == SHERDI_SEGMENT_PERSISTENT ||
                            (plan->world_size == 1 && segment->param_space == SHERDI_SPACE_DEVICE);
     segment->has_gradient = !is_frozen;
-    /* an fp32 parameter is its own master if parameter and state both rest in the device's memory */
+    /* an fp32 parameter is its own master if parameter and state both rest in the device's
+     * memory */
     segment->has_master = !is_frozen && (segment->types.compute != SHERD_F32 || segment->is_bound ||
                                          sherdi_plan_offloads_state(plan) ||
                                          segment->param_space != SHERDI_SPACE_DEVICE);
@@ -371,7 +374,8 @@ void sherdi_plan_held(const sherdi_plan *plan, size_t param, size_t elems, size_
     }
 }
 
-/* Sizes the fill buffer: values in fp32, and if the device has its own memory also in the parameter's type. */
+/* Sizes the fill buffer: values in fp32, and if the device has its own memory also in the
+ * parameter's type. */
 static void fill_size(sherdi_plan *plan, const sherdi_model *model)
 {
     for (size_t p = 0; p < model->num_params; p++) {
@@ -528,8 +532,8 @@ static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
     return SHERD_OK;
 }
 
-/* The elements that an update converts from integers to fp32 at a time: a block; or a whole segment, if the update is not sliced
- * and collects the gradient from all ranks. */
+/* The elements that an update converts from integers to fp32 at a time: a block; or a whole
+ * segment, if the update is not sliced and collects the gradient from all ranks. */
 static size_t fixed_staging_elems(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     size_t most = 0;
@@ -558,8 +562,9 @@ static size_t segment_device_block(const sherdi_plan *plan, const sherdi_segment
     return most;
 }
 
-/* Sizes the staging buffer, for what passes through another type or another space on its way: the wire type of a reduction or the
- * gradient of an update, then published values (of bound memory, or on their way off the device). */
+/* Sizes the staging buffer, for what passes through another type or another space on its way: the
+ * wire type of a reduction or the gradient of an update, then published values (of bound memory, or
+ * on their way off the device). */
 static void staging_size(sherdi_plan *plan)
 {
     size_t grads   = 0;
@@ -593,7 +598,8 @@ static void staging_size(sherdi_plan *plan)
         sherdi_max_size(grads, plan->packing.publish_offset + publish), SHERD_ALIGN_BYTES);
 }
 
-/* Sizes the directions: the largest segment of matrices, whole, then the largest workspace for one matrix. */
+/* Sizes the directions: the largest segment of matrices, whole, then the largest workspace for one
+ * matrix. */
 static void directions_size(sherdi_plan *plan, const sherdi_model *model)
 {
     size_t elems     = 0;

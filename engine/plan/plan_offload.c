@@ -1,11 +1,13 @@
-/* Offload: decides where the state, gradient and parameters of each block rest, which of them travel as one extent, and the
- * buffers between. Everything follows from the settings; nothing is measured. Below are the checks of these decisions, the order
- * of fetches, and the wear of a drive. */
+/* Offload: decides where the state, gradient and parameters of each block rest, which of them
+ * travel as one extent, and the buffers between. Everything follows from the settings; nothing is
+ * measured. Below are the checks of these decisions, the order of fetches, and the wear of a
+ * drive. */
 #include "engine/plan/plan.h"
 
 #include "base/checked.h"
 
-/* Pieces of parameters begin at multiples of this number of elements, which are whole pages in any type. */
+/* Pieces of parameters begin at multiples of this number of elements, which are whole pages in any
+ * type. */
 #define PIECE_ELEMS (SHERD_ALIGN_BYTES / 2)
 
 int sherdi_plan_offloads_state(const sherdi_plan *plan)
@@ -67,7 +69,8 @@ size_t sherdi_plan_block_elems(const sherdi_plan *plan)
 
 /* ----------------------------------------------------------------- spaces -- */
 
-/* Chooses the blocks that are offloaded, spread evenly over all blocks, so that offload_ratio holds from the first block on. */
+/* Chooses the blocks that are offloaded, spread evenly over all blocks, so that offload_ratio holds
+ * from the first block on. */
 static void state_spaces_choose(sherdi_plan *plan)
 {
     double seen      = 0;
@@ -109,8 +112,8 @@ size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *bloc
                : sherdi_plan_part_offset(plan, block, last, block->elems);
 }
 
-/* Whether the values of a block's parameter are stored with its state: the bf16 parameter is a half of the master, so a commit
- * needs both. */
+/* Whether the values of a block's parameter are stored with its state: the bf16 parameter is a half
+ * of the master, so a commit needs both. */
 static int keeps_values(const sherdi_plan *plan, const sherdi_block *block)
 {
     return block->space == SHERDI_SPACE_STORAGE &&
@@ -172,9 +175,9 @@ static size_t extents_longest(const sherdi_extent *extents, size_t count)
     return longest;
 }
 
-/* Whether a block on a drive joins the extent of the block before it there, which has `bytes` bytes so far. Small blocks travel
- * together. The blocks of a segment of matrices all share one extent, and share it with no other segment: its two sweeps go over
- * them while they are in one slot. */
+/* Whether a block on a drive joins the extent of the block before it there, which has `bytes` bytes
+ * so far. Small blocks travel together. The blocks of a segment of matrices all share one extent,
+ * and share it with no other segment: its two sweeps go over them while they are in one slot. */
 static int extent_is_joined(const sherdi_plan *plan, const sherdi_block *before,
                             const sherdi_block *block, size_t bytes, size_t most)
 {
@@ -185,8 +188,8 @@ static int extent_is_joined(const sherdi_plan *plan, const sherdi_block *before,
     return bytes + block_state_bytes(plan, block) <= most;
 }
 
-/* Makes the extents of the state. In memory each block is an extent. On a drive an extent has at most as many bytes as the
- * largest block, except for a segment of matrices. */
+/* Makes the extents of the state. In memory each block is an extent. On a drive an extent has at
+ * most as many bytes as the largest block, except for a segment of matrices. */
 static sherd_status state_extents_make(sherdi_plan *plan)
 {
     const sherdi_block *before = NULL; /* the last block on the drive */
@@ -243,7 +246,8 @@ static void tails_end(sherdi_plan *plan)
     }
 }
 
-/* Places the values that are stored with states. In a tail they follow each other, without the gaps that are between states. */
+/* Places the values that are stored with states. In a tail they follow each other, without the gaps
+ * that are between states. */
 static sherd_status values_lay_out(sherdi_plan *plan)
 {
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
@@ -283,7 +287,8 @@ static size_t longest_state(const sherdi_plan *plan)
     return longest;
 }
 
-/* Decides where the slices of gradients rest. A segment with no offloaded block keeps its slice in one piece. */
+/* Decides where the slices of gradients rest. A segment with no offloaded block keeps its slice in
+ * one piece. */
 static sherd_status gradients_lay_out(sherdi_plan *plan)
 {
     size_t  *bytes      = &plan->packing.buffers[SHERDI_BUFFER_HOST_GRADS].bytes;
@@ -327,8 +332,8 @@ static sherd_status gradients_lay_out(sherdi_plan *plan)
     return SHERD_OK;
 }
 
-/* Lays out the device's gradient arena: whole gradients; whole slices; and of a staged segment only the blocks whose gradient
- * rests there. */
+/* Lays out the device's gradient arena: whole gradients; whole slices; and of a staged segment only
+ * the blocks whose gradient rests there. */
 static void device_gradients_lay_out(sherdi_plan *plan)
 {
     size_t *bytes = &plan->packing.buffers[SHERDI_BUFFER_GRADS].bytes;
@@ -419,8 +424,8 @@ static void pieces_of_param_mark(sherdi_plan *plan, size_t param, size_t elems)
     }
 }
 
-/* Marks the pieces that are never written. Every step writes trained pieces, padding included; a frozen piece is written once, if
- * a parameter lies in it. */
+/* Marks the pieces that are never written. Every step writes trained pieces, padding included; a
+ * frozen piece is written once, if a parameter lies in it. */
 static void pieces_mark(sherdi_plan *plan, const sherdi_model *model)
 {
     for (size_t p = 0; p < plan->offload.num_pieces; p++) {
@@ -504,7 +509,8 @@ static void ring_size(sherdi_plan *plan, sherdi_buffer_id id, size_t longest, si
     plan->packing.buffers[id].bytes = *bytes_out * sherdi_min_size(count, (size_t)buffer_count);
 }
 
-/* Marks the extents on NVMe that the first of two sweeps needs, if not all segments have such a sweep. */
+/* Marks the extents on NVMe that the first of two sweeps needs, if not all segments have such a
+ * sweep. */
 static sherd_status measured_mark(sherdi_plan *plan)
 {
     size_t states = plan->offload.num_extents[SHERDI_SPACE_STORAGE];
@@ -628,7 +634,8 @@ static int states_are_valid(const sherdi_plan *plan, sherdi_space space)
             end == plan->offload.extents[space][extent].len_bytes);
 }
 
-/* Checks that values lie behind their block's state, or follow each other in a tail that has nothing else. */
+/* Checks that values lie behind their block's state, or follow each other in a tail that has
+ * nothing else. */
 static int values_are_valid(const sherdi_plan *plan)
 {
     const sherdi_extent *all    = plan->offload.extents[SHERDI_SPACE_STORAGE];
@@ -666,7 +673,8 @@ static int values_are_valid(const sherdi_plan *plan)
     return 1;
 }
 
-/* Checks that gradients of blocks follow each other in an arena, and that those on NVMe are numbered. */
+/* Checks that gradients of blocks follow each other in an arena, and that those on NVMe are
+ * numbered. */
 static int gradients_are_valid(const sherdi_plan *plan)
 {
     size_t ends[SHERDI_SPACES] = {0};
@@ -692,7 +700,8 @@ static int gradients_are_valid(const sherdi_plan *plan)
            ends[SHERDI_SPACE_STORAGE] == plan->offload.num_grad_extents;
 }
 
-/* Checks that pieces tile the slices that rest on NVMe, and that the pieces of a trainable segment are its blocks. */
+/* Checks that pieces tile the slices that rest on NVMe, and that the pieces of a trainable segment
+ * are its blocks. */
 static int pieces_are_valid(const sherdi_plan *plan)
 {
     for (size_t s = 0; s < plan->layout.num_segments; s++) {

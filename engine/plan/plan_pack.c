@@ -1,7 +1,7 @@
-/* Packing: gives units their offsets in the gather pool and in the transient pool. All live ranges of a unit have one offset, so
- * that a parameter has one address for the life of the engine; units that are in the pool together do not overlap. With
- * sherd.free_packing each live range has an offset of its own. plan_schedule.c calls this, and says when units are in the
- * pools. */
+/* Packing: gives units their offsets in the gather pool and in the transient pool. All live ranges
+ * of a unit have one offset, so that a parameter has one address for the life of the engine; units
+ * that are in the pool together do not overlap. With sherd.free_packing each live range has an
+ * offset of its own. plan_schedule.c calls this, and says when units are in the pools. */
 #include "engine/plan/plan.h"
 
 #include "base/checked.h"
@@ -88,7 +88,8 @@ static int item_order(const void *a, const void *b)
     return left->index < right->index ? -1 : 1;
 }
 
-/* Packs an item at the lowest offset at which it overlaps no item that is in the pool at the same time. */
+/* Packs an item at the lowest offset at which it overlaps no item that is in the pool at the same
+ * time. */
 static void item_pack(packing *p, size_t num_packed, pack_item *item)
 {
     size_t at = num_packed;
@@ -109,9 +110,10 @@ static void item_pack(packing *p, size_t num_packed, pack_item *item)
     p->packed[at] = item;
 }
 
-/* Packs items largest first, each at its lowest offset (greedy by size; Pisarchyk and Lee 2020 find it near the optimum). Items
- * of one size are packed in the order in which they first appear: so layers alternate between as many offsets as there are units
- * in the pool together. *peak becomes the end of the highest item, if that is larger. */
+/* Packs items largest first, each at its lowest offset (greedy by size; Pisarchyk and Lee 2020 find
+ * it near the optimum). Items of one size are packed in the order in which they first appear: so
+ * layers alternate between as many offsets as there are units in the pool together. *peak becomes
+ * the end of the highest item, if that is larger. */
 static void items_pack(packing *p, size_t *peak)
 {
     for (size_t i = 0; i < p->num_items; i++) {
@@ -163,7 +165,8 @@ static sherd_status eval_keeps_add(packing *p, size_t begin)
     return SHERD_OK;
 }
 
-/* A unit and what it reads are in the pool together whenever the unit is acquired; this counts as a time of its own. */
+/* A unit and what it reads are in the pool together whenever the unit is acquired; this counts as a
+ * time of its own. */
 static sherd_status reads_add(packing *p, const sherdi_model *model, size_t begin)
 {
     for (size_t u = 0; u < model->num_units; u++) {
@@ -179,8 +182,8 @@ static sherd_status reads_add(packing *p, const sherdi_model *model, size_t begi
     return SHERD_OK;
 }
 
-/* Adds the times at which units are in a pool: first the positions of training, then those of EVAL, then the times of
- * reads_add. */
+/* Adds the times at which units are in a pool: first the positions of training, then those of EVAL,
+ * then the times of reads_add. */
 static sherd_status units_times(packing *p, const sherdi_model *model, sherdi_buffer_id pool)
 {
     const sherdi_plan *plan  = p->plan;
@@ -203,7 +206,8 @@ static sherd_status units_times(packing *p, const sherdi_model *model, sherdi_bu
     return reads_add(p, model, train + plan->schedule.eval.num_steps);
 }
 
-/* Packs the units of a pool. With free packing, these are the offsets at which gathered units lie off the plan. */
+/* Packs the units of a pool. With free packing, these are the offsets at which gathered units lie
+ * off the plan. */
 static sherd_status units_pack(sherdi_plan *plan, const sherdi_model *model, sherdi_buffer_id pool)
 {
     int          is_gather = pool == SHERDI_BUFFER_GATHER;

@@ -1,6 +1,7 @@
-/* Schedule: decides when units are gathered and released. Gathers start ahead of their use, as far as the wire needs it and
- * prefetch_bucket_size and max_live_parameters allow it. plan_pack.c then gives the units offsets from their lifetimes, so the
- * size of the pool is the peak, and does not depend on timing. tell.c counts the collectives with their bytes. */
+/* Schedule: decides when units are gathered and released. Gathers start ahead of their use, as far
+ * as the wire needs it and prefetch_bucket_size and max_live_parameters allow it. plan_pack.c then
+ * gives the units offsets from their lifetimes, so the size of the pool is the peak, and does not
+ * depend on timing. tell.c counts the collectives with their bytes. */
 #include "engine/plan/plan.h"
 
 #include "base/checked.h"
@@ -53,7 +54,8 @@ static int step_needs(const sherdi_model *model, const sherdi_step_of_pass *step
     }
 }
 
-/* Returns the first position whose acquire may be released after the acquire at `position` (its `last` is `position`). */
+/* Returns the first position whose acquire may be released after the acquire at `position` (its
+ * `last` is `position`). */
 static size_t first_released(const sherdi_sequence *sequence, size_t position)
 {
     return position - sherdi_min_size(position, sequence->most_held);
@@ -66,11 +68,12 @@ static size_t gathered_elems(const sherdi_plan *plan, int unit)
 
 /* ------------------------------------------------- gathers, live ranges -- */
 
-/* What the next acquire needs is gathered ahead, whatever its size; more only while less than AHEAD_BYTES are ahead. An acquire
- * starts the next gather before it waits for its own. So with one unit ahead the wire has its next transfer when one is over. A
- * second unit ahead hides the start of a call (launch, meeting of the ranks) where transfers are short: 100 us at 50 GB/s between
- * hosts are 5 MB, 20 us at 400 GB/s inside one are 8 MB. Larger units cover the start by themselves; more of them ahead take
- * memory and save no time. */
+/* What the next acquire needs is gathered ahead, whatever its size; more only while less than
+ * AHEAD_BYTES are ahead. An acquire starts the next gather before it waits for its own. So with one
+ * unit ahead the wire has its next transfer when one is over. A second unit ahead hides the start
+ * of a call (launch, meeting of the ranks) where transfers are short: 100 us at 50 GB/s between
+ * hosts are 5 MB, 20 us at 400 GB/s inside one are 8 MB. Larger units cover the start by
+ * themselves; more of them ahead take memory and save no time. */
 #define AHEAD_BYTES ((size_t)8 << 20)
 
 /* A unit's state during the walk. */
@@ -108,7 +111,8 @@ static sherd_status live_range_open(walk *w, int unit, size_t position)
     return SHERD_OK;
 }
 
-/* Returns the elements of the acquires between `position` and the next use of `unit`; SIZE_MAX: there is no next use. */
+/* Returns the elements of the acquires between `position` and the next use of `unit`; SIZE_MAX:
+ * there is no next use. */
 static size_t reuse_distance(const walk *w, int unit, size_t position)
 {
     size_t distance = 0;
@@ -233,8 +237,8 @@ static void open_ended_mark(sherdi_plan *plan, int *marked, int unit)
     }
 }
 
-/* Takes over what the model declares of gradients. What an open-ended unit reads is open-ended too, and so is what that reads: a
- * use of a unit is one of all that it reads. */
+/* Takes over what the model declares of gradients. What an open-ended unit reads is open-ended too,
+ * and so is what that reads: a use of a unit is one of all that it reads. */
 static sherd_status gradients_mark(sherdi_plan *plan, const sherdi_model *model)
 {
     int *marked =
@@ -259,9 +263,10 @@ static sherd_status gradients_mark(sherdi_plan *plan, const sherdi_model *model)
     return SHERD_OK;
 }
 
-/* Schedules the transient gradients. A gradient lives from the first backward use of its unit to the release after the last one;
- * one position longer if its reduction overlaps with the next unit; to the end of the micro-batch if it is retained. The gradient
- * of an open-ended unit lives through the whole micro-batch, and is reduced after it. */
+/* Schedules the transient gradients. A gradient lives from the first backward use of its unit to
+ * the release after the last one; one position longer if its reduction overlaps with the next unit;
+ * to the end of the micro-batch if it is retained. The gradient of an open-ended unit lives through
+ * the whole micro-batch, and is reduced after it. */
 static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *model)
 {
     SHERDI_TRY(gradients_mark(plan, model));
@@ -298,7 +303,8 @@ static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *m
     return SHERD_OK;
 }
 
-/* Chooses the units of EVAL that get offsets of their own: the first eval_keep_units that are gathered. */
+/* Chooses the units of EVAL that get offsets of their own: the first eval_keep_units that are
+ * gathered. */
 static void eval_keeps_choose(sherdi_plan *plan, const sherdi_model *model)
 {
     size_t count = 0;

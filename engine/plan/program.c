@@ -1,4 +1,5 @@
-/* What the parts of the program share: operations, ranges, the slots of rings, and the progress. See program.h. */
+/* What the parts of the program share: operations, ranges, the slots of rings, and the progress.
+ * See program.h. */
 #include "engine/plan/program.h"
 
 #include "base/checked.h"
@@ -280,7 +281,8 @@ sherdi_range sherdi_ring_whole(const sherdi_plan *plan, sherdi_ring which, size_
                                 (tail == SHERDI_NO_EXTENT ? 0 : all[tail].len_bytes));
 }
 
-/* Emits a transfer of an extent, which may be a tail, from or to the slot of that number; of SHERDI_NO_EXTENT none. */
+/* Emits a transfer of an extent, which may be a tail, from or to the slot of that number; of
+ * SHERDI_NO_EXTENT none. */
 static sherd_status extent_move(const sherdi_program *program, sherdi_op_kind kind,
                                 sherdi_ring which, size_t number, size_t extent, int unit)
 {

@@ -1,9 +1,11 @@
-/* The program: what every call of the trainer does, as operations, which are plain data. The functions here hand operations over one
- * by one, in order, to whoever asks. An engine carries them out (run.c); with a dry engine they are added up, printed, played and proved
- * (engine/dry). So nothing is decided twice, and there is no list of all operations, which would be too large for a large model.
+/* The program: what every call of the trainer does, as operations, which are plain data. The
+ * functions here hand operations over one by one, in order, to whoever asks. An engine carries them
+ * out (run.c); with a dry engine they are added up, printed, played and proved (engine/dry). So
+ * nothing is decided twice, and there is no list of all operations, which would be too large for a
+ * large model.
  *
- * An operation names the lane that orders it, and the bytes that it reads and writes. What it has to wait for follows from these
- * alone (order.h) and is stored nowhere.
+ * An operation names the lane that orders it, and the bytes that it reads and writes. What it has
+ * to wait for follows from these alone (order.h) and is stored nowhere.
  *
  *   program.c          ranges of segments, blocks and slots
  *   program_units.c    acquire and release: gathers, the trainer's use
@@ -62,7 +64,8 @@ typedef enum sherdi_op_kind {
     SHERDI_OP_KINDS,
 } sherdi_op_kind;
 
-/* A lane: an order of work. Operations of one lane run in the order in which they are given, except those of the drive. */
+/* A lane: an order of work. Operations of one lane run in the order in which they are given, except
+ * those of the drive. */
 typedef enum sherdi_lane_id {
     SHERDI_LANE_COMPUTE = 0, /* the trainer's */
     SHERDI_LANE_UPDATE,
@@ -154,8 +157,8 @@ typedef struct sherdi_op {
     uint32_t            flags;
     sherd_dtype         from, to;
     size_t              elems; /* for a collective, of a slice */
-    /* Number of the first element, for values that are given or asked for and what is made of them: in the model; for ENCODE and
-     * DECODE in the block. */
+    /* Number of the first element, for values that are given or asked for and what is made of them:
+     * in the model; for ENCODE and DECODE in the block. */
     uint64_t     index;
     int          part;   /* the part of these values: of the optimizer's state, or SHERDI_VALUE_...;
                         * for EXCHANGE its kind */
@@ -217,7 +220,8 @@ typedef struct sherdi_activation_state {
     unsigned char is_stored;           /* ... in its extent */
 } sherdi_activation_state;
 
-/* Values of a parameter beside the parts of the optimizer's state; the numbers of the parts come first. */
+/* Values of a parameter beside the parts of the optimizer's state; the numbers of the parts come
+ * first. */
 enum {
     /* what passes read; a frozen parameter's only value */
     SHERDI_VALUE_COMPUTE = SHERDI_MOST_PARTS,
@@ -243,7 +247,8 @@ typedef struct sherdi_fill_extent {
     uint16_t is_spare; /* what was written of it is not committed */
 } sherdi_fill_extent;
 
-/* A slot of a ring. An extent may have a tail, which lies behind it in the slot and is an extent of its own. */
+/* A slot of a ring. An extent may have a tail, which lies behind it in the slot and is an extent of
+ * its own. */
 typedef struct sherdi_slot {
     size_t head, tail; /* the extents that are in it; SHERDI_NO_EXTENT: none */
     int    is_changed; /* since it was last written */
@@ -262,7 +267,8 @@ typedef struct sherdi_ring_progress {
 typedef struct sherdi_progress {
     sherdi_unit_state *units;
     sherdi_cursor      train, eval;
-    /* Units of EVAL that a release leaves gathered: this many of those that the plan keeps, the first ones. */
+    /* Units of EVAL that a release leaves gathered: this many of those that the plan keeps, the
+     * first ones. */
     size_t             eval_keep;
     sherdi_staged_grad staged[SHERDI_MOST_STAGED];
     int                staged_next;
@@ -292,7 +298,8 @@ typedef struct sherdi_program {
 sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *plan,
                                   const sherdi_model *model, sherdi_mem *mem);
 void         sherdi_progress_close(sherdi_progress *progress);
-/** Makes a progress for the updater, which uses the rings of `of`. E_NOMEM. Close it before that one. */
+/** Makes a progress for the updater, which uses the rings of `of`. E_NOMEM. Close it before that
+ *  one. */
 sherd_status sherdi_progress_open_beside(sherdi_progress *progress, const sherdi_progress *of,
                                          const sherdi_plan *plan, sherdi_mem *mem);
 void         sherdi_progress_close_beside(sherdi_progress *progress);
@@ -303,38 +310,46 @@ void sherdi_progress_release(sherdi_progress *progress, sherdi_ring ring, size_t
 /** Records that not all writes of a ring were made: what its slots hold is written again. */
 void sherdi_progress_keep(sherdi_progress *progress, sherdi_ring ring);
 
-/** Records that all first values of a ring are there: an extent of which some are given later is read first. */
+/** Records that all first values of a ring are there: an extent of which some are given later is
+ *  read first. */
 void sherdi_progress_complete(sherdi_progress *progress, sherdi_ring ring);
 
 /* ---- events: values ---- */
 
-/** Fills what this rank holds of a parameter, from the trainer, or from what its own memory has; in any order, and repeatedly.
- *  After a failure, the same call once more makes it good; after one of a drive, call sherdi_progress_keep before. */
+/** Fills what this rank holds of a parameter, from the trainer, or from what its own memory has; in
+ *  any order, and repeatedly. After a failure, the same call once more makes it good; after one of
+ *  a drive, call sherdi_progress_keep before. */
 sherd_status sherdi_program_fill(const sherdi_program *program, size_t param, int is_given);
-/** Puts values of a range, from who gives them (SHERDI_OP_FILL): as much of it as this rank holds, in ascending portions, and in
- *  each portion by part. Parts of the state go where this rank updates it. With the master weights, or with SHERDI_VALUE_COMPUTE
- *  of a trainable parameter, which is put as both, all copies of the parameter that rest here are set. Adds what this rank has of
- *  their fingerprint, as they rest, where the engine keeps it: of what is frozen, and of state with generations. */
+/** Puts values of a range, from who gives them (SHERDI_OP_FILL): as much of it as this rank holds,
+ *  in ascending portions, and in each portion by part. Parts of the state go where this rank
+ *  updates it. With the master weights, or with SHERDI_VALUE_COMPUTE of a trainable parameter,
+ *  which is put as both, all copies of the parameter that rest here are set. Adds what this rank
+ *  has of their fingerprint, as they rest, where the engine keeps it: of what is frozen, and of
+ *  state with generations. */
 sherd_status sherdi_program_put(const sherdi_program *program, const sherdi_values *values);
-/** Gives values of a range to who asks (SHERDI_OP_TAKE), in the same order: of the state and the gradient what this rank updates
- *  (of the integers of the deterministic mode its slice), of the compute type all that rests here. */
+/** Gives values of a range to who asks (SHERDI_OP_TAKE), in the same order: of the state and the
+ *  gradient what this rank updates (of the integers of the deterministic mode its slice), of the
+ *  compute type all that rests here. */
 sherd_status sherdi_program_get(const sherdi_program *program, const sherdi_values *values);
 /** Writes what is still in slots to the drive. */
 sherd_status sherdi_program_fill_end(const sherdi_program *program);
 /** Hashes a parameter that is resident, or bound. */
 sherd_status sherdi_program_hash(const sherdi_program *program, size_t param);
-/** Brings this rank's share of the fingerprint of a range to the host; the parts of `values` do not matter. */
+/** Brings this rank's share of the fingerprint of a range to the host; the parts of `values` do not
+ *  matter. */
 sherd_status sherdi_program_fingerprint(const sherdi_program *program, const sherdi_values *values);
 
 /* ---- events: acquire and release ---- */
 
-/** Gathers what is missing and what the plan gathers ahead, begins gradients, and emits the trainer's use of them. A call that fails
- *  changes nothing. E_NOMEM: what is held, or a gradient that is open, is in the way. */
+/** Gathers what is missing and what the plan gathers ahead, begins gradients, and emits the
+ *  trainer's use of them. A call that fails changes nothing. E_NOMEM: what is held, or a gradient
+ *  that is open, is in the way. */
 sherd_status sherdi_program_acquire(const sherdi_program *program, int unit, sherd_pass pass);
-/** Releases all that the acquire reached, whatever fails meanwhile; reduces gradients that are complete. */
+/** Releases all that the acquire reached, whatever fails meanwhile; reduces gradients that are
+ *  complete. */
 sherd_status sherdi_program_release(const sherdi_program *program, int unit, sherd_pass pass);
-/** Counts all that is acquired, for any pass, as released, whatever was to become of it; emits no operation. Call
- *  sherdi_program_forget and _window_begin after it. */
+/** Counts all that is acquired, for any pass, as released, whatever was to become of it; emits no
+ *  operation. Call sherdi_program_forget and _window_begin after it. */
 void sherdi_program_let_go(const sherdi_program *program);
 /** Gives up what releases left gathered for evaluation (eval_keep). */
 sherd_status sherdi_program_eval_leave(const sherdi_program *program);
@@ -345,12 +360,13 @@ sherd_status sherdi_program_fetch_ahead(const sherdi_program *program);
 
 /* ---- events: activations ---- */
 
-/** Give the place of a unit's activation to the trainer: to write what is read later, or what is not (EVAL), and to read. E_STATE if
- *  that is not possible now. */
+/** Give the place of a unit's activation to the trainer: to write what is read later, or what is
+ *  not (EVAL), and to read. E_STATE if that is not possible now. */
 sherd_status sherdi_program_activation_put(const sherdi_program *program, int unit);
 sherd_status sherdi_program_activation_scratch(const sherdi_program *program, int unit);
 sherd_status sherdi_program_activation_get(const sherdi_program *program, int unit);
-/** Is part of the release of a unit: the activation leaves after forward, and ends after backward. */
+/** Is part of the release of a unit: the activation leaves after forward, and ends after
+ *  backward. */
 sherd_status sherdi_program_activation_release(const sherdi_program *program, int unit,
                                                sherd_pass pass);
 /** Forgets what was put. */
@@ -358,10 +374,12 @@ void sherdi_program_activations_forget(const sherdi_program *program);
 
 /* ---- events: micro-batch and window ---- */
 
-/** Completes the gradients that are still open, in the order of the plan. By now all ranks have gradients of the same open-ended
- *  units: a rank without one that another rank has began it (sherdi_program_gradient_begin). */
+/** Completes the gradients that are still open, in the order of the plan. By now all ranks have
+ *  gradients of the same open-ended units: a rank without one that another rank has began it
+ *  (sherdi_program_gradient_begin). */
 sherd_status sherdi_program_micro_batch_end(const sherdi_program *program);
-/** Reduces what is reduced late, zeroes what no micro-batch brought, and brings all of it to where it rests. */
+/** Reduces what is reduced late, zeroes what no micro-batch brought, and brings all of it to where
+ *  it rests. */
 sherd_status sherdi_program_window_end(const sherdi_program *program);
 /** Begins a window that knows nothing of the last one, however that one ended. */
 sherd_status sherdi_program_window_begin(const sherdi_program *program);
@@ -370,11 +388,13 @@ sherd_status sherdi_program_window_begin(const sherdi_program *program);
 
 /** Exchanges control data between the ranks; the operation's `part` is the kind. */
 sherd_status sherdi_program_exchange(const sherdi_program *program, sherdi_exchange_kind kind);
-/** Writes what kernels are told, by SHERDI_OP_COEFFS or SHERDI_OP_RATIOS, and sends it to the device. */
+/** Writes what kernels are told, by SHERDI_OP_COEFFS or SHERDI_OP_RATIOS, and sends it to the
+ *  device. */
 sherd_status sherdi_program_scalars_tell(const sherdi_program *program, sherdi_op_kind kind);
 /** Adds the norms of tensors over the ranks, where a rank has only a part of them. */
 sherd_status sherdi_program_sum(const sherdi_program *program);
-/** Emits SHERDI_OP_COMMIT, SHERDI_OP_ABANDON or SHERDI_OP_ROLLBACK; nothing where no state is on a drive. */
+/** Emits SHERDI_OP_COMMIT, SHERDI_OP_ABANDON or SHERDI_OP_ROLLBACK; nothing where no state is on a
+ *  drive. */
 sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_kind kind);
 
 /* What a walk over the blocks does with each block. */
@@ -388,39 +408,44 @@ typedef enum sherdi_walk {
     SHERDI_WALK_LOAD_SOME, /* the same for some of the state: the rest stays */
 } sherdi_walk;
 
-/** Begins an update beside the trainer's calls: SHERDI_WALK_UPDATE by `updater`, a program with a progress of its own
- *  (sherdi_progress_open_beside). From now on acquires wait for their units. */
+/** Begins an update beside the trainer's calls: SHERDI_WALK_UPDATE by `updater`, a program with a
+ *  progress of its own (sherdi_progress_open_beside). From now on acquires wait for their units. */
 void sherdi_program_beside_begin(const sherdi_program *program, const sherdi_program *updater);
-/** Ends it: waits for it (SHERDI_POST_END), and publishes what no acquire has published. A failure of the update is not returned. */
+/** Ends it: waits for it (SHERDI_POST_END), and publishes what no acquire has published. A failure
+ *  of the update is not returned. */
 sherd_status sherdi_program_beside_end(const sherdi_program *program);
 /** Forgets an update that has failed and ended. */
 void sherdi_program_beside_forget(const sherdi_program *program);
-/** Returns whether a rank may never acquire a unit (SHERD_USES_ANY) that is whole on every rank. Where its gather meets the others', no
- *  acquire can publish it. */
+/** Returns whether a rank may never acquire a unit (SHERD_USES_ANY) that is whole on every rank.
+ *  Where its gather meets the others', no acquire can publish it. */
 int sherdi_program_has_loose_publish(const sherdi_plan *plan);
-/** Returns whether updates can run beside the trainer's calls: the host updates blocks, nothing in the walk meets the other ranks, and
- *  on devices every publish has its acquire. */
+/** Returns whether updates can run beside the trainer's calls: the host updates blocks, nothing in
+ *  the walk meets the other ranks, and on devices every publish has its acquire. */
 int sherdi_program_can_be_beside(const sherdi_plan *plan);
 /** Waits for the updater to be that far, if it is not known to be. */
 sherd_status sherdi_program_await(const sherdi_program *program, sherdi_post post, int unit);
-/** Returns whether a gather ahead of the unit need not wait for its update, and so does not hold up an acquire of another unit. */
+/** Returns whether a gather ahead of the unit need not wait for its update, and so does not hold up
+ *  an acquire of another unit. */
 int sherdi_program_may_gather(const sherdi_program *program, int unit);
 /** Says how far the updater is. */
 sherd_status sherdi_program_post(const sherdi_program *updater, sherdi_post post, int unit);
 /** Reads state for the next walk, as much as there are slots. */
 sherd_status sherdi_program_read_ahead(const sherdi_program *program);
-/** Sums the squares of what this rank holds of the gradient, and brings the results of all kernels to the host. */
+/** Sums the squares of what this rank holds of the gradient, and brings the results of all kernels
+ *  to the host. */
 sherd_status sherdi_program_norm(const sherdi_program *program);
 /** Does the same for one parameter's gradient, while a step is prepared. */
 sherd_status sherdi_program_param_norm(const sherdi_program *program, size_t param);
 sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk);
-/** Ends a walk that has failed on this rank. The other ranks do not know of it yet, and still come to what the walk gathers on its
- *  way; so this rank does too, and emits nothing else. What it brings does not matter: the exchange after the walk tells all ranks of
- *  the failure. The rings must be settled. */
+/** Ends a walk that has failed on this rank. The other ranks do not know of it yet, and still come
+ *  to what the walk gathers on its way; so this rank does too, and emits nothing else. What it
+ *  brings does not matter: the exchange after the walk tells all ranks of the failure. The rings
+ *  must be settled. */
 sherd_status sherdi_program_walk_leave(const sherdi_program *program, sherdi_walk walk);
 /** Brings the results of kernels to the host, which waits for them. */
 sherd_status sherdi_program_collect(const sherdi_program *program);
-/** Sends the fingerprint of a walk to the host, which does not wait; and waits for it, before the next walk. */
+/** Sends the fingerprint of a walk to the host, which does not wait; and waits for it, before the
+ *  next walk. */
 sherd_status sherdi_program_fingerprint_send(const sherdi_program *program);
 sherd_status sherdi_program_fingerprint_sent(const sherdi_program *program);
 /** Sends what the ranks have updated to all ranks, where it has not been sent yet. */
@@ -430,8 +455,8 @@ sherd_status sherdi_program_unit_publish(const sherdi_program *program, int unit
 /** Returns whether that gathers the segment, which is whole on every rank. */
 int sherdi_segment_is_published(const sherdi_plan *plan, const sherdi_segment *segment);
 
-/** Hashes all of a plan that its program depends on, except the rank. Two ranks with the same hash run the same program, each on its
- *  own slices. */
+/** Hashes all of a plan that its program depends on, except the rank. Two ranks with the same hash
+ *  run the same program, each on its own slices. */
 uint64_t sherdi_program_shape(const sherdi_plan *plan);
 
 /* ---- for the parts of the program ---- */
@@ -440,7 +465,8 @@ static inline sherdi_range sherdi_range_of(int where, size_t offset, size_t byte
 {
     return (sherdi_range){.where = (int16_t)where, .offset = offset, .bytes = bytes};
 }
-/** Returns where a parameter's own memory begins in all memory of the trainer, in which every element has the room of the widest. */
+/** Returns where a parameter's own memory begins in all memory of the trainer, in which every
+ *  element has the room of the widest. */
 static inline size_t sherdi_trainer_offset(const sherdi_plan *plan, const sherdi_model *model,
                                            size_t param)
 {
@@ -478,23 +504,27 @@ sherdi_op sherdi_op_of(sherdi_op_kind kind, sherdi_lane_id lane);
 /** Returns one whose subject is a segment. */
 sherdi_op sherdi_op_of_segment(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_lane_id lane,
                                const sherdi_segment *segment);
-/** Returns one whose subject is a block, for the kernels of the space in which its state is updated. */
+/** Returns one whose subject is a block, for the kernels of the space in which its state is
+ *  updated. */
 sherdi_op sherdi_op_of_block(const sherdi_plan *plan, sherdi_op_kind kind,
                              const sherdi_block *block);
 void      sherdi_op_use(sherdi_op *op, int role, sherdi_access access, sherdi_range range);
-/** Sets the ranges of a gather in place: this rank's slice of `whole` goes to all ranks and theirs come, so all of `whole` but this
- *  rank's slice is written. */
+/** Sets the ranges of a gather in place: this rank's slice of `whole` goes to all ranks and theirs
+ *  come, so all of `whole` but this rank's slice is written. */
 void         sherdi_op_gather_in_place(sherdi_op *op, const sherdi_plan *plan, sherdi_range whole);
 sherd_status sherdi_program_emit(const sherdi_program *program, const sherdi_op *op);
-/** Gives these flags to all operations from now on, beside those that they have. Returns what progress->flags has to be set to again. */
+/** Gives these flags to all operations from now on, beside those that they have. Returns what
+ *  progress->flags has to be set to again. */
 uint32_t sherdi_program_flag(const sherdi_program *program, uint32_t flags);
-/** Emits an operation that makes `dst` of `src`. A copy is as long as its source, and counts what passes over the link. */
+/** Emits an operation that makes `dst` of `src`. A copy is as long as its source, and counts what
+ *  passes over the link. */
 sherd_status sherdi_program_move(const sherdi_program *program, sherdi_op op, sherdi_range dst,
                                  sherdi_range src);
 /** Emits a copy of a segment's bytes on a lane of the link. */
 sherd_status sherdi_program_copy(const sherdi_program *program, sherdi_lane_id lane,
                                  const sherdi_segment *segment, sherdi_range dst, sherdi_range src);
-/** Returns the range of a parameter in the trainer's own memory: `where` is SHERDI_AT_TRAINER_DATA or SHERDI_AT_TRAINER_GRAD. */
+/** Returns the range of a parameter in the trainer's own memory: `where` is SHERDI_AT_TRAINER_DATA
+ *  or SHERDI_AT_TRAINER_GRAD. */
 sherdi_range sherdi_program_trainer(const sherdi_program *program, int where, size_t param);
 
 /** Counts, for each extent, the parameters whose values have to come. */
@@ -504,9 +534,11 @@ void sherdi_program_fill_count(sherdi_progress *progress, const sherdi_plan *pla
 sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi_segment *segment);
 /** Returns where a block's gradient rests, or passes between drive and memory. */
 sherdi_range sherdi_program_gradient(const sherdi_plan *plan, const sherdi_block *block);
-/** Read it from the drive, and write it back; they do nothing for a gradient that rests in memory. */
+/** Read it from the drive, and write it back; they do nothing for a gradient that rests in
+ *  memory. */
 sherd_status sherdi_program_gradient_read(const sherdi_program *program, const sherdi_block *block);
-/** Returns whether a unit has a gradient where it is made: an open one, or a complete one that is retained. */
+/** Returns whether a unit has a gradient where it is made: an open one, or a complete one that is
+ *  retained. */
 int sherdi_program_has_gradient(const sherdi_program *program, int unit);
 /** Returns E_NOMEM when another gradient lies where the unit's is made. */
 sherd_status sherdi_program_gradient_check(const sherdi_program *program, int unit);
@@ -520,9 +552,11 @@ sherd_status sherdi_program_widen(const sherdi_program *program, const sherdi_se
                                   sherdi_range src, sherdi_range dst);
 /** Returns a block's state: where it rests, or in the slot that a walk takes. */
 sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block);
-/** Returns the values that are kept with that state on storage (sherdi_block_keeps_values), in that slot. */
+/** Returns the values that are kept with that state on storage (sherdi_block_keeps_values), in that
+ *  slot. */
 sherdi_range sherdi_state_values_at(const sherdi_plan *plan, const sherdi_block *block);
-/** Returns the block's parameters in the compute type: where they rest in memory, or pass on their way to the trainer's. */
+/** Returns the block's parameters in the compute type: where they rest in memory, or pass on their
+ *  way to the trainer's. */
 sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segment *segment,
                                      const sherdi_block *block);
 /** Returns what fingerprints of a space's kernels are added to. */
@@ -537,20 +571,23 @@ static inline int sherdi_op_is_trainers(sherdi_op_kind kind)
     return kind == SHERDI_OP_USE || kind == SHERDI_OP_PUT || kind == SHERDI_OP_GET;
 }
 
-/** Return the first `bytes` bytes of the slot that the extent of that number takes; the number of slots; the number of extents. */
+/** Return the first `bytes` bytes of the slot that the extent of that number takes; the number of
+ *  slots; the number of extents. */
 sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring ring, size_t number,
                               size_t bytes);
 size_t       sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring ring);
 size_t       sherdi_ring_extents(const sherdi_plan *plan, sherdi_ring ring);
-/** Returns the most transfers that are under way at once: out of each slot and into it, tails apart, and one more. */
+/** Returns the most transfers that are under way at once: out of each slot and into it, tails
+ *  apart, and one more. */
 size_t sherdi_program_transfers(const sherdi_plan *plan);
 /** Returns the number of an extent's tail; SHERDI_NO_EXTENT: it has none. */
 size_t sherdi_ring_tail(const sherdi_plan *plan, sherdi_ring ring, size_t extent);
 /** Returns the bytes of an extent with its tail, in the slot of that number. */
 sherdi_range sherdi_ring_whole(const sherdi_plan *plan, sherdi_ring ring, size_t number,
                                size_t extent);
-/** Read an extent, or a tail, into the slot of that number, unless it is there; read an extent with its tail; write it back with its
- *  tail, which frees the slot. What is read is what was written last, committed or not. */
+/** Read an extent, or a tail, into the slot of that number, unless it is there; read an extent with
+ *  its tail; write it back with its tail, which frees the slot. What is read is what was written
+ *  last, committed or not. */
 sherd_status sherdi_program_read(const sherdi_program *program, sherdi_ring ring, size_t number,
                                  size_t extent, int unit);
 sherd_status sherdi_program_read_whole(const sherdi_program *program, sherdi_ring ring,

@@ -1,6 +1,8 @@
-/* Activations: forward puts them, backward gets them. An activation leaves its place when the trainer has written it, if another one
- * takes the place before backward comes to it; it comes back when the one behind it has ended, which is before its backward begins. So
- * what is moved, and from where, follows from where the bytes are by now (sherdi_activation_state), on the plan and off it. */
+/* Activations: forward puts them, backward gets them. An activation leaves its place when the
+ * trainer has written it, if another one takes the place before backward comes to it; it comes back
+ * when the one behind it has ended, which is before its backward begins. So what is moved, and from
+ * where, follows from where the bytes are by now (sherdi_activation_state), on the plan and off
+ * it. */
 #include "engine/plan/program.h"
 
 static sherdi_activation_state *state_of(const sherdi_program *program, const sherdi_activation *a)
@@ -126,7 +128,8 @@ static void place_take(const sherdi_program *program, const sherdi_activation *a
     *(is_on_host ? &state_of(program, a)->is_on_host : &state_of(program, a)->is_here) = 1;
 }
 
-/* Checks that an activation can come to its place on the device, by its place in host memory if it has one. */
+/* Checks that an activation can come to its place on the device, by its place in host memory if it
+ * has one. */
 static sherd_status way_check(const sherdi_program *program, const sherdi_activation *a)
 {
     const sherdi_activation_state *state = state_of(program, a);
@@ -158,7 +161,8 @@ static sherd_status host_fetch(const sherdi_program *program, const sherdi_activ
     return transfer_give(program, a, SHERDI_OP_READ);
 }
 
-/* Starts the read of the activation that takes the place of `a` in host memory: that of `a` is not needed there any more. */
+/* Starts the read of the activation that takes the place of `a` in host memory: that of `a` is not
+ * needed there any more. */
 static sherd_status host_fetch_ahead(const sherdi_program *program, const sherdi_activation *a)
 {
     const sherdi_activation *next = activation_at(program->plan, a->next_on_host);

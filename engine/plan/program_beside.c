@@ -1,15 +1,17 @@
-/* An update beside the trainer's calls. The updater, a thread of the engine's own, walks over the blocks in the order of the units, and
- * says after each unit that its parameters are new. An acquire waits for its own unit, and for nothing else:
+/* An update beside the trainer's calls. The updater, a thread of the engine's own, walks over the
+ * blocks in the order of the units, and says after each unit that its parameters are new. An
+ * acquire waits for its own unit, and for nothing else:
  *
  *     trainer   queue | acquire 0, use | acquire 1, use | ... | backward 1 ... | the next boundary
  *     updater         | unit 0 | unit 1 | unit 2 | ... | writes | commit |
  *
- * Where ranks read each other's slices in place, an acquire waits for its unit on all of them; elsewhere its gather meets. Parameters
- * that are whole on every rank are published by the acquire that needs them first.
+ * Where ranks read each other's slices in place, an acquire waits for its unit on all of them;
+ * elsewhere its gather meets. Parameters that are whole on every rank are published by the acquire
+ * that needs them first.
  *
- * The first gradient waits for the end of the walk: gradients come to where the walk reads them, and through the same buffers. So does
- * the first acquire at all if parameters pass through a ring. Writes of the state, and its commit, go on until the next
- * boundary. */
+ * The first gradient waits for the end of the walk: gradients come to where the walk reads them,
+ * and through the same buffers. So does the first acquire at all if parameters pass through a ring.
+ * Writes of the state, and its commit, go on until the next boundary. */
 #include "engine/plan/program.h"
 
 #include "engine/plan/program_walk.h"
@@ -97,7 +99,8 @@ static sherd_status await_emit(const sherdi_program *program, sherdi_post post, 
     return sherdi_program_emit(program, &op);
 }
 
-/* Where a publish meets the other ranks, a rank whose update has failed takes part too. What it brings does not matter. */
+/* Where a publish meets the other ranks, a rank whose update has failed takes part too. What it
+ * brings does not matter. */
 static sherd_status unit_await(const sherdi_program *program, int unit)
 {
     sherdi_unit_state *state  = sherdi_program_unit(program, unit);
@@ -162,7 +165,8 @@ void sherdi_program_beside_forget(const sherdi_program *program)
     }
 }
 
-/* Whether the update of a segment gathers in mid-walk, or changes memory that is the trainer's own. */
+/* Whether the update of a segment gathers in mid-walk, or changes memory that is the trainer's
+ * own. */
 static int segment_stays(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     return segment_is_trained(segment) &&

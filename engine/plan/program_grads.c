@@ -1,5 +1,5 @@
-/* The gradients of a window: where they are made, what happens when the gradient of a unit is complete, and what is left for the
- * end of the window.
+/* The gradients of a window: where they are made, what happens when the gradient of a unit is
+ * complete, and what is left for the end of the window.
  *
  *   stage 0, 1   made whole in the gradient arena, reduced at the end of the window; with several micro-batches made in
  *                the transient pool and added to a whole accumulator
@@ -7,13 +7,14 @@
  *                go through a staging buffer to where they rest
  *   deterministic, any stage: as stages 2 and 3, with slices of 64-bit integers
  *
- * An open-ended unit (SHERD_USES_ANY) has no last planned use. The end of the micro-batch completes its gradient, after the ranks
- * have agreed which of these units have one.
+ * An open-ended unit (SHERD_USES_ANY) has no last planned use. The end of the micro-batch completes
+ * its gradient, after the ranks have agreed which of these units have one.
  *
- * In the last micro-batch of the window, what makes a staged slice adds its squares to the norm, so that nobody reads it for that.
+ * In the last micro-batch of the window, what makes a staged slice adds its squares to the norm, so
+ * that nobody reads it for that.
  *
- * `runs` of a unit counts the micro-batches of the window that brought a gradient. The first one overwrites what was there, the
- * later ones add to it. */
+ * `runs` of a unit counts the micro-batches of the window that brought a gradient. The first one
+ * overwrites what was there, the later ones add to it. */
 #include "engine/plan/program_walk.h"
 
 #include "base/checked.h"
@@ -261,7 +262,8 @@ static sherdi_op reduce_of(const sherdi_plan *plan, const sherdi_segment *segmen
     return op;
 }
 
-/* Stages 2 and 3: reduces the gradient to this rank's slice; `adds`: to what the window has so far. */
+/* Stages 2 and 3: reduces the gradient to this rank's slice; `adds`: to what the window has so
+ * far. */
 static sherd_status scatter_emit(const sherdi_program *program, const sherdi_segment *segment,
                                  sherdi_range dst, sherd_dtype dst_dtype, int adds)
 {
@@ -292,7 +294,8 @@ static sherdi_range grad_staging_at(const sherdi_plan *plan, int slot, size_t of
                            (size_t)slot * plan->packing.grad_staging_bytes + offset, bytes);
 }
 
-/* Lets the operation that makes a sum on the host add its squares to the norm, if this is the window's last micro-batch. */
+/* Lets the operation that makes a sum on the host add its squares to the norm, if this is the
+ * window's last micro-batch. */
 static void measure(const sherdi_program *program, sherdi_op *op, int is_last)
 {
     if (is_last) {
@@ -390,8 +393,8 @@ static sherd_status staged_drain(const sherdi_program *program, int slot)
     return status;
 }
 
-/* Whether the host works on the way from a staging buffer. If it does, the slice stays there until its slot is needed again, so
- * that it does not delay what the ranks reduce meanwhile. */
+/* Whether the host works on the way from a staging buffer. If it does, the slice stays there until
+ * its slot is needed again, so that it does not delay what the ranks reduce meanwhile. */
 static int drain_needs_host(const sherdi_plan *plan)
 {
     return !plan->machine.has_device || plan->layout.has_accumulator ||
@@ -417,7 +420,8 @@ static sherd_status staged_reduce(const sherdi_program *program, const sherdi_se
     return drain_needs_host(plan) ? SHERD_OK : staged_drain(program, slot);
 }
 
-/* Brings staged slices to where they rest: as soon as their slot is needed again, and by the end of the window. */
+/* Brings staged slices to where they rest: as soon as their slot is needed again, and by the end of
+ * the window. */
 static sherd_status staged_drain_all(const sherdi_program *program)
 {
     int slots = program->plan->packing.num_grad_stagings;
@@ -513,15 +517,16 @@ sherd_status sherdi_program_micro_batch_end(const sherdi_program *program)
 
 /* ---------------------------------------------------------------- of a window -- */
 
-/* Whether the gradient is the sum already: one rank, and the same type. The reduction could only change which NaN a NaN is, and
- * neither the norm nor the update depends on that. */
+/* Whether the gradient is the sum already: one rank, and the same type. The reduction could only
+ * change which NaN a NaN is, and neither the norm nor the update depends on that. */
 static int is_reduced(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     return plan->world_size == 1 && segment->types.wire == segment->types.grad &&
            segment->types.comm == segment->types.grad;
 }
 
-/* Stage 1: reduces to this rank's slice. If it is done in place, only the other ranks' slices are sent. */
+/* Stage 1: reduces to this rank's slice. If it is done in place, only the other ranks' slices are
+ * sent. */
 static sherd_status late_scatter(const sherdi_program *program, const sherdi_segment *segment,
                                  sherdi_range kept, sherdi_range send)
 {

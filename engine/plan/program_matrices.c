@@ -1,7 +1,8 @@
-/* Directions of matrices (SHERDI_GRAIN_MATRIX). Each rank makes the directions of its slice, and the ranks gather those of the
- * segment. Each rank that updates a part of a matrix then makes all of that matrix, because every step of the method needs the
- * whole (Liu et al. 2025 distribute Muon in the same way). A segment of k matrices on P ranks is cut into at most k + P - 1
- * parts, so the ranks together make at most so many matrices. */
+/* Directions of matrices (SHERDI_GRAIN_MATRIX). Each rank makes the directions of its slice, and
+ * the ranks gather those of the segment. Each rank that updates a part of a matrix then makes all
+ * of that matrix, because every step of the method needs the whole (Liu et al. 2025 distribute Muon
+ * in the same way). A segment of k matrices on P ranks is cut into at most k + P - 1 parts, so the
+ * ranks together make at most so many matrices. */
 #include "engine/plan/program_walk.h"
 
 static sherdi_range directions_at(size_t first_elem, size_t elems)
@@ -73,7 +74,8 @@ static int is_updated(const sherdi_program *program, const sherdi_segment *segme
     return begin < end && begin < first + owned && first < end;
 }
 
-/* All ranks have the same operations: where this rank does not make the matrix, the operation has no bytes. */
+/* All ranks have the same operations: where this rank does not make the matrix, the operation has
+ * no bytes. */
 static sherd_status matrix_make(const sherdi_program *program, const sherdi_segment *segment,
                                 size_t param)
 {

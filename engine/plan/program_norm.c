@@ -1,7 +1,8 @@
-/* The squares of the gradient, of the whole model and of one parameter. They are summed as exact integers, so it does not matter in
- * which pieces and when. Slices that are made in backward and rest on the host or a drive are measured where they are made, in the
- * last micro-batch (program_grads.c), so the boundary need not read them. It reads the others; gradients that lie together are read
- * by one operation. */
+/* The squares of the gradient, of the whole model and of one parameter. They are summed as exact
+ * integers, so it does not matter in which pieces and when. Slices that are made in backward and
+ * rest on the host or a drive are measured where they are made, in the last micro-batch
+ * (program_grads.c), so the boundary need not read them. It reads the others; gradients that lie
+ * together are read by one operation. */
 #include "engine/plan/program_walk.h"
 
 #include "base/checked.h"
@@ -47,8 +48,8 @@ static int is_in_memory(sherdi_space space)
     return space != SHERDI_SPACE_STORAGE;
 }
 
-/* Whether `next` reads on where `run` ends. Where no other rank updates by what this rank keeps, only padding is between two
- * segments; it is zero and stays zero. */
+/* Whether `next` reads on where `run` ends. Where no other rank updates by what this rank keeps,
+ * only padding is between two segments; it is zero and stays zero. */
 static int norm_goes_on(const sherdi_plan *plan, const sherdi_op *run, const sherdi_op *next)
 {
     const sherdi_range *before = &run->uses[SHERDI_USE_SRC];
@@ -92,7 +93,8 @@ static sherd_status norm_add(const sherdi_program *program, sherdi_op *run, cons
     return SHERD_OK;
 }
 
-/* Adds the squares of integers [first, end) of the slice, widened in portions of the staging buffer. */
+/* Adds the squares of integers [first, end) of the slice, widened in portions of the staging
+ * buffer. */
 static sherd_status fixed_norm(const sherdi_program *program, const sherdi_segment *segment,
                                size_t first, size_t end)
 {
@@ -116,7 +118,8 @@ static sherd_status fixed_norm(const sherdi_program *program, const sherdi_segme
     return SHERD_OK;
 }
 
-/* Adds the squares of elements [first, end) of a block. A gradient on a drive only passes through its slot. */
+/* Adds the squares of elements [first, end) of a block. A gradient on a drive only passes through
+ * its slot. */
 static sherd_status block_norm(const sherdi_program *program, const sherdi_segment *segment,
                                const sherdi_block *block, size_t first, size_t end, sherdi_op *run)
 {
@@ -154,7 +157,8 @@ static sherd_status norm_clear(const sherdi_program *program)
                                 sizeof(sherdi_norm_acc));
 }
 
-/* Whether the sum has the squares of a segment's gradient: it was measured, or is zero on all ranks. */
+/* Whether the sum has the squares of a segment's gradient: it was measured, or is zero on all
+ * ranks. */
 static int is_summed(const sherdi_program *program, const sherdi_segment *segment)
 {
     const sherdi_unit_state *state = sherdi_program_unit(program, segment->unit);
@@ -178,7 +182,8 @@ sherd_status sherdi_program_norm(const sherdi_program *program)
     return sherdi_program_collect(program);
 }
 
-/* Adds the squares of what this rank holds of elements [begin, end) of a segment; both are at chunks, as blocks are. */
+/* Adds the squares of what this rank holds of elements [begin, end) of a segment; both are at
+ * chunks, as blocks are. */
 static sherd_status range_norm(const sherdi_program *program, const sherdi_segment *segment,
                                size_t begin, size_t end)
 {

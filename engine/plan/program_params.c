@@ -1,5 +1,5 @@
-/* The parameter of a block, beside its state: where a kernel has it, and how new values come to where it rests
- * (program_walk.h). */
+/* The parameter of a block, beside its state: where a kernel has it, and how new values come to
+ * where it rests (program_walk.h). */
 #include "engine/plan/program_walk.h"
 
 /* The element of a parameter's arena memory at which this rank's slice begins. */
@@ -11,8 +11,8 @@ static size_t own_first(const sherdi_plan *plan, const sherdi_segment *segment)
     return segment->is_resident ? first : 0;
 }
 
-/* Where a block's parameters rest in memory, in the compute type; bound ones are in the staging buffer, on their way to the
- * trainer. */
+/* Where a block's parameters rest in memory, in the compute type; bound ones are in the staging
+ * buffer, on their way to the trainer. */
 sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segment *segment,
                                      const sherdi_block *block)
 {
@@ -127,8 +127,8 @@ static int is_updated_at_rest(sherdi_walk walk, const sherdi_segment *segment)
     return sherdi_walk_has_gradient(walk) && segment->param_space == SHERDI_SPACE_HOST;
 }
 
-/* Gives the half of a block's masters that the parameter is, beside the state. Values that were not read with the state come from
- * where the parameter rests. */
+/* Gives the half of a block's masters that the parameter is, beside the state. Values that were not
+ * read with the state come from where the parameter rests. */
 static sherd_status values_open(const sherdi_program *program, sherdi_walk walk,
                                 const sherdi_segment *segment, const sherdi_block *block,
                                 sherdi_range *out)
@@ -182,7 +182,8 @@ static sherd_status values_close(const sherdi_program *program, sherdi_walk walk
 
 /* ------------------------------------------------- the kernel's and at rest -- */
 
-/* Gives the parameter with which the kernel works; _param_close brings what the kernel changed to where it rests. */
+/* Gives the parameter with which the kernel works; _param_close brings what the kernel changed to
+ * where it rests. */
 sherd_status sherdi_program_param_open(const sherdi_program *program, sherdi_walk walk,
                                        const sherdi_segment *segment, const sherdi_block *block,
                                        sherdi_range *out)

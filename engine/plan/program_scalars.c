@@ -1,6 +1,7 @@
-/* The scalars of kernels: the small data that kernels are told (coefficients, ratios) and add to (norms, counts, fingerprints). Without
- * a device there is one set. With one, each side has its own: what is told goes up from the host's, and the device's results come down
- * behind the host's, to which they are added. */
+/* The scalars of kernels: the small data that kernels are told (coefficients, ratios) and add to
+ * (norms, counts, fingerprints). Without a device there is one set. With one, each side has its
+ * own: what is told goes up from the host's, and the device's results come down behind the host's,
+ * to which they are added. */
 #include "engine/plan/program_walk.h"
 
 #include "collectives/world.h"

@@ -12,8 +12,8 @@ static uint64_t extents_hash(uint64_t hash, const sherdi_extent *extents, size_t
     return sherdi_hash_u64(hash, count);
 }
 
-/* At stage 1 gradients are whole, and a block's gradient lies in this rank's slice of the whole; its offset counts from the
- * slice. */
+/* At stage 1 gradients are whole, and a block's gradient lies in this rank's slice of the whole;
+ * its offset counts from the slice. */
 static uint64_t block_hash(uint64_t hash, const sherdi_plan *plan, const sherdi_block *block)
 {
     const sherdi_segment *segment = &plan->layout.segments[block->segment];
@@ -39,7 +39,8 @@ static uint64_t segment_hash(uint64_t hash, const sherdi_segment *segment)
     return sherdi_hash_bytes(hash, FIELDS, sizeof(FIELDS));
 }
 
-/* Only what may differ between ranks is hashed here; plan_check.c compares what must be equal on all. */
+/* Only what may differ between ranks is hashed here; plan_check.c compares what must be equal on
+ * all. */
 uint64_t sherdi_program_shape(const sherdi_plan *plan)
 {
     uint64_t hash = 0;

@@ -1,6 +1,7 @@
-/* Acquire and release: which units must be gathered, what is gathered ahead, and what is in the way. The program follows the
- * plan's sequence as long as the trainer does. On and off the plan, a unit goes to its planned offset: an acquire evicts what was
- * only gathered ahead there, and fails if something there is held. */
+/* Acquire and release: which units must be gathered, what is gathered ahead, and what is in the
+ * way. The program follows the plan's sequence as long as the trainer does. On and off the plan, a
+ * unit goes to its planned offset: an acquire evicts what was only gathered ahead there, and fails
+ * if something there is held. */
 #include "engine/plan/program.h"
 
 #include "base/checked.h"
@@ -15,8 +16,8 @@ static sherdi_cursor *cursor_of(const sherdi_program *program, sherd_pass pass)
     return pass == SHERD_EVAL ? &program->progress->eval : &program->progress->train;
 }
 
-/* Moves the cursor past the step that this acquire is. Returns the step; NULL: the acquire is not the one that the plan expects
- * next. After the end, the sequence begins again. */
+/* Moves the cursor past the step that this acquire is. Returns the step; NULL: the acquire is not
+ * the one that the plan expects next. After the end, the sequence begins again. */
 static const sherdi_step_of_pass *cursor_take(sherdi_cursor *cursor, int unit, sherd_pass pass)
 {
     const sherdi_sequence *sequence = cursor->sequence;
@@ -34,7 +35,8 @@ static const sherdi_step_of_pass *cursor_take(sherdi_cursor *cursor, int unit, s
     return NULL; /* the sequence has no such acquire */
 }
 
-/* Returns the live range of `unit` that contains the step before cursor->next; NULL: there is none. */
+/* Returns the live range of `unit` that contains the step before cursor->next; NULL: there is
+ * none. */
 static const sherdi_live_range *live_range_of(const sherdi_cursor *cursor, int unit)
 {
     for (size_t i = 0; i < cursor->sequence->num_live_ranges && cursor->next > 0; i++) {
@@ -66,8 +68,8 @@ static int is_kept_for_eval(const sherdi_program *program, int unit)
 
 /* ----------------------------------------------------------------- offsets -- */
 
-/* Returns where `unit` lies for an acquire; `step` is NULL off the plan. All live ranges of a unit are at its offset, except with
- * free packing. */
+/* Returns where `unit` lies for an acquire; `step` is NULL off the plan. All live ranges of a unit
+ * are at its offset, except with free packing. */
 static size_t offset_of(const sherdi_program *program, const sherdi_cursor *cursor,
                         const sherdi_step_of_pass *step, int unit)
 {
@@ -79,7 +81,8 @@ static size_t offset_of(const sherdi_program *program, const sherdi_cursor *curs
                               : live_range->offset;
 }
 
-/* Whether the unit is gathered where it should be. A held unit stays where it is; one that nobody holds must lie at `offset`. */
+/* Whether the unit is gathered where it should be. A held unit stays where it is; one that nobody
+ * holds must lie at `offset`. */
 static int is_there(const sherdi_program *program, int unit, size_t offset)
 {
     const sherdi_unit_state *state = sherdi_program_unit(program, unit);
@@ -87,8 +90,8 @@ static int is_there(const sherdi_program *program, int unit, size_t offset)
     return state->is_gathered && (state->held > 0 || state->gathered_at == offset);
 }
 
-/* Returns another unit whose gathered bytes overlap those that `unit` would take at `offset`; `is_held`: held units only. -1:
- * there is none. */
+/* Returns another unit whose gathered bytes overlap those that `unit` would take at `offset`;
+ * `is_held`: held units only. -1: there is none. */
 static int in_the_way(const sherdi_program *program, int unit, size_t offset, int is_held)
 {
     const sherdi_plan *plan = program->plan;
@@ -105,8 +108,8 @@ static int in_the_way(const sherdi_program *program, int unit, size_t offset, in
     return -1;
 }
 
-/* Checks that no held unit, and no open gradient, is in memory that the acquire needs. After this nothing fails for lack of
- * room. */
+/* Checks that no held unit, and no open gradient, is in memory that the acquire needs. After this
+ * nothing fails for lack of room. */
 static sherd_status room_check(const sherdi_program *program, const sherdi_cursor *cursor,
                                const sherdi_step_of_pass *step, int unit, sherd_pass pass)
 {
@@ -139,7 +142,8 @@ static sherd_status room_check(const sherdi_program *program, const sherdi_curso
 
 /* ----------------------------------------------------------------- gathers -- */
 
-/* The reads of a gather: its numbers among the pass's fetches, if the gather is planned; else numbers of its own. */
+/* The reads of a gather: its numbers among the pass's fetches, if the gather is planned; else
+ * numbers of its own. */
 typedef struct fetch {
     size_t          first;
     const uint32_t *order; /* NULL: nothing is read ahead */
@@ -163,8 +167,8 @@ static fetch fetch_of(const sherdi_program *program, sherd_pass pass,
                    plan->schedule.num_train_fetches};
 }
 
-/* Reads a piece from the drive through a slot. Then starts the read of the piece that takes the slot next: it comes as many
- * fetches later as there are slots. */
+/* Reads a piece from the drive through a slot. Then starts the read of the piece that takes the
+ * slot next: it comes as many fetches later as there are slots. */
 static sherd_status piece_fetch(const sherdi_program *program, const sherdi_segment *segment,
                                 size_t piece, size_t number, const fetch *from, sherdi_range own)
 {
@@ -260,8 +264,8 @@ static sherd_status unit_gather(const sherdi_program *program, int unit, sherd_p
     return SHERD_OK;
 }
 
-/* Starts the other gathers that the plan starts here, except where a held unit is in the way. A unit that is gathered ahead is
- * not held: an acquire off the plan may take its memory. */
+/* Starts the other gathers that the plan starts here, except where a held unit is in the way. A
+ * unit that is gathered ahead is not held: an acquire off the plan may take its memory. */
 static sherd_status prefetch(const sherdi_program *program, const sherdi_cursor *cursor,
                              const sherdi_step_of_pass *step)
 {
@@ -422,8 +426,9 @@ static sherd_status unit_leave(const sherdi_program *program, int unit)
                                                  program->plan->layout.units[unit].gather_bytes));
 }
 
-/* Takes back the holds on the first `count` units that an acquire reaches. If their gathers were given (may_lack_bytes), a failure
- * behind that can mean that the bytes do not come: then they do not count as gathered. */
+/* Takes back the holds on the first `count` units that an acquire reaches. If their gathers were
+ * given (may_lack_bytes), a failure behind that can mean that the bytes do not come: then they do
+ * not count as gathered. */
 static void units_unhold(const sherdi_program *program, int unit, size_t count, int may_lack_bytes)
 {
     for (size_t n = 0; n < count; n++) {
@@ -455,7 +460,8 @@ typedef struct taken {
     int    is_gathered; /* all gathers have been given */
 } taken;
 
-/* Waits for the end of an update beside the trainer's calls, and then begins what that update has kept from beginning. */
+/* Waits for the end of an update beside the trainer's calls, and then begins what that update has
+ * kept from beginning. */
 static sherd_status walk_await(const sherdi_program *program)
 {
     if (!program->progress->is_walking) {

@@ -1,13 +1,15 @@
-/* Values of a parameter and of its state, any range of them, in fp32: what a caller gives goes to where it rests, and what a
- * caller asks for comes from there. Master weights that are given also go, in the compute type, to where the parameter rests.
- * First values are a whole parameter.
+/* Values of a parameter and of its state, any range of them, in fp32: what a caller gives goes to
+ * where it rests, and what a caller asks for comes from there. Master weights that are given also
+ * go, in the compute type, to where the parameter rests. First values are a whole parameter.
  *
- * A range passes through the fill buffer, a portion at a time. With several parts each portion lies in one block, and all its
- * parts are moved before the next portion comes: so the block's extent is needed only once.
+ * A range passes through the fill buffer, a portion at a time. With several parts each portion lies
+ * in one block, and all its parts are moved before the next portion comes: so the block's extent is
+ * needed only once.
  *
- * Parameters come in any order. An extent on a drive stays in its slot until another extent needs the slot. A changed extent is
- * written to the drive then, or when all its parameters have their first values, or at the end. After its last write the slot
- * still holds the extent, so that it can be written again if the write failed. */
+ * Parameters come in any order. An extent on a drive stays in its slot until another extent needs
+ * the slot. A changed extent is written to the drive then, or when all its parameters have their
+ * first values, or at the end. After its last write the slot still holds the extent, so that it can
+ * be written again if the write failed. */
 #include "engine/plan/program.h"
 
 #include "base/assert.h"
@@ -17,7 +19,8 @@
 
 /* -------------------------------------------------------------------- cuts -- */
 
-/* A walk over elements of a segment's whole, cut at its blocks or pieces. All of these but the last have `grain` elements. */
+/* A walk over elements of a segment's whole, cut at its blocks or pieces. All of these but the last
+ * have `grain` elements. */
 typedef struct cuts {
     size_t first, limit, grain; /* begin and end of all blocks; elements of one */
     size_t last;                /* where the walk ends */
@@ -181,8 +184,9 @@ static sherd_status slot_write(const sherdi_program *program, sherdi_ring ring, 
     return status;
 }
 
-/* Zeroes a slot for an extent. It covers all of the extent that the slot holds, also beyond the new one, and so follows all
- * writes from the slot: if one of these failed, this fails too, and the slot still holds its extent. */
+/* Zeroes a slot for an extent. It covers all of the extent that the slot holds, also beyond the new
+ * one, and so follows all writes from the slot: if one of these failed, this fails too, and the
+ * slot still holds its extent. */
 static sherd_status slot_clear(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
 {
     const sherdi_plan *plan = f->program->plan;
@@ -199,8 +203,8 @@ static sherd_status slot_clear(const value_range *f, sherdi_ring ring, size_t sl
     return sherdi_program_emit(f->program, &zero);
 }
 
-/* Brings an extent into a slot. It is read if it is asked for or has some of its values already; otherwise it begins with
- * zeros. */
+/* Brings an extent into a slot. It is read if it is asked for or has some of its values already;
+ * otherwise it begins with zeros. */
 static sherd_status slot_begin(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
 {
     sherdi_progress *progress = f->program->progress;
@@ -212,7 +216,8 @@ static sherd_status slot_begin(const value_range *f, sherdi_ring ring, size_t sl
                : sherdi_program_read_whole(f->program, ring, slot, extent, f->segment->unit);
 }
 
-/* Chooses a slot whose extent is on the drive already; if there is none, the slot whose turn it is. */
+/* Chooses a slot whose extent is on the drive already; if there is none, the slot whose turn it
+ * is. */
 static size_t slot_choose(sherdi_ring_progress *ring)
 {
     size_t i = 0;
@@ -224,7 +229,8 @@ static size_t slot_choose(sherdi_ring_progress *ring)
     return ring->next - 1;
 }
 
-/* Invariant: no two slots of a ring hold the same extent. So the first slot that holds an extent has all that has come of it. */
+/* Invariant: no two slots of a ring hold the same extent. So the first slot that holds an extent
+ * has all that has come of it. */
 static int are_held_once(const sherdi_ring_progress *ring)
 {
     for (size_t i = 0; i < ring->num_slots; i++) {
@@ -256,7 +262,8 @@ static sherd_status slot_take(const value_range *f, sherdi_ring which, size_t ex
     return slot_begin(f, which, *out, extent);
 }
 
-/* Records that some of an extent's values have come; `is_last`: the last ones of the parameter in it. */
+/* Records that some of an extent's values have come; `is_last`: the last ones of the parameter in
+ * it. */
 static sherd_status slot_give(const value_range *f, sherdi_ring which, size_t extent, size_t slot,
                               int is_last)
 {
@@ -346,8 +353,8 @@ static int is_counted(const value_range *f)
            sherdi_plan_has_generations(f->program->plan);
 }
 
-/* Adds the values to this rank's share of the fingerprint: of a frozen parameter those in its slice, else those that it
- * updates. */
+/* Adds the values to this rank's share of the fingerprint: of a frozen parameter those in its
+ * slice, else those that it updates. */
 static sherd_status values_count(const value_range *f)
 {
     const sherdi_plan *plan = f->program->plan;
@@ -373,7 +380,8 @@ static int is_all(const value_range *f, const cuts *c)
     return f->is_last && (c->end == f->param_end || c->end == c->border);
 }
 
-/* Returns where the parameter's half of a block's masters is; `state` is where the block's state is now. */
+/* Returns where the parameter's half of a block's masters is; `state` is where the block's state is
+ * now. */
 static sherdi_range half_at(const value_range *f, const sherdi_block *block, sherdi_range state)
 {
     sherdi_range values;
@@ -386,7 +394,8 @@ static sherdi_range half_at(const value_range *f, const sherdi_block *block, she
     return values;
 }
 
-/* Moves a part that is not stored as fp32. Putting a master that is beside its parameter sets the parameter too. */
+/* Moves a part that is not stored as fp32. Putting a master that is beside its parameter sets the
+ * parameter too. */
 static sherd_status encoded_move(const value_range *f, const sherdi_block *block, const cuts *c,
                                  sherdi_range state)
 {
@@ -494,8 +503,8 @@ static sherd_status param_move(const value_range *f)
         sherdi_range_of(where, segment->param_offset + (f->begin - first) * elem, 0));
 }
 
-/* Moves integers, which always lie on the device: widened as for the norm, as many at a time as the staging buffer has room
- * for. */
+/* Moves integers, which always lie on the device: widened as for the norm, as many at a time as the
+ * staging buffer has room for. */
 static sherd_status fixed_gradient_move(const value_range *f)
 {
     const sherdi_plan *plan   = f->program->plan;
@@ -552,8 +561,8 @@ static sherd_status values_call(const value_range *f, sherdi_op_kind kind)
     return sherdi_program_emit(f->program, &op);
 }
 
-/* Puts weights that a caller gives, or that are in the trainer's own memory, to where they rest. The parameter comes first: where a
- * master is beside it, its half of the parameter counts. */
+/* Puts weights that a caller gives, or that are in the trainer's own memory, to where they rest.
+ * The parameter comes first: where a master is beside it, its half of the parameter counts. */
 static sherd_status weights_put(value_range *f, int is_given)
 {
     value_range master;
@@ -602,7 +611,8 @@ static sherd_status weights_look(value_range *f)
     return values_count(f);
 }
 
-/* The range that this rank has of a part: of the compute type all that rests here, else what it updates. */
+/* The range that this rank has of a part: of the compute type all that rests here, else what it
+ * updates. */
 static value_range range_had(const value_range *f)
 {
     if (f->part == SHERDI_VALUE_COMPUTE) {

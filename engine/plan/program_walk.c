@@ -1,6 +1,6 @@
-/* Walks over the blocks. For each block, state and gradient come to where a kernel works with them, the kernel runs, and what
- * changed goes back. What is on a drive passes through slots. A read waits for nothing but its slot, so as many extents are on
- * their way as there are slots.
+/* Walks over the blocks. For each block, state and gradient come to where a kernel works with them,
+ * the kernel runs, and what changed goes back. What is on a drive passes through slots. A read
+ * waits for nothing but its slot, so as many extents are on their way as there are slots.
  *
  *     state in         updated on     parameters in    new values
  *     device           device         device           written by the kernel
@@ -9,10 +9,10 @@
  *     host, drive      host           host             written by the kernel
  *     host, drive      host           drive            written by the kernel into a slot
  *
- * If the bf16 parameter is a half of the master and the state is on a drive, a slot also has room for the parameter's values, and
- * they are written with the state: so a commit has all that a resume needs. An update does not read these values. It takes them
- * from where the parameter rests, down the link or in host memory. Other walks take what the drive has.
- */
+ * If the bf16 parameter is a half of the master and the state is on a drive, a slot also has room
+ * for the parameter's values, and they are written with the state: so a commit has all that a
+ * resume needs. An update does not read these values. It takes them from where the parameter rests,
+ * down the link or in host memory. Other walks take what the drive has. / */
 #include "engine/plan/program_walk.h"
 
 #include "base/checked.h"
@@ -22,14 +22,16 @@
 
 /* ------------------------------------------------------------- what walks do -- */
 
-/* Whether a unit is left as it is: no rank reached it in the window, and the settings say so. The ranks have agreed on `runs`. */
+/* Whether a unit is left as it is: no rank reached it in the window, and the settings say so. The
+ * ranks have agreed on `runs`. */
 static int is_skipped(const sherdi_program *program, sherdi_walk walk, int unit)
 {
     return sherdi_walk_has_gradient(walk) && program->plan->settings.batch.skips_unused &&
            sherdi_program_unit(program, unit)->uses.runs == 0;
 }
 
-/* Whether a walk works on a segment: SHERDI_WALK_MEASURE only on those whose tensors are measured. */
+/* Whether a walk works on a segment: SHERDI_WALK_MEASURE only on those whose tensors are
+ * measured. */
 static int visits(sherdi_walk walk, const sherdi_segment *segment)
 {
     return walk != SHERDI_WALK_MEASURE || sherdi_segment_is_measured(segment);
@@ -46,7 +48,8 @@ static int visits_extent(const sherdi_plan *plan, sherdi_walk walk, sherdi_ring 
 
 /* ------------------------------------------------------------------ rings -- */
 
-/* Reads an extent; also its tail, except in walks with a gradient, which have those values from elsewhere. */
+/* Reads an extent; also its tail, except in walks with a gradient, which have those values from
+ * elsewhere. */
 static sherd_status extent_read(const sherdi_program *program, sherdi_walk walk, sherdi_ring ring,
                                 size_t extent, int unit)
 {
@@ -131,7 +134,8 @@ static int is_last_of_extent(const sherdi_plan *plan, const sherdi_block *block)
     return 1;
 }
 
-/* Empties the slot of an extent that will be written completely, including what no parameter covers. */
+/* Empties the slot of an extent that will be written completely, including what no parameter
+ * covers. */
 static sherd_status slot_empty(const sherdi_program *program, const sherdi_block *block)
 {
     const sherdi_plan *plan = program->plan;
@@ -268,8 +272,8 @@ static sherd_status gradient_send(const sherdi_program *program, const sherdi_bl
                                sherdi_bounce_at(plan, block, 0, src.bytes), src);
 }
 
-/* Sends the gradients of this block and of the next ones down, as many as there are bounce buffers. Of integers only one at a
- * time: the staging buffer has room for one widened block. */
+/* Sends the gradients of this block and of the next ones down, as many as there are bounce buffers.
+ * Of integers only one at a time: the staging buffer has room for one widened block. */
 static sherd_status gradients_send(const sherdi_program *program, const sherdi_block *block)
 {
     const sherdi_plan *plan = program->plan;
@@ -321,7 +325,8 @@ static sherd_status bound_copy(const sherdi_program *program, const sherdi_segme
                                sherdi_staging_at(plan->packing.publish_offset + offset, dst.bytes));
 }
 
-/* Publishes new values of bound parameters: gathers them in the staging buffer, then copies them to the trainer. */
+/* Publishes new values of bound parameters: gathers them in the staging buffer, then copies them to
+ * the trainer. */
 static sherd_status bound_publish(const sherdi_program *program, const sherdi_segment *segment)
 {
     const sherdi_plan       *plan = program->plan;
@@ -398,8 +403,9 @@ sherd_status sherdi_program_publish(const sherdi_program *program)
     return SHERD_OK;
 }
 
-/* Publishes a bound segment at once, because the next segment needs the staging buffer; and whatever is published early, but for an
- * update beside the trainer's calls: there the acquire does so, which meets at the same place on every rank. */
+/* Publishes a bound segment at once, because the next segment needs the staging buffer; and
+ * whatever is published early, but for an update beside the trainer's calls: there the acquire does
+ * so, which meets at the same place on every rank. */
 static sherd_status segment_close(const sherdi_program *program, const sherdi_segment *segment)
 {
     if (segment->is_bound && segment->kind != SHERDI_SEGMENT_FROZEN) {
@@ -411,8 +417,8 @@ static sherd_status segment_close(const sherdi_program *program, const sherdi_se
 
 /* ------------------------------------------------------------------- walks -- */
 
-/* Returns the bytes of those parts of a block whose bits are in `which`. A master that is the parameter itself counts in the same
- * way. */
+/* Returns the bytes of those parts of a block whose bits are in `which`. A master that is the
+ * parameter itself counts in the same way. */
 static uint64_t parts_bytes(const sherdi_segment *segment, size_t elems, unsigned which)
 {
     uint64_t bytes = 0;
@@ -439,7 +445,8 @@ static void sweep_count(const sherdi_plan *plan, const sherdi_segment *segment, 
         parts_bytes(segment, op->elems, sweep->writes) + op->elems * (grad + direction + param);
 }
 
-/* Emits the last sweep, which writes the parameter, or the first, which takes norms. `gradient`: what the block is updated by. */
+/* Emits the last sweep, which writes the parameter, or the first, which takes norms. `gradient`:
+ * what the block is updated by. */
 static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
                                 const sherdi_segment *segment, const sherdi_block *block,
                                 sherdi_range gradient, sherdi_range param)
@@ -502,7 +509,8 @@ static sherd_status master_publish(const sherdi_program *program, const sherdi_s
     return sherdi_program_move(program, op, param, master);
 }
 
-/* Gives a block's values to a checkpoint, or takes them from one. Memory of a device is reached through the trainer's lane. */
+/* Gives a block's values to a checkpoint, or takes them from one. Memory of a device is reached
+ * through the trainer's lane. */
 static sherd_status values_emit(const sherdi_program *program, sherdi_walk walk,
                                 const sherdi_segment *segment, const sherdi_block *block,
                                 sherdi_range param)
@@ -538,7 +546,8 @@ static sherd_status block_work(const sherdi_program *program, sherdi_walk walk,
     return sherdi_walk_publishes(walk) ? master_publish(program, segment, block, param) : SHERD_OK;
 }
 
-/* Leaves a block as it is; an update counts its fingerprint. What was read ahead for the block is used up as usual. */
+/* Leaves a block as it is; an update counts its fingerprint. What was read ahead for the block is
+ * used up as usual. */
 static sherd_status block_pass(const sherdi_program *program, sherdi_walk walk,
                                const sherdi_segment *segment, const sherdi_block *block)
 {
@@ -572,7 +581,8 @@ static sherd_status block_direct(const sherdi_program *program, const sherdi_seg
     return sherdi_program_gradient_give(program, SHERDI_WALK_UPDATE, block);
 }
 
-/* The first sweep over all blocks of a segment, then the matrices along which the second sweep steps. */
+/* The first sweep over all blocks of a segment, then the matrices along which the second sweep
+ * steps. */
 static sherd_status segment_direct(const sherdi_program *program, const sherdi_segment *segment)
 {
     for (size_t b = 0; b < segment->num_blocks; b++) {
@@ -613,7 +623,8 @@ static sherd_status block_walk(const sherdi_program *program, sherdi_walk walk,
     return state_give(program, walk, block);
 }
 
-/* Passes by a segment. One of its blocks may be the last of an extent that the walk needs, whose turn then ends. */
+/* Passes by a segment. One of its blocks may be the last of an extent that the walk needs, whose
+ * turn then ends. */
 static sherd_status segment_pass_by(const sherdi_program *program, sherdi_walk walk,
                                     const sherdi_segment *segment)
 {

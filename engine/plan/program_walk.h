@@ -1,4 +1,5 @@
-/* What the parts of the walks share (program_walk.c, program_norm.c, program_matrices.c, program_params.c). */
+/* What the parts of the walks share (program_walk.c, program_norm.c, program_matrices.c,
+ * program_params.c). */
 #ifndef SHERDI_ENGINE_PLAN_PROGRAM_WALK_H
 #define SHERDI_ENGINE_PLAN_PROGRAM_WALK_H
 
@@ -50,7 +51,8 @@ static inline sherdi_range sherdi_bounce_at(const sherdi_plan *plan, const sherd
 /** Begins the reads of a walk: of as many extents as the ring has slots. */
 sherd_status sherdi_program_slots_begin(const sherdi_program *program, sherdi_walk walk,
                                         sherdi_ring ring);
-/** Call it when a block's gradient is not needed any more: if it came from a drive, its slot goes on to the next extent. */
+/** Call it when a block's gradient is not needed any more: if it came from a drive, its slot goes
+ *  on to the next extent. */
 sherd_status sherdi_program_gradient_give(const sherdi_program *program, sherdi_walk walk,
                                           const sherdi_block *block);
 /** Returns where kernels of that side add squares of the gradient. */
@@ -62,7 +64,8 @@ sherd_status sherdi_program_measure(const sherdi_program *program, const sherdi_
 sherdi_range sherdi_program_scalars_at(const sherdi_plan *plan, sherdi_space space, size_t offset,
                                        size_t bytes);
 
-/** Returns where a block's kernels have its directions: in the directions of its segment, or in the bounce buffer. */
+/** Returns where a block's kernels have its directions: in the directions of its segment, or in the
+ *  bounce buffer. */
 sherdi_range sherdi_direction_at(const sherdi_plan *plan, const sherdi_block *block);
 /** Call it after the first sweep made them there: brings them to the segment's directions. */
 sherd_status sherdi_program_direction_give(const sherdi_program *program,
@@ -77,15 +80,16 @@ sherd_status sherdi_program_directions_gather(const sherdi_program *program,
 sherd_status sherdi_program_matrices_make(const sherdi_program *program,
                                           const sherdi_segment *segment);
 
-/** Makes a block's parameter available to the kernel of a walk: *out is where it is, and how it is accessed. The block's state
- *  must have been read. */
+/** Makes a block's parameter available to the kernel of a walk: *out is where it is, and how it is
+ *  accessed. The block's state must have been read. */
 sherd_status sherdi_program_param_open(const sherdi_program *program, sherdi_walk walk,
                                        const sherdi_segment *segment, const sherdi_block *block,
                                        sherdi_range *out);
 /** Brings what the kernel made of the parameter to where it rests, if the walk makes new values. */
 sherd_status sherdi_program_param_close(const sherdi_program *program, sherdi_walk walk,
                                         const sherdi_segment *segment, const sherdi_block *block);
-/** Does what _param_open does for a block that an update leaves as it is, to count its fingerprint. */
+/** Does what _param_open does for a block that an update leaves as it is, to count its
+ *  fingerprint. */
 sherd_status sherdi_program_param_look(const sherdi_program *program, sherdi_walk walk,
                                        const sherdi_segment *segment, const sherdi_block *block,
                                        sherdi_range *out);

@@ -1,5 +1,6 @@
-/* Where parameters and gradients are: sherd_param_data and sherd_param_grad for a caller that has the unit acquired, and the
- * address that stays the same for the life of the engine (sherd_param_address), for a caller that keeps it in a table. */
+/* Where parameters and gradients are: sherd_param_data and sherd_param_grad for a caller that has
+ * the unit acquired, and the address that stays the same for the life of the engine
+ * (sherd_param_address), for a caller that keeps it in a table. */
 #include "engine/run/address.h"
 
 #include "engine/run/engine_impl.h"
@@ -14,7 +15,8 @@ static int is_retained(const sherd_engine *engine, int unit)
            sherdi_program_has_gradient(&engine->run.program, unit);
 }
 
-/* Returns the segment of a parameter whose unit is acquired, or whose gradient is retained; NULL: neither. */
+/* Returns the segment of a parameter whose unit is acquired, or whose gradient is retained; NULL:
+ * neither. */
 static const sherdi_segment *acquired_segment(const sherd_engine *engine, const char *call,
                                               sherd_param param, int is_backward)
 {

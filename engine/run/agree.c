@@ -1,5 +1,5 @@
-/* Compares what must be the same on all ranks, by hash. If it differs, the ranks search together for the first difference and
- * name it. All calls are collective. */
+/* Compares what must be the same on all ranks, by hash. If it differs, the ranks search together
+ * for the first difference and name it. All calls are collective. */
 #include "engine/run/agree.h"
 
 #include "base/checked.h"
@@ -289,7 +289,8 @@ sherd_status sherdi_agree_model(const sherd_engine *engine)
 
 /* ---------------------------------------------------------------- uses ---- */
 
-/* Returns one of a unit's counts: the acquires for pass `count`; for NUM_PASSES the micro-batches with a complete backward. */
+/* Returns one of a unit's counts: the acquires for pass `count`; for NUM_PASSES the micro-batches
+ * with a complete backward. */
 #define NUM_PASSES (SHERD_EVAL + 1)
 
 static uint64_t uses_count(const sherd_engine *engine, int rank, size_t unit, int count)
@@ -315,8 +316,8 @@ static size_t uses_odd_ranks(const sherd_engine *engine, size_t unit, int count,
     return used;
 }
 
-/* Names a unit that the ranks used differently, and the ranks. Backward counts are compared first: a rank that misses a backward
- * pass also differs in its acquires. */
+/* Names a unit that the ranks used differently, and the ranks. Backward counts are compared first:
+ * a rank that misses a backward pass also differs in its acquires. */
 static sherd_status uses_difference_name(sherd_engine *engine)
 {
     char ranks[64];
@@ -405,7 +406,8 @@ sherd_status sherdi_agree_used(sherd_engine *engine)
     return used_begin(engine, all);
 }
 
-/* Compares by which call the ranks end the window: where some wait for the update, the others must. */
+/* Compares by which call the ranks end the window: where some wait for the update, the others
+ * must. */
 static sherd_status step_calls_compare(const sherd_engine *engine)
 {
     static const char *const   NAMES[] = {[SHERDI_STEP_WHOLE]    = "sherd_step",

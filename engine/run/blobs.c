@@ -1,5 +1,5 @@
-/* See blobs.h. The sequence of bytes is a head, then for each blob its own head, its key and its data, without padding. Numbers
- * are little-endian:
+/* See blobs.h. The sequence of bytes is a head, then for each blob its own head, its key and its
+ * data, without padding. Numbers are little-endian:
  *
  *     count u64                                              number of blobs
  *     kind u32, rank u32, key bytes u64, data bytes u64      head of each blob */
@@ -284,8 +284,8 @@ static sherd_status asked_read(const sherd_engine *engine, const sherd_blob_para
     return SHERD_OK;
 }
 
-/* The bytes that the small blobs of this rank take together with one of `kind`. Beside rank 0, whose blobs of the run are the valid ones, the
- * run's and the rank's own have their room apart. */
+/* The bytes that the small blobs of this rank take together with one of `kind`. Beside rank 0,
+ * whose blobs of the run are the valid ones, the run's and the rank's own have their room apart. */
 static size_t held_bytes(const sherd_engine *engine, sherdi_blob_kind kind)
 {
     size_t held = 0;

@@ -1,6 +1,7 @@
-/* Blobs: the trainer's own bytes (its place in the data, its random numbers), which are saved and restored with the engine's
- * state. A rank has few, holds them in memory and finds them by key. A checkpoint has all of them (checkpoint/shard.c). A generation
- * (store.c) has the small ones, written and read as one sequence of bytes. */
+/* Blobs: the trainer's own bytes (its place in the data, its random numbers), which are saved and
+ * restored with the engine's state. A rank has few, holds them in memory and finds them by key. A
+ * checkpoint has all of them (checkpoint/shard.c). A generation (store.c) has the small ones,
+ * written and read as one sequence of bytes. */
 #ifndef SHERDI_ENGINE_RUN_BLOBS_H
 #define SHERDI_ENGINE_RUN_BLOBS_H
 
@@ -38,8 +39,8 @@ void sherdi_blobs_clear(sherdi_blobs *blobs, int is_large_too);
 /** Returns the blob, valid until the list changes next; NULL: there is none. */
 const sherdi_blob *sherdi_blobs_find(const sherdi_blobs *blobs, const char *key,
                                      sherdi_blob_kind kind, int rank);
-/** Copies `data` into a blob, which replaces the one that the key had; on failure that one stays. E_NOMEM. E_INVAL: the key is
- *  not 1 to SHERD_BLOB_KEY_BYTES bytes of printable ASCII. */
+/** Copies `data` into a blob, which replaces the one that the key had; on failure that one stays.
+ *  E_NOMEM. E_INVAL: the key is not 1 to SHERD_BLOB_KEY_BYTES bytes of printable ASCII. */
 sherd_status sherdi_blobs_put(sherdi_blobs *blobs, const char *key, sherdi_blob_kind kind, int rank,
                               int is_large, const void *data, size_t len_bytes);
 
@@ -47,12 +48,13 @@ sherd_status sherdi_blobs_put(sherdi_blobs *blobs, const char *key, sherdi_blob_
 size_t sherdi_blobs_small(const sherdi_blobs *blobs);
 /** Returns the length of sherdi_blobs_write's output. */
 size_t sherdi_blobs_bytes(const sherdi_blobs *blobs, sherdi_blob_kind kind, int rank);
-/** Writes the small blobs of a kind to out [sherdi_blobs_bytes] as one sequence of bytes, which is the same on every machine; of
- *  the blobs of ranks only those of `rank`. */
+/** Writes the small blobs of a kind to out [sherdi_blobs_bytes] as one sequence of bytes, which is
+ *  the same on every machine; of the blobs of ranks only those of `rank`. */
 void sherdi_blobs_write(const sherdi_blobs *blobs, sherdi_blob_kind kind, int rank,
                         unsigned char *out);
-/** Puts all blobs of such a sequence into the list, of whatever kind and rank they are. The bytes need not be trusted. E_INVAL:
- *  they are damaged. E_NOMEM. After a failure, some of the blobs may have been put. */
+/** Puts all blobs of such a sequence into the list, of whatever kind and rank they are. The bytes
+ *  need not be trusted. E_INVAL: they are damaged. E_NOMEM. After a failure, some of the blobs may
+ *  have been put. */
 sherd_status sherdi_blobs_read(sherdi_blobs *blobs, const unsigned char *bytes, size_t len_bytes);
 
 #endif

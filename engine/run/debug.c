@@ -1,11 +1,13 @@
-/* SHERD_DEBUG: checks of acquire and release, for loop.c. The other checks of SHERD_DEBUG are where their code is (is_debug).
+/* SHERD_DEBUG: checks of acquire and release, for loop.c. The other checks of SHERD_DEBUG are where
+ * their code is (is_debug).
  *
- * Ranks acquire the same units in the same order, or a boundary finds it. At stage 3, where others' values are needed, a difference
- * shows at once: acquires meet. Of open-ended units each rank acquires what it likes, for EVAL excepted. What it gathers of any unit
- * then differs too, because it follows the plan in its own way. So the gathers themselves need not meet.
+ * Ranks acquire the same units in the same order, or a boundary finds it. At stage 3, where others'
+ * values are needed, a difference shows at once: acquires meet. Of open-ended units each rank
+ * acquires what it likes, for EVAL excepted. What it gathers of any unit then differs too, because
+ * it follows the plan in its own way. So the gathers themselves need not meet.
  *
- * What becomes of a write to parameters depends on the layout: it is kept where parameters are whole, and lost where they are
- * gathered. So it is an error in every layout. */
+ * What becomes of a write to parameters depends on the layout: it is kept where parameters are
+ * whole, and lost where they are gathered. So it is an error in every layout. */
 #include "engine/run/debug.h"
 
 #include "engine/run/engine_impl.h"

@@ -1,6 +1,7 @@
-/* Parameters and gradients as DLPack tensors: the address that they keep for the life of the engine, with shape, type and device.
- * The structs are DLPack's ABI (https://dmlc.github.io/dlpack, version 1.0), laid out as in its header. The library needs no more
- * of DLPack; whoever consumes a tensor has that header. */
+/* Parameters and gradients as DLPack tensors: the address that they keep for the life of the
+ * engine, with shape, type and device. The structs are DLPack's ABI (https://dmlc.github.io/dlpack,
+ * version 1.0), laid out as in its header. The library needs no more of DLPack; whoever consumes a
+ * tensor has that header. */
 #include "engine/run/engine_impl.h"
 
 #include "engine/run/address.h"
@@ -36,8 +37,8 @@ _Static_assert(sizeof(DLManagedTensorVersioned) == 80 &&
 
 #define FLAG_READ_ONLY 1u
 
-/* The tensor with its arrays. The consumer frees it, on any thread and maybe after the engine is destroyed, so the engine's
- * account does not count this memory. */
+/* The tensor with its arrays. The consumer frees it, on any thread and maybe after the engine is
+ * destroyed, so the engine's account does not count this memory. */
 typedef struct exported {
     DLManagedTensorVersioned managed;
     int64_t                  shape[SHERD_MAX_NDIM], strides[SHERD_MAX_NDIM];
@@ -57,7 +58,8 @@ static dlpack_type type_of(sherd_dtype dtype)
                          .lanes = 1};
 }
 
-/* Strides are given although NULL would mean the same here: later versions of DLPack require them. */
+/* Strides are given although NULL would mean the same here: later versions of DLPack require
+ * them. */
 static void shape_fill(exported *made, const sherdi_model_param *param)
 {
     int64_t stride = 1;

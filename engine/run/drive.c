@@ -46,8 +46,8 @@ static sherdi_transfer *transfer_at(sherdi_drive *drive, size_t position)
     return &drive->transfers[drive->sorted[position]];
 }
 
-/* Invariant: transfers lie in the order of their numbers, and each follows only transfers that were given before it. So every wait
- * ends. */
+/* Invariant: transfers lie in the order of their numbers, and each follows only transfers that were
+ * given before it. So every wait ends. */
 static int are_in_order(sherdi_drive *drive)
 {
     uint64_t last = 0;
@@ -289,8 +289,8 @@ sherd_status sherdi_drive_wait(sherdi_drive *drive, uint64_t number)
     return status;
 }
 
-/* Returns an entry that is free, and one that has not been used for long. Where there is none, waits for the oldest transfer of the
- * user's. */
+/* Returns an entry that is free, and one that has not been used for long. Where there is none,
+ * waits for the oldest transfer of the user's. */
 static sherdi_transfer *entry_find(sherdi_drive *drive, sherdi_user user)
 {
     size_t entry = (size_t)(drive->given % drive->count);
@@ -338,8 +338,8 @@ sherd_status sherdi_drive_wait_all(sherdi_drive *drive, sherdi_user user)
     return status;
 }
 
-/* Ends a transfer, or drops a read that has not started: its result is not needed. Whoever uses its slot next follows only this
- * transfer, so what it follows is over. */
+/* Ends a transfer, or drops a read that has not started: its result is not needed. Whoever uses its
+ * slot next follows only this transfer, so what it follows is over. */
 static void transfer_settle(sherdi_drive *drive, sherdi_transfer *transfer)
 {
     uint64_t number = transfer->number;

@@ -1,4 +1,5 @@
-/* The engine's object, which only engine/ sees. Whoever works on a part of it finds the functions in the header of that part. */
+/* The engine's object, which only engine/ sees. Whoever works on a part of it finds the functions
+ * in the header of that part. */
 #ifndef SHERDI_ENGINE_RUN_ENGINE_IMPL_H
 #define SHERDI_ENGINE_RUN_ENGINE_IMPL_H
 
@@ -126,7 +127,8 @@ typedef struct sherdi_failure {
     int            is_final; /* undo does not help; it can only be destroyed */
 } sherdi_failure;
 
-/* The data file of frozen parameters that the last checkpoint wrote; the next checkpoint takes it over. */
+/* The data file of frozen parameters that the last checkpoint wrote; the next checkpoint takes it
+ * over. */
 typedef struct sherdi_kept_frozen {
     char     path[4096];
     uint64_t bytes; /* 0: there is none */
@@ -191,7 +193,8 @@ struct sherd_engine {
     sherd_step_report report;   /* of the last micro-batch */
     sherd_step_report boundary; /* of the last boundary */
 
-    /* The call that makes a function of the program's own run, and what held for the world before; NULL: none does */
+    /* The call that makes a function of the program's own run, and what held for the world before;
+     * NULL: none does */
     const char *callback_of, *world_callback_of;
 
     struct sherdi_save *save; /* in progress (checkpoint/save.c); NULL: none */

@@ -1,6 +1,6 @@
-/* First values: brings what a trainer's fill function gives to every place where this rank holds a part of the parameter. Also
- * computes fingerprints anew from the state. sherdi_fill_finish, at the start, checks that everything is filled, and equally on
- * all ranks. */
+/* First values: brings what a trainer's fill function gives to every place where this rank holds a
+ * part of the parameter. Also computes fingerprints anew from the state. sherdi_fill_finish, at the
+ * start, checks that everything is filled, and equally on all ranks. */
 #include "engine/run/fill.h"
 
 #include "base/checked.h"
@@ -15,7 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* For a sliced parameter, every rank asks for the same few values, spread evenly: SAMPLES times SAMPLE_ELEMS. */
+/* For a sliced parameter, every rank asks for the same few values, spread evenly: SAMPLES times
+ * SAMPLE_ELEMS. */
 #define SAMPLES      4
 #define SAMPLE_ELEMS 16
 
@@ -72,8 +73,8 @@ static sherd_status given_ask(void *raw, int part, size_t at, size_t count, floa
     return SHERD_OK;
 }
 
-/* Hashes a few values, at the same elements on every rank. Of a sliced parameter no two ranks hold the same elements, so this is
- * the only way to see that they would fill it differently. */
+/* Hashes a few values, at the same elements on every rank. Of a sliced parameter no two ranks hold
+ * the same elements, so this is the only way to see that they would fill it differently. */
 static sherd_status sample_take(given_fill *given, uint64_t *out)
 {
     size_t elems = given->engine->model.params[given->param].elems;
@@ -94,7 +95,8 @@ static sherd_status sample_take(given_fill *given, uint64_t *out)
     return SHERD_OK;
 }
 
-/* Settles the rings that are filled. What could not be written stays in the ring's slots, to be written again. */
+/* Settles the rings that are filled. What could not be written stays in the ring's slots, to be
+ * written again. */
 static sherd_status rings_settle(sherd_engine *engine)
 {
     sherd_status status = SHERD_OK;
@@ -157,7 +159,8 @@ static sherd_status fill_check(const sherd_engine *engine, const char *call, she
     return sherdi_engine_need_param(engine, call, param);
 }
 
-/* Whether the parameter keeps the values that came with the state of an earlier run, or with a checkpoint. */
+/* Whether the parameter keeps the values that came with the state of an earlier run, or with a
+ * checkpoint. */
 static int is_kept(const sherd_engine *engine, sherd_param param)
 {
     return (engine->store.is_resumed && !engine->model.params[param].is_frozen) ||
@@ -227,8 +230,8 @@ static sherd_status portion_give(void *raw, int part, size_t first, size_t count
     return SHERD_OK;
 }
 
-/* Fills with one portion from the root. `own` is the outcome on this rank so far: after a failure the rank still takes part in
- * the broadcasts, until the root has no values, but fills nothing. */
+/* Fills with one portion from the root. `own` is the outcome on this rank so far: after a failure
+ * the rank still takes part in the broadcasts, until the root has no values, but fills nothing. */
 static sherd_status portion_fill(root_fill *fill, size_t count, sherd_status own)
 {
     sherd_engine *engine = fill->engine;
@@ -250,7 +253,8 @@ static sherd_status portion_fill(root_fill *fill, size_t count, sherd_status own
     return own == SHERD_OK ? sherdi_values_put(engine, &values, portion_give, fill) : own;
 }
 
-/* Fills with all portions. Ends early only where it ends for all ranks: the root has no values, or a rank is lost. */
+/* Fills with all portions. Ends early only where it ends for all ranks: the root has no values, or
+ * a rank is lost. */
 static sherd_status portions_fill(root_fill *fill)
 {
     sherd_engine  *engine = fill->engine;
@@ -363,7 +367,8 @@ static int starts_differ(const sherd_engine *engine, int rank, size_t param)
     return start_told(engine, rank, param) != start_told(engine, 0, param);
 }
 
-/* Writes "rank 2" or "ranks 1, 3", as many as there is room for: the ranks whose value for a parameter differs from rank 0's. */
+/* Writes "rank 2" or "ranks 1, 3", as many as there is room for: the ranks whose value for a
+ * parameter differs from rank 0's. */
 static void others_text(const sherd_engine *engine, size_t param, char *text, size_t len_bytes)
 {
     size_t used   = 0;
@@ -401,7 +406,8 @@ static sherd_status start_check(const sherd_engine *engine, size_t param)
     return SHERD_OK;
 }
 
-/* Gives what this rank compares of a parameter: a hash of all of it where it is whole, else the sample. */
+/* Gives what this rank compares of a parameter: a hash of all of it where it is whole, else the
+ * sample. */
 static sherd_status start_hash(sherd_engine *engine, size_t param, uint64_t *out)
 {
     const sherdi_segment *segment =
@@ -497,8 +503,8 @@ int sherdi_fill_commits(const sherd_engine *engine)
            !engine->store.is_resumed && (!engine->fill.is_loaded || engine->fill.is_changed);
 }
 
-/* Brings what was filled to where it rests. If a drive does not return what it was given, the first update, which reads it, finds
- * out; unless fast_init is on. */
+/* Brings what was filled to where it rests. If a drive does not return what it was given, the first
+ * update, which reads it, finds out; unless fast_init is on. */
 static sherd_status state_settle(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_fill_settle(engine));
@@ -525,7 +531,8 @@ static sherd_status state_commit(sherd_engine *engine, uint64_t wanted)
     return SHERD_OK;
 }
 
-/* Commits what was filled, so that all ranks are at the same generation: a start that failed may have left some of them ahead. */
+/* Commits what was filled, so that all ranks are at the same generation: a start that failed may
+ * have left some of them ahead. */
 static sherd_status state_begin(sherd_engine *engine)
 {
     uint64_t wanted = 0;

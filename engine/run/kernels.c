@@ -1,4 +1,5 @@
-/* The kernels of the executor (kernels.h): what an operation that is queued on a lane does to the ranges that it names. */
+/* The kernels of the executor (kernels.h): what an operation that is queued on a lane does to the
+ * ranges that it names. */
 #include "engine/run/kernels.h"
 
 #include "base/checked.h"
@@ -205,7 +206,8 @@ static void op_fingerprint(sherd_engine *engine, const sherdi_backend *lane, con
         sherdi_run_address(engine, op, SHERDI_USE_SRC), &scalars->head->fingerprint);
 }
 
-/* What a sweep needs of a block. The master lies with the other parts of the state, or is the parameter itself. */
+/* What a sweep needs of a block. The master lies with the other parts of the state, or is the
+ * parameter itself. */
 static sherdi_sweep_args sweep_args(const sherd_engine *engine, const sherdi_op *op)
 {
     const sherdi_scalars    *scalars = sherdi_space_scalars(engine, op->space);
@@ -336,8 +338,8 @@ static void op_decode(sherd_engine *engine, const sherdi_backend *lane, const sh
                           (size_t)op->index, op->elems);
 }
 
-/* Returns the fill buffer, which a device's kernels reach, and sets *some to as many elements as fit: whole chunks, where more
- * than a chunk fits. */
+/* Returns the fill buffer, which a device's kernels reach, and sets *some to as many elements as
+ * fit: whole chunks, where more than a chunk fits. */
 static float *values_reached(const sherd_engine *engine, size_t left, size_t *some)
 {
     size_t room = engine->plan->packing.fill_elems;

@@ -1,16 +1,19 @@
-/* Kernels: the operations that are queued on a lane, cannot fail at once, and run in the lane's order. run.c gives them. */
+/* Kernels: the operations that are queued on a lane, cannot fail at once, and run in the lane's
+ * order. run.c gives them. */
 #ifndef SHERDI_ENGINE_RUN_KERNELS_H
 #define SHERDI_ENGINE_RUN_KERNELS_H
 
 #include "engine/run/engine_impl.h"
 
-/** Returns where a range of an operation lies, in this rank's memory or the trainer's; NULL: the operation has none in that role. */
+/** Returns where a range of an operation lies, in this rank's memory or the trainer's; NULL: the
+ *  operation has none in that role. */
 void *sherdi_run_address(const sherd_engine *engine, const sherdi_op *op, int role);
 /** Returns the name of the unit that an operation is about; NULL: of none. */
 const char *sherdi_run_subject(const sherd_engine *engine, const sherdi_op *op);
 /** Returns on whose behalf the calling thread works. */
 sherdi_user sherdi_run_user(const sherd_engine *engine);
-/** Queues the kernels of an operation on the lane. Failures of a device are returned by its next wait. */
+/** Queues the kernels of an operation on the lane. Failures of a device are returned by its next
+ *  wait. */
 void sherdi_run_kernel(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op);
 
 #endif

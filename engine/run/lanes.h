@@ -1,4 +1,5 @@
-/* The lanes of an engine, the marks of collectives on theirs, and copies from one kind of memory to the other. */
+/* The lanes of an engine, the marks of collectives on theirs, and copies from one kind of memory to
+ * the other. */
 #ifndef SHERDI_ENGINE_RUN_LANES_H
 #define SHERDI_ENGINE_RUN_LANES_H
 
@@ -15,7 +16,8 @@ static inline int sherdi_has_device(const sherd_engine *engine)
 {
     return engine->backend->device->is_async;
 }
-/** Begins the mark of a collective on its lane. A transport that runs on the host reports its time itself. */
+/** Begins the mark of a collective on its lane. A transport that runs on the host reports its time
+ *  itself. */
 static inline sherdi_mark sherdi_collective_mark(sherd_engine *engine, sherdi_mark_kind kind,
                                                  const char *what, size_t slice_bytes)
 {

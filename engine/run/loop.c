@@ -1,5 +1,6 @@
-/* Acquire and release, as the trainer calls them. Each runs an event of the program (program_units.c). This file adds the checks
- * of SHERD_DEBUG, the marks of the trainer's own time, and what happens when a gradient is lost. */
+/* Acquire and release, as the trainer calls them. Each runs an event of the program
+ * (program_units.c). This file adds the checks of SHERD_DEBUG, the marks of the trainer's own time,
+ * and what happens when a gradient is lost. */
 #include "engine/run/loop.h"
 
 #include "base/checked.h"
@@ -52,9 +53,10 @@ static sherd_status backward_check(const sherd_engine *engine, int unit)
     return SHERD_OK;
 }
 
-/* A drive's failure keeps this rank out of the world's next calls until the trainer reacts. If the world can take back the calls
- * in which the other ranks will wait, they need not be told now: either this rank drops the window, which ends those calls, or it
- * tries again and comes late. If it gives up instead, sherdi_loop_give_up tells them this text. If the world cannot take calls
+/* A drive's failure keeps this rank out of the world's next calls until the trainer reacts. If the
+ * world can take back the calls in which the other ranks will wait, they need not be told now:
+ * either this rank drops the window, which ends those calls, or it tries again and comes late. If
+ * it gives up instead, sherdi_loop_give_up tells them this text. If the world cannot take calls
  * back, the ranks are told now, and the world is lost. */
 static void others_tell(sherd_engine *engine, sherd_status status, const char *text)
 {
@@ -161,7 +163,8 @@ static sherd_status window_lose(sherd_engine *engine, sherd_status status)
     return sherdi_outcome_end(&engine->window.lost);
 }
 
-/* Tells the program whether the window ends with the micro-batch under way: its gradients are measured where they are made. */
+/* Tells the program whether the window ends with the micro-batch under way: its gradients are
+ * measured where they are made. */
 static void last_note(sherd_engine *engine)
 {
     engine->run.program.progress->is_last =

@@ -9,31 +9,36 @@ const char *sherdi_pass_name(sherd_pass pass);
 /** Acquires a unit; a call that fails changes nothing. */
 sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass);
 /** Releases a unit, even if something fails; then the window is lost. */
-/** Gives the trainer the place of a unit's activation: FORWARD or EVAL to write it, BACKWARD to read it. */
+/** Gives the trainer the place of a unit's activation: FORWARD or EVAL to write it, BACKWARD to
+ *  read it. */
 sherd_status sherdi_loop_activation(sherd_engine *engine, int unit, sherd_pass pass);
 sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass);
-/** Releases all acquired units without completing their gradients; the caller drops the window next. */
+/** Releases all acquired units without completing their gradients; the caller drops the window
+ *  next. */
 void sherdi_loop_let_go(sherd_engine *engine);
 /** Ends a micro-batch: completes the gradients that are open, in the order of the plan. */
 sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine);
 /** Records that this rank alone ends its step with a failure, before it has met the other ranks. */
 void sherdi_loop_leave(sherd_engine *engine, sherd_status status);
-/** Returns E_STATE while other ranks wait for this one to discard its window: a collective call of this rank would meet the one
- *  in which they wait. */
+/** Returns E_STATE while other ranks wait for this one to discard its window: a collective call of
+ *  this rank would meet the one in which they wait. */
 sherd_status sherdi_loop_left_check(const sherd_engine *engine);
-/** The engine is being destroyed: aborts the world if a failure of this rank's drive has left other ranks waiting. */
+/** The engine is being destroyed: aborts the world if a failure of this rank's drive has left other
+ *  ranks waiting. */
 void sherdi_loop_give_up(sherd_engine *engine);
 /** Begins a window, after the last one is over or dropped. */
 void sherdi_loop_window_begin(sherd_engine *engine);
 /** Returns whether the window, once it has seen so many micro-batches, is over. */
 int sherdi_loop_ends_after(const sherd_engine *engine, int micro_batches);
-/** Returns E_STATE for a further micro-batch of a window that has as many as the deterministic mode can add. */
+/** Returns E_STATE for a further micro-batch of a window that has as many as the deterministic mode
+ *  can add. */
 sherd_status sherdi_loop_room_check(const sherd_engine *engine);
 /** Reads parameters ahead for the next training pass. */
 void sherdi_loop_fetch_ahead(sherd_engine *engine);
 /** Returns a parameter's memory (the trainer's own, if it is bound). Its unit must be held. */
 unsigned char *sherdi_loop_param(sherd_engine *engine, size_t param);
-/** Hashes all bytes of a parameter, which must be held or whole on every rank; they come to the host in portions. E_DEVICE. */
+/** Hashes all bytes of a parameter, which must be held or whole on every rank; they come to the
+ *  host in portions. E_DEVICE. */
 sherd_status sherdi_loop_param_hash(sherd_engine *engine, size_t param, uint64_t *out);
 /** Returns where gradients of a segment are made; NULL: it has none. */
 unsigned char *sherdi_loop_micro_gradient(sherd_engine *engine, const sherdi_segment *segment);

@@ -1,4 +1,5 @@
-/* See marks.h. Marks on a device take slots of a ring in order, and are read in that order, oldest first. */
+/* See marks.h. Marks on a device take slots of a ring in order, and are read in that order, oldest
+ * first. */
 #include "engine/run/marks.h"
 
 #include "base/clock.h"
@@ -152,7 +153,8 @@ void sherdi_marks_resolve(sherdi_marks *marks, const sherdi_backend *lane)
     }
 }
 
-/* Returns the end of the oldest mark before `until` that was not read; NULL: there is none, or it has not ended. */
+/* Returns the end of the oldest mark before `until` that was not read; NULL: there is none, or it
+ * has not ended. */
 static sherdi_event *oldest_end(sherdi_marks *marks, uint64_t until)
 {
     const sherdi_mark_slot *slot;

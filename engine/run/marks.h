@@ -1,6 +1,7 @@
-/* Marks: how long things took. A time is measured between two marks on a lane, or by the host's clock where the lane is the host.
- * Sums by kind since the last boundary go into the step's report; with SHERD_TRACE every interval goes into the trace. Marks on a
- * device are pairs of events. They are taken only if times are wanted (a trace, wall_clock_breakdown, comms_logger), and are read
+/* Marks: how long things took. A time is measured between two marks on a lane, or by the host's
+ * clock where the lane is the host. Sums by kind since the last boundary go into the step's report;
+ * with SHERD_TRACE every interval goes into the trace. Marks on a device are pairs of events. They
+ * are taken only if times are wanted (a trace, wall_clock_breakdown, comms_logger), and are read
  * when the step has waited for the device anyway, or by sherd_step_wait. */
 #ifndef SHERDI_ENGINE_RUN_MARKS_H
 #define SHERDI_ENGINE_RUN_MARKS_H
@@ -65,15 +66,16 @@ typedef struct sherdi_marks {
     int             logs_transfers; /* log a line for each gather and reduction; rank 0 only */
 } sherdi_marks;
 
-/** Opens the trace if SHERD_TRACE is set, and makes events if a device is to be timed. `lane` is any lane of the engine;
- *  `is_timed`: a device is to be timed even without a trace. E_NOMEM, E_DEVICE, E_IO (the trace's file cannot be written). */
+/** Opens the trace if SHERD_TRACE is set, and makes events if a device is to be timed. `lane` is
+ *  any lane of the engine; `is_timed`: a device is to be timed even without a trace. E_NOMEM,
+ *  E_DEVICE, E_IO (the trace's file cannot be written). */
 sherd_status sherdi_marks_open(sherdi_marks *marks, sherdi_backend *lane, int is_timed, int rank,
                                int world_size, sherdi_mem *mem);
 /** Call it when no lane works any more. */
 void sherdi_marks_close(sherdi_marks *marks, sherdi_backend *lane);
 
-/** Begin and end a mark, both on the same lane; NULL: by the host's clock. Never block. A mark on a device is not timed when all
- *  SHERDI_MARK_SLOTS slots are in use. */
+/** Begin and end a mark, both on the same lane; NULL: by the host's clock. Never block. A mark on a
+ *  device is not timed when all SHERDI_MARK_SLOTS slots are in use. */
 sherdi_mark sherdi_mark_begin(sherdi_marks *marks, sherdi_mark_kind kind,
                               const sherdi_backend *lane, const char *what, uint64_t bytes);
 void sherdi_mark_end(sherdi_marks *marks, const sherdi_backend *lane, const sherdi_mark *mark);
@@ -82,12 +84,13 @@ void sherdi_mark_add(sherdi_marks *marks, sherdi_mark_kind kind, const char *wha
                      int64_t start_ns, int64_t end_ns);
 /** Adds the times of the marks that the device has passed. Never blocks. */
 void sherdi_marks_resolve(sherdi_marks *marks, const sherdi_backend *lane);
-/** Blocks until the device has passed the marks that were begun before marks->begun was `until`, and adds their times; stops at a
- *  mark that has not ended. E_DEVICE. */
+/** Blocks until the device has passed the marks that were begun before marks->begun was `until`,
+ *  and adds their times; stops at a mark that has not ended. E_DEVICE. */
 sherd_status sherdi_marks_wait(sherdi_marks *marks, const sherdi_backend *lane, uint64_t until);
 /** Returns the seconds of a kind since the last call for this kind. */
 double sherdi_marks_take(sherdi_marks *marks, sherdi_mark_kind kind);
-/** Does the same for marks of a thread that has called the second: an updater, whose marks count apart. */
+/** Does the same for marks of a thread that has called the second: an updater, whose marks count
+ *  apart. */
 double sherdi_marks_take_beside(sherdi_marks *marks, sherdi_mark_kind kind);
 void   sherdi_marks_beside(void);
 

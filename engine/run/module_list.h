@@ -1,5 +1,6 @@
-/* The modules that take part in an engine's life, a line each: the name of the module's table. modules.h declares the tables from
- * this list, and modules.c calls them in this order. A build has the lines of its modules (modules.txt). */
+/* The modules that take part in an engine's life, a line each: the name of the module's table.
+ * modules.h declares the tables from this list, and modules.c calls them in this order. A build has
+ * the lines of its modules (modules.txt). */
 #include "sherd_build.h"
 
 #ifdef SHERDI_MODULE_PROOF

@@ -1,5 +1,6 @@
-/* What a module does in the life of an engine. The core calls the tables of module_list.h at these points, and knows none of them by
- * name. A module whose calls the trainer makes itself, and that does nothing beside them, has no table. */
+/* What a module does in the life of an engine. The core calls the tables of module_list.h at these
+ * points, and knows none of them by name. A module whose calls the trainer makes itself, and that
+ * does nothing beside them, has no table. */
 #ifndef SHERDI_ENGINE_RUN_MODULES_H
 #define SHERDI_ENGINE_RUN_MODULES_H
 
@@ -21,8 +22,8 @@ typedef struct sherdi_module {
     void (*told)(sherd_engine *engine);
     /* The window is dropped: what was not told of the last boundary is forgotten. */
     void (*dropped)(sherd_engine *engine);
-    /* Give up what runs, before transfers are waited for; and end, before the engine's memory is freed. Both are called after an `open`
-     * that failed or was not made, too. */
+    /* Give up what runs, before transfers are waited for; and end, before the engine's memory is
+     * freed. Both are called after an `open` that failed or was not made, too. */
     void (*abandon)(sherd_engine *engine);
     void (*close)(sherd_engine *engine);
 } sherdi_module;

@@ -22,9 +22,9 @@ typedef enum sherdi_need {
 #define SHERDI_NEEDS_TO_WRITE                                                                      \
     (SHERDI_NEED_UNPREPARED | SHERDI_NEED_NO_EVAL | SHERDI_NEED_RELEASED | SHERDI_NEED_NO_WINDOW)
 
-/** Checks the engine as sherdi_engine_check_alive does. Then returns E_STATE for the first of `needs`
- *  (an OR of sherdi_need) that does not hold; the message begins with `call`. Whoever asks for
- *  SHERDI_NEED_STEPS or a later need asks for SHERDI_NEED_SEALED too. */
+/** Checks the engine as sherdi_engine_check_alive does. Then returns E_STATE for the first of
+ *  `needs` (an OR of sherdi_need) that does not hold; the message begins with `call`. Whoever asks
+ *  for SHERDI_NEED_STEPS or a later need asks for SHERDI_NEED_SEALED too. */
 sherd_status sherdi_engine_need(const sherd_engine *engine, const char *call, unsigned needs);
 /** Return E_INVAL unless the parameter, or the unit, exists; the message begins with `call`. */
 sherd_status sherdi_engine_need_unit(const sherd_engine *engine, const char *call, sherd_unit unit);

@@ -1,5 +1,5 @@
-/* Coefficients of an update. They are made once per step and group, in double, from rates that are equal on every rank; the
- * optimizer rounds them for its kernels (engine/optimizers/). */
+/* Coefficients of an update. They are made once per step and group, in double, from rates that are
+ * equal on every rank; the optimizer rounds them for its kernels (engine/optimizers/). */
 #include "engine/run/optimizer.h"
 
 #include "base/hash.h"
@@ -62,7 +62,8 @@ static sherdi_optimizer_defaults numbers_of(const sherd_engine *engine, size_t g
                                     sherdi_group_optimizer(settings, &engine->model.groups[group]));
 }
 
-/* A default group without trainable parameters has no position in the schedule's lists; it takes the first number. */
+/* A default group without trainable parameters has no position in the schedule's lists; it takes
+ * the first number. */
 static sherdi_schedule_point point_of(const sherd_engine *engine, int group, int64_t step)
 {
     int first = engine->first_group;
@@ -75,7 +76,8 @@ static sherdi_schedule_point point_of(const sherd_engine *engine, int group, int
     };
 }
 
-/* Returns what the trainer gives a group in one of the lists of a step's parameters; NaN: nothing. */
+/* Returns what the trainer gives a group in one of the lists of a step's parameters; NaN:
+ * nothing. */
 static double given_of(const sherd_step_params *params, const double *list, int group)
 {
     return list != NULL && group < params->group_count ? list[group] : NAN;

@@ -1,5 +1,6 @@
-/* Goes back to a generation of the state on NVMe: the one that an earlier run left (resume), or the one before the last update
- * (undo). Parameters are made anew from the master weights, so nothing but the state has to be kept. */
+/* Goes back to a generation of the state on NVMe: the one that an earlier run left (resume), or the
+ * one before the last update (undo). Parameters are made anew from the master weights, so nothing
+ * but the state has to be kept. */
 #include "engine/run/restore.h"
 
 #include "base/log.h"
@@ -14,8 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Makes generation `wanted` the live one; this rank must be at it or one ahead. Gives its record. On failure *has_begun says
- * whether the drive may have gone back nevertheless. */
+/* Makes generation `wanted` the live one; this rank must be at it or one ahead. Gives its record.
+ * On failure *has_begun says whether the drive may have gone back nevertheless. */
 static sherd_status generation_aim(sherd_engine *engine, uint64_t wanted, sherdi_state_record *out,
                                    int *has_begun)
 {
@@ -38,7 +39,8 @@ static sherd_status generation_aim(sherd_engine *engine, uint64_t wanted, sherdi
     return SHERD_OK;
 }
 
-/* Returns the samples that the run had seen; an earlier version noted what they were made of alone. */
+/* Returns the samples that the run had seen; an earlier version noted what they were made of
+ * alone. */
 static int64_t note_samples(const sherd_engine *engine, const sherdi_state_note *note)
 {
     return note->samples != 0
@@ -70,8 +72,8 @@ static sherd_status generation_take(sherd_engine *engine, const sherdi_state_rec
     return SHERD_OK;
 }
 
-/* Gives the smallest live generation of all ranks. Ranks make the same commits in the same order, and at the start they agree on a
- * number (fill.c), so their generations differ by one at most. */
+/* Gives the smallest live generation of all ranks. Ranks make the same commits in the same order,
+ * and at the start they agree on a number (fill.c), so their generations differ by one at most. */
 static sherd_status generation_smallest(sherd_engine *engine, uint64_t *out)
 {
     *out = sherdi_store_live(engine);
@@ -92,7 +94,8 @@ typedef struct steps_message {
 _Static_assert(sizeof(steps_message) == SHERDI_WORDS_OF_STEPS * sizeof(uint64_t),
                "the table has the words of the message");
 
-/* Ranks are at one step, or their state is no state of the model. `own` is the outcome on this rank so far. */
+/* Ranks are at one step, or their state is no state of the model. `own` is the outcome on this rank
+ * so far. */
 static sherd_status steps_compare(sherd_engine *engine, sherd_status own,
                                   const sherdi_state_note *note)
 {
@@ -135,8 +138,8 @@ static void number_compare(sherd_engine *engine, const char *what, int was, int 
     }
 }
 
-/* Reports a run that differs from the one that was left: values stay correct, but the steps use other data than that run's
- * would. */
+/* Reports a run that differs from the one that was left: values stay correct, but the steps use
+ * other data than that run's would. */
 static void run_compare(sherd_engine *engine, const sherdi_state_note *note)
 {
     number_compare(engine, "gradient_accumulation_steps", note->accumulation,
@@ -282,8 +285,8 @@ static int any_has_begun(sherd_engine *engine, int has_begun)
            sherdi_agree_sum(engine) > 0;
 }
 
-/* After a failure: if no rank has begun to go back, the engine is as it was. Else nothing but another undo, which takes all ranks
- * to `wanted`, brings them together. */
+/* After a failure: if no rank has begun to go back, the engine is as it was. Else nothing but
+ * another undo, which takes all ranks to `wanted`, brings them together. */
 static sherd_status generation_failed(sherd_engine *engine, uint64_t wanted, int has_begun,
                                       sherd_status status)
 {

@@ -4,11 +4,13 @@
 
 #include "engine/run/run.h"
 
-/** Continues from the state that was found on the drive, at the newest generation that all ranks have. Collective. */
+/** Continues from the state that was found on the drive, at the newest generation that all ranks
+ *  have. Collective. */
 sherd_status sherdi_restore_resume(sherd_engine *engine);
-/** Goes back to generation `wanted`, which is the live one or, on ranks that are ahead, the one before it. What is not committed
- *  is dropped; counters and parameters become what they were. A failure poisons the engine if some rank may be at `wanted`
- *  already; the next undo then takes all ranks there. Collective. */
+/** Goes back to generation `wanted`, which is the live one or, on ranks that are ahead, the one
+ *  before it. What is not committed is dropped; counters and parameters become what they were. A
+ *  failure poisons the engine if some rank may be at `wanted` already; the next undo then takes all
+ *  ranks there. Collective. */
 sherd_status sherdi_restore_generation(sherd_engine *engine, uint64_t wanted);
 
 /* The parts of a load that are the checkpoint's. Each is collective, but for `block` and `take`. */
@@ -20,7 +22,8 @@ typedef struct sherdi_load_parts {
     void *ctx;
 } sherdi_load_parts;
 
-/** Loads all values (SHERDI_WALK_LOAD) or some of them (_LOAD_SOME). Begins a window. A failure leaves the engine changed. Collective. */
+/** Loads all values (SHERDI_WALK_LOAD) or some of them (_LOAD_SOME). Begins a window. A failure
+ *  leaves the engine changed. Collective. */
 sherd_status sherdi_restore_load(sherd_engine *engine, sherdi_walk walk,
                                  const sherdi_load_parts *parts);
 

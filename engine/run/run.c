@@ -1,5 +1,6 @@
-/* The executor: carries out the operations that the program hands over (run.h). op_run, near the end, is the loop's body. Kernels,
- * which are queued on a lane, are in kernels.c; the calls, which can fail at once, are above it. */
+/* The executor: carries out the operations that the program hands over (run.h). op_run, near the
+ * end, is the loop's body. Kernels, which are queued on a lane, are in kernels.c; the calls, which
+ * can fail at once, are above it. */
 #include "engine/run/updater.h"
 #include "engine/run/engine_impl.h"
 
@@ -65,7 +66,8 @@ static sherd_status lane_host_wait(sherd_engine *engine, sherdi_lane_id lane, ui
     }
 }
 
-/* Blocks the host until the operation is over. Then nothing has to follow it any more, and the order forgets it. */
+/* Blocks the host until the operation is over. Then nothing has to follow it any more, and the
+ * order forgets it. */
 static sherd_status host_wait(void *ctx, sherdi_lane_id lane, uint64_t number)
 {
     sherd_engine *engine = ctx;
@@ -173,7 +175,8 @@ static sherd_status op_follow_marked(sherd_engine *engine, const sherdi_op *op,
 
 /* ------------------------------------------------------------------- calls -- */
 
-/* A collective has two times: the host may wait in the call, and the transfer itself takes time on a lane. */
+/* A collective has two times: the host may wait in the call, and the transfer itself takes time on
+ * a lane. */
 typedef struct transfer_marks {
     sherdi_mark wait, transfer;
 } transfer_marks;
@@ -225,8 +228,8 @@ static int is_vendors(const sherd_engine *engine)
            (sherdi_world_caps(engine->world) & SHERDI_WORLD_VENDOR_SUMS) != 0;
 }
 
-/* Where a deterministic reduction puts integers. The loss scale is constant inside a window, so the sink is not written while the
- * world's thread may read it. */
+/* Where a deterministic reduction puts integers. The loss scale is constant inside a window, so the
+ * sink is not written while the world's thread may read it. */
 static const sherdi_fixed_sink *fixed_sink(sherd_engine *engine)
 {
     double multiplier = ldexp(1, engine->plan->layout.fixed_shift) / engine->scaler.scale;
@@ -365,8 +368,8 @@ static uint64_t transfer_give(sherd_engine *engine, const sherdi_op *op,
 
 /* --------------------------------------------------------------- the loop -- */
 
-/* An operation that can fail at once. *number_out is the lane's next number; a collective replaces it by its ticket, or by 0 if
- * it is done. */
+/* An operation that can fail at once. *number_out is the lane's next number; a collective replaces
+ * it by its ticket, or by 0 if it is done. */
 typedef sherd_status (*call_fn)(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out);
 
 static const call_fn CALLS[SHERDI_OP_KINDS] = {
@@ -387,7 +390,8 @@ static const call_fn CALLS[SHERDI_OP_KINDS] = {
     [SHERDI_OP_AWAIT]      = op_await,
 };
 
-/* An operation that was given to a lane which works by itself: later operations follow it. Under the lock. */
+/* An operation that was given to a lane which works by itself: later operations follow it. Under
+ * the lock. */
 static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number)
 {
     const sherdi_backend *lane = lane_of(engine, op->lane);

@@ -1,6 +1,6 @@
-/* Carries out the program: a table maps the kind of each operation to a function, and one loop runs them. An operation is given
- * to its lane after everything that it has to follow (order.h). The host waits for a lane only where it works with what the lane
- * has made. */
+/* Carries out the program: a table maps the kind of each operation to a function, and one loop runs
+ * them. An operation is given to its lane after everything that it has to follow (order.h). The
+ * host waits for a lane only where it works with what the lane has made. */
 #ifndef SHERDI_ENGINE_RUN_RUN_H
 #define SHERDI_ENGINE_RUN_RUN_H
 
@@ -8,12 +8,13 @@
 #include "engine/run/drive.h"
 #include "engine/run/state_note.h"
 
-/* How many operations of a device's lane, the latest ones, have an event of their own. The event of an older one belongs to a
- * later operation by now, so who waits for the older one waits for that. */
+/* How many operations of a device's lane, the latest ones, have an event of their own. The event of
+ * an older one belongs to a later operation by now, so who waits for the older one waits for
+ * that. */
 #define SHERDI_RUN_EVENTS 64
 
-/* Handles a block for a checkpoint: takes its values with sherdi_run_block_get (SHERDI_OP_SAVE), or gives them with
- * sherdi_run_block_put (SHERDI_OP_LOAD). */
+/* Handles a block for a checkpoint: takes its values with sherdi_run_block_get (SHERDI_OP_SAVE), or
+ * gives them with sherdi_run_block_put (SHERDI_OP_LOAD). */
 typedef sherd_status (*sherdi_block_fn)(void *ctx, const sherdi_op *op);
 
 /* The update whose coefficients SHERDI_OP_COEFFS writes. */
@@ -45,46 +46,52 @@ typedef struct sherdi_run {
     sherdi_state_record record; /* to commit; or what a rollback found */
 } sherdi_run;
 
-/** Makes events for the lanes and room for transfers; call it after the plan was made. E_NOMEM, E_DEVICE. */
+/** Makes events for the lanes and room for transfers; call it after the plan was made. E_NOMEM,
+ *  E_DEVICE. */
 sherd_status sherdi_run_open(sherd_engine *engine);
 /** Waits for transfers, then frees all that. */
 void sherdi_run_close(sherd_engine *engine);
-/** Gathers the `mine` of every rank in `all`, or in engine->run.told if that is NULL; `what` is as in sherdi_world_exchange, NULL: the
- *  kind's name. Meets; blocks. */
+/** Gathers the `mine` of every rank in `all`, or in engine->run.told if that is NULL; `what` is as
+ *  in sherdi_world_exchange, NULL: the kind's name. Meets; blocks. */
 sherd_status sherdi_run_exchange(sherd_engine *engine, sherdi_exchange_kind kind, const void *mine,
                                  void *all, const char *what);
 /** Carries out the exchange of an operation, with what sherdi_run_exchange was given. */
 sherd_status sherdi_run_answer(sherd_engine *engine, const sherdi_op *op);
-/** Notes what a commit of the state after update `step` records, blobs included, but for the fingerprint. A failure is kept for the
- *  commit. */
+/** Notes what a commit of the state after update `step` records, blobs included, but for the
+ *  fingerprint. A failure is kept for the commit. */
 void sherdi_run_commit_note(sherd_engine *engine, int64_t step, const sherdi_scaler *scaler);
 /** Commits what was written of the state, with what was noted. */
 sherd_status sherdi_run_commit_noted(sherd_engine *engine, uint64_t fingerprint);
 /** Does both. */
 sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
                                const sherdi_scaler *scaler);
-/** The same between two updates, with the engine's counters and fingerprint; undo cannot go back behind it. */
+/** The same between two updates, with the engine's counters and fingerprint; undo cannot go back
+ *  behind it. */
 sherd_status sherdi_run_commit_written(sherd_engine *engine);
-/** Moves the state on a drive forward (SHERDI_OP_COMMIT) or back (SHERDI_OP_ABANDON, SHERDI_OP_ROLLBACK); the record is in
- *  engine->run. */
+/** Moves the state on a drive forward (SHERDI_OP_COMMIT) or back (SHERDI_OP_ABANDON,
+ *  SHERDI_OP_ROLLBACK); the record is in engine->run. */
 sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind);
-/** Waits until the wire and the compute lane have done what they were given, so that the updater, which uses neither, need not follow
- *  them. At a boundary, behind the norm, little is left. Returns the first failure. */
+/** Waits until the wire and the compute lane have done what they were given, so that the updater,
+ *  which uses neither, need not follow them. At a boundary, behind the norm, little is left.
+ *  Returns the first failure. */
 sherd_status sherdi_run_quiet(sherd_engine *engine);
 /** Waits until all collectives are over. Returns the first failure. */
 sherd_status sherdi_run_drain(sherd_engine *engine);
-/** Copies `count` elements of a part of the operation's block to `out`; what is in a device's memory comes through its copies.
- *  Call it from a sherdi_block_fn. E_DEVICE. */
+/** Copies `count` elements of a part of the operation's block to `out`; what is in a device's
+ *  memory comes through its copies. Call it from a sherdi_block_fn. E_DEVICE. */
 sherd_status sherdi_run_block_get(sherd_engine *engine, const sherdi_op *op, int part,
                                   size_t offset_elems, size_t count, float *out);
 /** Copies `values` into the part; they may change after it returns. */
 void sherdi_run_block_put(sherd_engine *engine, const sherdi_op *op, int part, size_t offset_elems,
                           size_t count, const float *values);
-/** Waits until all transfers of a ring are over or dropped; then nothing is in its slots. Returns the first failure. */
+/** Waits until all transfers of a ring are over or dropped; then nothing is in its slots. Returns
+ *  the first failure. */
 sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring);
-/** Does the same with reads that nobody needs any more: how they end does not matter. Nothing of the ring is being written. */
+/** Does the same with reads that nobody needs any more: how they end does not matter. Nothing of
+ *  the ring is being written. */
 void sherdi_run_drop_ahead(sherd_engine *engine, sherdi_ring ring);
-/** Drops all that is gathered or under way, and what was written and not committed. Local. E_IO, E_DEVICE. */
+/** Drops all that is gathered or under way, and what was written and not committed. Local. E_IO,
+ *  E_DEVICE. */
 sherd_status sherdi_run_drop(sherd_engine *engine);
 
 #endif

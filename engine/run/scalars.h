@@ -8,8 +8,8 @@ sherdi_optimizer_scalars sherdi_scalars_of_optimizer(const sherdi_scalars       
                                                      const sherdi_plan_optimizer *of);
 sherd_status             sherdi_scalars_open(sherd_engine *engine);
 void                     sherdi_scalars_close(sherd_engine *engine);
-/** Gives the results of both sides together, with the norm normalised; adds the device's norms of tensors, which have come down, to
- *  the host's. */
+/** Gives the results of both sides together, with the norm normalised; adds the device's norms of
+ *  tensors, which have come down, to the host's. */
 void sherdi_scalars_collect(sherd_engine *engine, sherdi_scalars_head *out);
 /** Returns the fingerprint of both sides together. */
 uint64_t sherdi_scalars_fingerprint(const sherd_engine *engine);

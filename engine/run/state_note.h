@@ -1,6 +1,6 @@
-/* The record that the engine keeps with each generation of state on a drive (the front of the note of offload/state.h). The engine
- * writes it, and reads it on resume. state_files.c reads it too, to show the step of files whose layout it does not know. So a
- * new field goes to the end. */
+/* The record that the engine keeps with each generation of state on a drive (the front of the note
+ * of offload/state.h). The engine writes it, and reads it on resume. state_files.c reads it too, to
+ * show the step of files whose layout it does not know. So a new field goes to the end. */
 #ifndef SHERDI_ENGINE_RUN_STATE_NOTE_H
 #define SHERDI_ENGINE_RUN_STATE_NOTE_H
 

@@ -1,9 +1,9 @@
-/* The step: prepare (the ranks compare what they used, reduce gradients, measure the norm) and apply (update, publish). loop.c is
- * what comes before it, update.c what apply calls.
+/* The step: prepare (the ranks compare what they used, reduce gradients, measure the norm) and
+ * apply (update, publish). loop.c is what comes before it, update.c what apply calls.
  *
- * At a boundary the ranks meet three times: to agree that the same units ran everywhere; for the norm; and to publish the
- * fingerprint. The last meeting also promises that every rank has written its slices: peers then read them without meeting
- * again. */
+ * At a boundary the ranks meet three times: to agree that the same units ran everywhere; for the
+ * norm; and to publish the fingerprint. The last meeting also promises that every rank has written
+ * its slices: peers then read them without meeting again. */
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
@@ -55,8 +55,9 @@ static sherd_status own_sumsq(sherd_engine *engine)
     return status == SHERD_OK ? own : status;
 }
 
-/* Sums the squares of the whole model's gradient, to the same bits on every rank and layout, and counts the elements that the
- * integers could not hold. `status` is the outcome on this rank so far; what fails on one rank fails on all. */
+/* Sums the squares of the whole model's gradient, to the same bits on every rank and layout, and
+ * counts the elements that the integers could not hold. `status` is the outcome on this rank so
+ * far; what fails on one rank fails on all. */
 static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
                                  sherdi_norm_message *own)
 {
@@ -105,7 +106,8 @@ static sherd_status range_check(const sherdi_fixed_counts *counts)
                        (unsigned long long)counts->out_of_range, SHERDI_FIXED_RANGE);
 }
 
-/* Ends what the trainer's calls have under way in a ring. What an update beside them has there goes on. */
+/* Ends what the trainer's calls have under way in a ring. What an update beside them has there goes
+ * on. */
 static void ring_leave(sherd_engine *engine, sherdi_ring ring)
 {
     if (engine->run.drive.users[ring] == SHERDI_USER_TRAINER) {
@@ -113,8 +115,9 @@ static void ring_leave(sherd_engine *engine, sherdi_ring ring)
     }
 }
 
-/* Drops the gradients of this window; nothing was updated. Returns `status`, which says why. Ranks may be in different micro-batches
- * of the window, so they go back to its first; not from a prepared step, to which all ranks have come. */
+/* Drops the gradients of this window; nothing was updated. Returns `status`, which says why. Ranks
+ * may be in different micro-batches of the window, so they go back to its first; not from a
+ * prepared step, to which all ranks have come. */
 static sherd_status window_drop(sherd_engine *engine, sherd_status status)
 {
     const sherdi_outcome why = sherdi_outcome_of(status);
@@ -131,7 +134,8 @@ static sherd_status window_drop(sherd_engine *engine, sherd_status status)
     return sherdi_outcome_end(&why);
 }
 
-/* Returns the step whose state the drive has; while an update is under way, the one that it had before. */
+/* Returns the step whose state the drive has; while an update is under way, the one that it had
+ * before. */
 static int64_t stored_step(sherd_engine *engine)
 {
     sherdi_state_record record;
@@ -197,7 +201,8 @@ static int is_end_alone(const sherd_engine *engine)
            !engine->window.has_begun && !engine->window.has_backward; /* as the ranks agreed */
 }
 
-/* Ends a step that fails on this rank before the ranks meet in it. `meets`: the others do meet in theirs, and hear why. */
+/* Ends a step that fails on this rank before the ranks meet in it. `meets`: the others do meet in
+ * theirs, and hear why. */
 static sherd_status window_leave(sherd_engine *engine, sherd_status status, int meets)
 {
     const sherdi_outcome why = sherdi_outcome_of(status);
@@ -285,8 +290,9 @@ static void step_mark_end(sherd_engine *engine)
     engine->step_mark = (sherdi_mark){.slot = -1};
 }
 
-/* Completes the times of this boundary and of the window before it. The step's own mark ends here. What the device has not passed
- * yet counts for the next report, unless sherd_step_wait is called before that. */
+/* Completes the times of this boundary and of the window before it. The step's own mark ends here.
+ * What the device has not passed yet counts for the next report, unless sherd_step_wait is called
+ * before that. */
 static void times_close(sherd_engine *engine)
 {
     sherdi_lanes_join(engine);
@@ -298,7 +304,8 @@ static void times_close(sherd_engine *engine)
     times_add(engine, &engine->report);
 }
 
-/* Completes the report: what this boundary and the window before it moved and waited for. The counts begin anew. */
+/* Completes the report: what this boundary and the window before it moved and waited for. The
+ * counts begin anew. */
 static void boundary_close(sherd_engine *engine)
 {
     sherdi_store      *store   = &engine->store;
@@ -378,7 +385,8 @@ static sherd_status apply_skip(sherd_engine *engine)
     return sherdi_scaler_update(&engine->scaler, 1);
 }
 
-/* Compares what the trainers of the ranks chose, before anything is written: a rank may also discard instead. 0: it skips. */
+/* Compares what the trainers of the ranks chose, before anything is written: a rank may also
+ * discard instead. 0: it skips. */
 static sherd_status choice_compare(sherd_engine *engine, uint64_t choice)
 {
     int odd;
@@ -393,7 +401,8 @@ static sherd_status choice_compare(sherd_engine *engine, uint64_t choice)
                           odd);
 }
 
-/* is_chosen: by sherd_step_apply, whose arguments the ranks compare. is_awaited: as in sherdi_update_range. */
+/* is_chosen: by sherd_step_apply, whose arguments the ranks compare. is_awaited: as in
+ * sherdi_update_range. */
 static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *params, int is_chosen,
                                int is_awaited)
 {
@@ -533,7 +542,8 @@ static sherd_status listed_check(const char *what, const double *list, int group
     return list == NULL ? SHERD_OK : given_check(what, list[group]);
 }
 
-/* Checks the first beta that the trainer gives a group. Without a momentum from the beginning, there is no memory for one. */
+/* Checks the first beta that the trainer gives a group. Without a momentum from the beginning,
+ * there is no memory for one. */
 static sherd_status beta1_check(const sherd_engine *engine, const double *list, int group)
 {
     const sherdi_model_group *info = &engine->model.groups[group];
@@ -598,8 +608,8 @@ sherd_status sherd_step_apply(sherd_engine *engine, const sherd_step_params *par
     return apply_guarded(engine, &given, 1, !given.is_queued);
 }
 
-/* The ranks come together first. Some may wait in a gather: its result is not needed any more, nor is anything that was gathered
- * ahead. */
+/* The ranks come together first. Some may wait in a gather: its result is not needed any more, nor
+ * is anything that was gathered ahead. */
 static sherd_status step_discard(sherd_engine *engine)
 {
     sherd_status status = sherdi_world_regroup(engine->world);
@@ -632,8 +642,9 @@ sherd_status sherd_step_discard(sherd_engine *engine)
     return sherdi_engine_outcome(engine, status);
 }
 
-/* Adds the times for which the step did not wait. Waits for the wire's calls of that boundary first: a rank that is lost ends that
- * wait. Later calls may follow work that takes as long as a step. */
+/* Adds the times for which the step did not wait. Waits for the wire's calls of that boundary
+ * first: a rank that is lost ends that wait. Later calls may follow work that takes as long as a
+ * step. */
 static sherd_status times_wait(sherd_engine *engine)
 {
     if (engine->marks.resolved >= engine->boundary_marks) {
@@ -657,7 +668,8 @@ static sherd_status queued_take(sherd_engine *engine)
     return status == SHERD_OK && !engine->fingerprints.has_own ? own_fingerprint(engine) : status;
 }
 
-/* Where the ranks have not met, because one has dropped the window or is lost, the outcome stays untold. */
+/* Where the ranks have not met, because one has dropped the window or is lost, the outcome stays
+ * untold. */
 sherd_status sherdi_step_tell(sherd_engine *engine)
 {
     sherd_status status;

@@ -1,6 +1,6 @@
-/* The engine's tiers, opened as the plan says, and the generations of its state: see store.h. A run's state has a file for each
- * rank. Opening looks for files that earlier runs left, resumes one of these runs if the configuration asks for it, and otherwise
- * starts a new run. */
+/* The engine's tiers, opened as the plan says, and the generations of its state: see store.h. A
+ * run's state has a file for each rank. Opening looks for files that earlier runs left, resumes one
+ * of these runs if the configuration asks for it, and otherwise starts a new run. */
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
@@ -72,7 +72,8 @@ static void queue_register(sherd_engine *engine)
     }
 }
 
-/* Hashes what the parts of the state mean: the optimizer's tag if there is one optimizer, else the tag of each segment's. */
+/* Hashes what the parts of the state mean: the optimizer's tag if there is one optimizer, else the
+ * tag of each segment's. */
 static uint64_t optimizers_hash(uint64_t hash, const sherdi_plan *plan)
 {
     uint64_t tag = plan->layout.optimizers[0].optimizer->state_tag;
@@ -174,8 +175,8 @@ static void run_insert(file_search *search, file_run run)
     search->runs[at] = run;
 }
 
-/* Removes a file without a generation: nothing can be resumed from it, and nobody else would free its space. If somebody else has
- * removed it first, it counts as removed too. */
+/* Removes a file without a generation: nothing can be resumed from it, and nobody else would free
+ * its space. If somebody else has removed it first, it counts as removed too. */
 static int empty_reclaim(const file_search *search, const sherdi_state_found *found)
 {
     uint64_t     freed_bytes;
@@ -233,8 +234,9 @@ static sherd_status search_fail(sherd_status status)
     return sherdi_fail_relay(status, text);
 }
 
-/* Searches the folder. A process that was killed holds its files until its requests in flight have ended, so a locked file that
- * fits is waited for. After LOCK_PATIENCE_NS it is taken to belong to a living run, and is left to that. */
+/* Searches the folder. A process that was killed holds its files until its requests in flight have
+ * ended, so a locked file that fits is waited for. After LOCK_PATIENCE_NS it is taken to belong to
+ * a living run, and is left to that. */
 static sherd_status files_search(const sherd_engine *engine, const char *folder,
                                  file_search *search)
 {
@@ -257,7 +259,8 @@ static sherd_status files_search(const sherd_engine *engine, const char *folder,
     }
 }
 
-/* Chooses the newest of rank 0's runs for which every rank has its file; 0: there is none. Collective. */
+/* Chooses the newest of rank 0's runs for which every rank has its file; 0: there is none.
+ * Collective. */
 static sherd_status run_choose(sherd_engine *engine, const file_search *search, uint64_t *out)
 {
     uint64_t wanted[MOST_RUNS] = {0};
@@ -281,8 +284,8 @@ static sherd_status run_choose(sherd_engine *engine, const file_search *search, 
     return SHERD_OK;
 }
 
-/* Reports why a run that was to be resumed is not: a new run in its place must not look like it. A checkpoint, which fits any
- * layout, may still be loaded; this code cannot know. */
+/* Reports why a run that was to be resumed is not: a new run in its place must not look like it. A
+ * checkpoint, which fits any layout, may still be loaded; this code cannot know. */
 static void anew_report(const sherd_engine *engine, const char *folder, const file_search *search)
 {
     if (search->locked != 0) {
@@ -375,7 +378,8 @@ static sherd_status state_open(sherd_engine *engine)
     return state_create(engine, &params);
 }
 
-/* Opens the tier of a ring that a block of the configuration names, for contents that mean nothing after this process. */
+/* Opens the tier of a ring that a block of the configuration names, for contents that mean nothing
+ * after this process. */
 static sherd_status scratch_tier_open(sherd_engine *engine, const sherdi_tier_kind *kind,
                                       const sherdi_offload_settings *where, sherdi_ring ring,
                                       const char *what, const sherdi_extent *extents,
@@ -393,7 +397,8 @@ static sherd_status scratch_tier_open(sherd_engine *engine, const sherdi_tier_ki
                             : kind->open(&params, &engine->mem, &engine->store.tiers[ring]);
 }
 
-/* Opens state that cannot be resumed: the rest of it is in memory, or its tier keeps no generations. */
+/* Opens state that cannot be resumed: the rest of it is in memory, or its tier keeps no
+ * generations. */
 static sherd_status state_scratch_open(sherd_engine *engine)
 {
     const sherdi_plan *plan = engine->plan;
@@ -453,9 +458,10 @@ sherd_status sherdi_store_open(sherd_engine *engine)
 /* How long a rank that has ended waits for the others; sherd_engine_destroy states this time. */
 #define END_PATIENCE_NS ((int64_t)10 * 1000 * 1000 * 1000)
 
-/* Whether the state's files stay on the drive. Files with a whole generation stay if the run failed, its last update included, if keep_state is set, or if
- * this run has committed nothing. A run that ended well removes them once every rank has ended: until then the ranks that still
- * work can end in any way, and their run must be resumable. */
+/* Whether the state's files stay on the drive. Files with a whole generation stay if the run
+ * failed, its last update included, if keep_state is set, or if this run has committed nothing. A
+ * run that ended well removes them once every rank has ended: until then the ranks that still work
+ * can end in any way, and their run must be resumable. */
 static int state_is_kept(sherd_engine *engine)
 {
     sherdi_store *store   = &engine->store;
@@ -532,7 +538,8 @@ size_t sherdi_store_blob_bytes(const sherd_engine *engine)
            sherdi_state_commit_bytes(extents, sizeof(sherdi_state_record));
 }
 
-/* Writes the note: the record, the length of the run's blobs, the run's blobs, this rank's blobs. Returns its length. */
+/* Writes the note: the record, the length of the run's blobs, the run's blobs, this rank's blobs.
+ * Returns its length. */
 static size_t note_write(const sherd_engine *engine, const sherdi_state_record *record)
 {
     const sherdi_blobs *blobs = &engine->blobs;

@@ -1,5 +1,6 @@
-/* The walks over the blocks at a boundary (program_walk.c), and what the ranks exchange about them: whether all have done the
- * same, the sum of the fingerprints, and the norms of all tensors for an optimizer that measures first. */
+/* The walks over the blocks at a boundary (program_walk.c), and what the ranks exchange about them:
+ * whether all have done the same, the sum of the fingerprints, and the norms of all tensors for an
+ * optimizer that measures first. */
 #include "engine/run/update.h"
 
 #include "engine/run/agree.h"
@@ -17,7 +18,8 @@ static void rings_settle(sherd_engine *engine, int is_written, sherdi_outcome *a
     }
 }
 
-/* Brings to the host what a walk has summed. For a fingerprint the host does not wait: see sherdi_update_fingerprint. */
+/* Brings to the host what a walk has summed. For a fingerprint the host does not wait: see
+ * sherdi_update_fingerprint. */
 static sherd_status results_bring(sherd_engine *engine, sherdi_walk walk)
 {
     if (walk == SHERDI_WALK_SAVE) {
@@ -32,8 +34,8 @@ static sherd_status results_bring(sherd_engine *engine, sherdi_walk walk)
     return SHERD_OK;
 }
 
-/* Says that a walk beside the trainer's calls is over, but for its writes of the state. Parameters and gradients are then the
- * trainer's. */
+/* Says that a walk beside the trainer's calls is over, but for its writes of the state. Parameters
+ * and gradients are then the trainer's. */
 static void walk_post(sherd_engine *engine, sherdi_outcome *all)
 {
     if (sherdi_updater_program(engine) == &engine->run.program) {
@@ -176,8 +178,9 @@ static sherd_status range_run(sherd_engine *engine)
     return publish_run(engine);
 }
 
-/* What fails in the update beside the trainer's calls, the ranks tell each other at the next boundary, or before. Before it begins,
- * nothing fails on one rank alone, so that all ranks begin it. */
+/* What fails in the update beside the trainer's calls, the ranks tell each other at the next
+ * boundary, or before. Before it begins, nothing fails on one rank alone, so that all ranks begin
+ * it. */
 static sherd_status range_beside(sherd_engine *engine)
 {
     sherdi_run_drop_ahead(engine, SHERDI_RING_PARAMS); /* they are about to change */
@@ -190,7 +193,8 @@ static sherd_status range_beside(sherd_engine *engine)
     return SHERD_OK;
 }
 
-/* Of what is on no drive nothing fails but the device, for good. So the ranks need not tell each other how it went. */
+/* Of what is on no drive nothing fails but the device, for good. So the ranks need not tell each
+ * other how it went. */
 static int can_be_queued(const sherd_engine *engine)
 {
     return sherdi_has_device(engine) && !sherdi_plan_has_files(engine->plan);

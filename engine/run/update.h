@@ -4,36 +4,43 @@
 
 #include "engine/run/run.h"
 
-/** Runs the first of two sweeps: the norms, and the ratios of all parameters. It writes no state, so if it fails on one rank, all
- *  ranks fail and the old state is whole. Does nothing if no optimizer measures first. Collective. */
+/** Runs the first of two sweeps: the norms, and the ratios of all parameters. It writes no state,
+ *  so if it fails on one rank, all ranks fail and the old state is whole. Does nothing if no
+ *  optimizer measures first. Collective. */
 sherd_status sherdi_update_measure(sherd_engine *engine);
-/** Updates every block and publishes. E_IO on any rank is returned on every rank. Without is_awaited an update that only a device can
- *  fail is queued: the report then lacks the fingerprint (fingerprints.is_untold). Collective. */
+/** Updates every block and publishes. E_IO on any rank is returned on every rank. Without
+ *  is_awaited an update that only a device can fail is queued: the report then lacks the
+ *  fingerprint (fingerprints.is_untold). Collective. */
 sherd_status sherdi_update_range(sherd_engine *engine, int is_awaited);
-/** Updates every block of this rank, makes fingerprints.own known, and commits what was noted (sherdi_run_commit_note). Local. E_IO. */
+/** Updates every block of this rank, makes fingerprints.own known, and commits what was noted
+ *  (sherdi_run_commit_note). Local. E_IO. */
 sherd_status sherdi_update_walk(sherd_engine *engine);
 /** Makes fingerprints.own known, where it is not: as _read_fingerprint does. Local. E_IO. */
 sherd_status sherdi_update_fingerprint(sherd_engine *engine);
-/** Gives the fingerprint of this rank's state: the one that the last walk has sent, or the one that a walk over the state sums. Local.
- *  E_IO. */
+/** Gives the fingerprint of this rank's state: the one that the last walk has sent, or the one that
+ *  a walk over the state sums. Local. E_IO. */
 sherd_status sherdi_update_read_fingerprint(sherd_engine *engine, uint64_t *out);
-/** Gives this rank's share of the fingerprint of a range of one parameter, frozen or not. Local. E_IO. */
+/** Gives this rank's share of the fingerprint of a range of one parameter, frozen or not. Local.
+ *  E_IO. */
 sherd_status sherdi_update_range_fingerprint(sherd_engine *engine, const sherdi_values *values,
                                              uint64_t *out);
-/** Hands every block of this rank's state to `fn`. Changes nothing. Local. E_IO, or what `fn` returns. */
+/** Hands every block of this rank's state to `fn`. Changes nothing. Local. E_IO, or what `fn`
+ *  returns. */
 sherd_status sherdi_update_save(sherd_engine *engine, sherdi_block_fn fn, void *ctx);
-/** Takes the values of every block from `fn`, and makes new parameters from the master weights. On a drive this is a generation
- *  that is not committed yet. `walk`: SHERDI_WALK_LOAD or _LOAD_SOME. Afterwards fingerprints.own is that of the masters as they
- *  rest, which an encoding may have rounded. Collective. */
+/** Takes the values of every block from `fn`, and makes new parameters from the master weights. On
+ *  a drive this is a generation that is not committed yet. `walk`: SHERDI_WALK_LOAD or _LOAD_SOME.
+ *  Afterwards fingerprints.own is that of the masters as they rest, which an encoding may have
+ *  rounded. Collective. */
 sherd_status sherdi_update_load(sherd_engine *engine, sherdi_walk walk, sherdi_block_fn fn,
                                 void *ctx);
-/** Makes new parameters from the master weights: SHERDI_WALK_REPUBLISH. If one rank fails, all fail. fingerprints.own is then that of
- *  the masters. Collective. */
+/** Makes new parameters from the master weights: SHERDI_WALK_REPUBLISH. If one rank fails, all
+ *  fail. fingerprints.own is then that of the masters. Collective. */
 sherd_status sherdi_update_republish(sherd_engine *engine, sherdi_walk walk);
-/** Completes the report of a boundary whose update was queued, if it is not complete: step.c. Collective. */
+/** Completes the report of a boundary whose update was queued, if it is not complete: step.c.
+ *  Collective. */
 sherd_status sherdi_step_tell(sherd_engine *engine);
-/** Exchanges how it went on each rank. *out is the sum of the fingerprints. Where another rank failed, the
- *  message is "rank 1 failed <when>". Collective. */
+/** Exchanges how it went on each rank. *out is the sum of the fingerprints. Where another rank
+ *  failed, the message is "rank 1 failed <when>". Collective. */
 sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint64_t own,
                                  const char *when, uint64_t *out);
 

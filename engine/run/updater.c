@@ -132,7 +132,8 @@ static void update_run(sherd_engine *engine)
     updater->ended_ns = sherdi_now_ns();
 }
 
-/* Reads ahead as long as the trainer's thread wants it before it takes the outcome. Under the lock. */
+/* Reads ahead as long as the trainer's thread wants it before it takes the outcome. Under the
+ * lock. */
 static void ahead_read(sherd_engine *engine)
 {
     sherdi_updater *updater = &engine->updater;
@@ -289,7 +290,8 @@ void sherdi_updater_report(sherd_engine *engine, sherd_step_report *report)
     report->exposed_s += report->wait_update_s;
 }
 
-/* Notes the failure of a rank; the outcome of this rank's was written before the number of its failure. */
+/* Notes the failure of a rank; the outcome of this rank's was written before the number of its
+ * failure. */
 static sherd_status failure_note(sherd_engine *engine, int rank)
 {
     sherdi_updater *updater = &engine->updater;

@@ -1,6 +1,7 @@
-/* The updater: a thread of the engine's own that carries out an update beside the trainer's calls (program_beside.c): the walk, the writes
- * and the commit. It has its own program and progress. The trainer's thread and the updater share the order and the drive under a lock,
- * and wait for each other by a board of numbers (collectives/board.h), one for each unit. */
+/* The updater: a thread of the engine's own that carries out an update beside the trainer's calls
+ * (program_beside.c): the walk, the writes and the commit. It has its own program and progress. The
+ * trainer's thread and the updater share the order and the drive under a lock, and wait for each
+ * other by a board of numbers (collectives/board.h), one for each unit. */
 #ifndef SHERDI_ENGINE_RUN_UPDATER_H
 #define SHERDI_ENGINE_RUN_UPDATER_H
 
@@ -45,7 +46,8 @@ typedef struct sherdi_updater {
     int      was_asked;       /* to read ahead; nobody has waited for it */
     int      is_heard;        /* the trainer was told of a failure */
     uint64_t published_bytes; /* of this update, sent so far */
-    /* A failure of the update, on this rank or another, as far as this thread knows of it; with the way out */
+    /* A failure of the update, on this rank or another, as far as this thread knows of it; with the
+     * way out */
     sherdi_outcome seen;
     /* of the last update that was joined */
     int                  has_moved; /* and no report has it */
@@ -63,8 +65,9 @@ static inline int sherdi_updater_is_there(const sherdi_updater *updater)
 {
     return updater->program.plan != NULL;
 }
-/** Waits for the update, and ends the thread. The engine is lost where the update has failed, so that its files stay; a failure that
- *  nobody was told is logged. Accepts an engine that has none. */
+/** Waits for the update, and ends the thread. The engine is lost where the update has failed, so
+ *  that its files stay; a failure that nobody was told is logged. Accepts an engine that has
+ *  none. */
 void sherdi_updater_close(sherd_engine *engine);
 /** Returns whether the calling thread is the updater. */
 int sherdi_updater_is_here(const sherd_engine *engine);
@@ -75,18 +78,23 @@ const sherdi_program *sherdi_updater_program(const sherd_engine *engine);
 
 /** Returns the account (sherdi_io_account) of a transfer. */
 int sherdi_updater_account(const sherd_engine *engine, const sherdi_op *op);
-/** Takes what the trainer's calls have moved since the last call, and what was read ahead for an update that was not queued. */
+/** Takes what the trainer's calls have moved since the last call, and what was read ahead for an
+ *  update that was not queued. */
 sherdi_io_traffic sherdi_updater_traffic_take(sherd_engine *engine);
-/** Returns all that was moved; of an update under way it has nothing. Waits for the rest to be over. */
+/** Returns all that was moved; of an update under way it has nothing. Waits for the rest to be
+ *  over. */
 sherdi_io_traffic sherdi_updater_traffic(sherd_engine *engine);
 /** Queues the update: sherdi_run_commit_note has noted what its commit records. Local. */
 void sherdi_updater_begin(sherd_engine *engine);
-/** Waits for the update that was queued, if there is one, and takes its outcome: all rings are the trainer's again, and parameters are
- *  published. Local. Returns a failure of the update, again until sherdi_updater_forget. */
+/** Waits for the update that was queued, if there is one, and takes its outcome: all rings are the
+ *  trainer's again, and parameters are published. Local. Returns a failure of the update, again
+ *  until sherdi_updater_forget. */
 sherd_status sherdi_updater_join(sherd_engine *engine);
-/** Returns a failure of the last update that this rank knows of, its own or another's, until sherdi_updater_forget. Local. */
+/** Returns a failure of the last update that this rank knows of, its own or another's, until
+ *  sherdi_updater_forget. Local. */
 sherd_status sherdi_updater_check(sherd_engine *engine);
-/** Adds to the report of a boundary what its update, which was joined, has moved, and how long it took; once. */
+/** Adds to the report of a boundary what its update, which was joined, has moved, and how long it
+ *  took; once. */
 void sherdi_updater_report(sherd_engine *engine, sherd_step_report *report);
 /** Forgets the failure of an update: the state was loaded, or taken back. */
 void sherdi_updater_forget(sherd_engine *engine);

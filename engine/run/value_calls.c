@@ -1,7 +1,7 @@
-/* The trainer's calls between two steps: they read and write ranges of values (sherd_param_read, sherd_param_write,
- * sherd_grad_norms) and set the counters. Before anything moves, the ranks compare the arguments of their calls. After that
- * exchange no rank reads any more what is about to change. After the exchange that follows a write, all of it is written on every
- * rank. */
+/* The trainer's calls between two steps: they read and write ranges of values (sherd_param_read,
+ * sherd_param_write, sherd_grad_norms) and set the counters. Before anything moves, the ranks
+ * compare the arguments of their calls. After that exchange no rank reads any more what is about to
+ * change. After the exchange that follows a write, all of it is written on every rank. */
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
@@ -19,7 +19,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Most of a counter: a checkpoint has it as a number of JSON, which many readers take for a double. */
+/* Most of a counter: a checkpoint has it as a number of JSON, which many readers take for a
+ * double. */
 #define MOST_COUNT ((int64_t)1 << 53)
 
 /* How many elements ranks give each other at a time. */
@@ -48,8 +49,8 @@ static void parts_text(const sherdi_optimizer *optimizer, char *text, size_t len
     }
 }
 
-/* Gives the part that a value's name means for a parameter, numbered as in sherdi_values.parts. E_INVAL: there is no such value;
- *  the message has the names that exist. */
+/* Gives the part that a value's name means for a parameter, numbered as in sherdi_values.parts.
+ * E_INVAL: there is no such value; the message has the names that exist. */
 static sherd_status value_part(const sherd_engine *engine, size_t param, sherd_value value,
                                int *out)
 {
@@ -123,8 +124,8 @@ static sherd_status write_check(const sherd_engine *engine, value_call *call, co
     return sherdi_engine_need(engine, call->name, SHERDI_NEEDS_TO_WRITE);
 }
 
-/* Compares the call over the ranks; `values` is a hash of the values that are written. Starts the engine if it has not
- * started. */
+/* Compares the call over the ranks; `values` is a hash of the values that are written. Starts the
+ * engine if it has not started. */
 static sherd_status call_agree(sherd_engine *engine, value_call *call, uint64_t values,
                                sherd_status own)
 {
@@ -188,8 +189,8 @@ static int is_here(const sherd_engine *engine, const value_call *call)
     }
 }
 
-/* Sends the part of the range that `owner` owns to all ranks. A failure on the owner is returned only after all portions went
- * out, because the other ranks wait for them. */
+/* Sends the part of the range that `owner` owns to all ranks. A failure on the owner is returned
+ * only after all portions went out, because the other ranks wait for them. */
 static sherd_status owned_share(sherd_engine *engine, const value_call *call, int owner, float *out,
                                 float *room)
 {
@@ -280,7 +281,8 @@ static sherd_status norms_check(const sherd_engine *engine, const double *out, s
     return sherdi_engine_need(engine, "sherd_grad_norms", SHERDI_NEED_PREPARED);
 }
 
-/* The integers of the deterministic mode do not say which element was not finite: then no norm is known. */
+/* The integers of the deterministic mode do not say which element was not finite: then no norm is
+ * known. */
 static double norm_of(const sherd_engine *engine, size_t param, const sherdi_norm_acc *sum)
 {
     int is_lost = engine->plan->layout.is_deterministic && !isfinite(engine->window.sumsq) &&
@@ -289,7 +291,8 @@ static double norm_of(const sherd_engine *engine, size_t param, const sherdi_nor
     return is_lost ? (double)NAN : sqrt(sherdi_norm_value(sum)) * sherdi_optimizer_unscale(engine);
 }
 
-/* Gives the norms of some parameters. A failure is kept in *all: the other ranks wait in the sum, so this rank goes on. */
+/* Gives the norms of some parameters. A failure is kept in *all: the other ranks wait in the sum,
+ * so this rank goes on. */
 static sherd_status norms_share(sherd_engine *engine, size_t first, size_t count, double *out,
                                 sherdi_outcome *all)
 {
@@ -396,7 +399,8 @@ sherd_status sherd_param_read_local(sherd_engine *engine, sherd_param param, she
 
 /* ------------------------------------------------------------------- write -- */
 
-/* The values of a range, of which a part at a time is asked for; first: the element that in[0] is for. */
+/* The values of a range, of which a part at a time is asked for; first: the element that in[0] is
+ * for. */
 typedef struct source {
     size_t       first;
     const float *in;
@@ -416,7 +420,8 @@ static int is_weights(const value_call *call)
     return call->part == 0 || call->part == SHERDI_VALUE_COMPUTE;
 }
 
-/* Puts the range; *change_out is how much the range's share of the fingerprint grows, where the engine keeps it. */
+/* Puts the range; *change_out is how much the range's share of the fingerprint grows, where the
+ * engine keeps it. */
 static sherd_status range_put(sherd_engine *engine, const value_call *call, const float *in,
                               uint64_t *change_out)
 {
@@ -433,7 +438,8 @@ static sherd_status range_put(sherd_engine *engine, const value_call *call, cons
     return SHERD_OK;
 }
 
-/* Writes this rank's part. When it returns, all of it is where it rests, and state with generations is committed. */
+/* Writes this rank's part. When it returns, all of it is where it rests, and state with generations
+ * is committed. */
 static sherd_status write_here(sherd_engine *engine, const value_call *call, const float *in,
                                uint64_t *change_out)
 {
@@ -459,8 +465,9 @@ static sherd_status write_here(sherd_engine *engine, const value_call *call, con
     return sherdi_run_commit_written(engine);
 }
 
-/* Handles a write that failed on some rank. Where the values are state with generations, all ranks go back to the generation that
- * all have. Otherwise nothing is left that is alike on all ranks, so the engine is poisoned for good. */
+/* Handles a write that failed on some rank. Where the values are state with generations, all ranks
+ * go back to the generation that all have. Otherwise nothing is left that is alike on all ranks, so
+ * the engine is poisoned for good. */
 static sherd_status write_fail(sherd_engine *engine, int is_frozen, sherd_status status)
 {
     const sherdi_outcome failed = sherdi_outcome_of(status);

@@ -1,5 +1,5 @@
-/* See values.h. The program moves the values (program_values.c); this file says which range, and who gives or receives the
- * values. */
+/* See values.h. The program moves the values (program_values.c); this file says which range, and
+ * who gives or receives the values. */
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"

@@ -1,13 +1,15 @@
-/* Values of parameters and of their state, in fp32: any range of any part, as far as this rank holds it. All calls here are
- * local. The collective calls of the API (value_calls.c), and the code that saves and loads whole engines, are built on them. */
+/* Values of parameters and of their state, in fp32: any range of any part, as far as this rank
+ * holds it. All calls here are local. The collective calls of the API (value_calls.c), and the code
+ * that saves and loads whole engines, are built on them. */
 #ifndef SHERDI_ENGINE_RUN_VALUES_H
 #define SHERDI_ENGINE_RUN_VALUES_H
 
 #include "engine/plan/program.h"
 
-/** Receives or gives the values of elements [first, first + count) of the parameter. They lie in the fill buffer, and `values` is
- *  valid until this function returns. `part` is numbered as in sherdi_values.parts. A return other than SHERD_OK ends the call,
- *  and is what the call returns. */
+/** Receives or gives the values of elements [first, first + count) of the parameter. They lie in
+ *  the fill buffer, and `values` is valid until this function returns. `part` is numbered as in
+ *  sherdi_values.parts. A return other than SHERD_OK ends the call, and is what the call
+ *  returns. */
 typedef sherd_status (*sherdi_values_fn)(void *ctx, int part, size_t first, size_t count,
                                          float *values);
 
@@ -18,59 +20,65 @@ typedef struct sherdi_values_call {
     float            scale; /* factor for values that `fn` receives; 0: unscaled */
 } sherdi_values_call;
 
-/** Call it before the first get or put between two steps. Drops what was read ahead for others, and returns the first failure of
- *  those reads. */
+/** Call it before the first get or put between two steps. Drops what was read ahead for others, and
+ *  returns the first failure of those reads. */
 sherd_status sherdi_values_begin(sherd_engine *engine);
-/** Call it after the last one. Waits until all that was put is where it rests; the slots of the rings hold nothing then. E_IO: a
- *  part of it could not be written, and the caller abandons the state's generation. */
+/** Call it after the last one. Waits until all that was put is where it rests; the slots of the
+ *  rings hold nothing then. E_IO: a part of it could not be written, and the caller abandons the
+ *  state's generation. */
 sherd_status sherdi_values_end(sherd_engine *engine);
 
 /**
- * Gives `fn` the values of a range that this rank owns: of every parameter, trainable or frozen, and of its state the slice; at
- * stage 0 all of it. The elements come in ascending order, in portions of at most plan->packing.fill_elems; with several parts, each
- * portion comes part by part. Consecutive calls read each extent on a drive once if they follow the order of the plan.
+ *  Gives `fn` the values of a range that this rank owns: of every parameter, trainable or frozen,
+ *  and of its state the slice; at stage 0 all of it. The elements come in ascending order, in
+ *  portions of at most plan->packing.fill_elems; with several parts, each portion comes part by
+ *  part. Consecutive calls read each extent on a drive once if they follow the order of the plan.
  *
- * Blocking  yes. Between begin and end. Nothing of the parameter's unit is acquired.
- * Errors    what `fn` returns; E_IO
- */
+ *  Blocking  yes. Between begin and end. Nothing of the parameter's unit is acquired.
+ *  Errors    what `fn` returns; E_IO
+ *  / */
 sherd_status sherdi_values_get(sherd_engine *engine, const sherdi_values *values,
                                sherdi_values_fn fn, void *ctx);
-/** The same, but of the compute type gives all that rests here: at stages 0 to 2 the whole range. */
+/** The same, but of the compute type gives all that rests here: at stages 0 to 2 the whole
+ *  range. */
 sherd_status sherdi_values_get_here(sherd_engine *engine, const sherdi_values *values,
                                     sherdi_values_fn fn, void *ctx);
-/** Gives the gradient of a prepared step, in the same way: the mean over the window, without the loss scale, before clipping.
- *  values->parts must be SHERDI_VALUES_GRADIENT. */
+/** Gives the gradient of a prepared step, in the same way: the mean over the window, without the
+ *  loss scale, before clipping. values->parts must be SHERDI_VALUES_GRADIENT. */
 sherd_status sherdi_values_get_gradient(sherd_engine *engine, const sherdi_values *values,
                                         sherdi_values_fn fn, void *ctx);
 /**
- * Asks `fn` for the values of a range that this rank holds, and stores them. Master weights (or SHERDI_VALUES_COMPUTE, rounded to
- * the compute type) go to the state and to every copy of the parameter that rests here; parts of the state go where this rank
- * updates them. Order and portions are those of sherdi_values_get; of weights it asks for all that rests here, so at stages 0 to
- * 2 every rank asks for the whole range. It may be called before the first acquire. It does not refresh gathered copies: see
- * sherdi_program_forget.
+ *  Asks `fn` for the values of a range that this rank holds, and stores them. Master weights (or
+ *  SHERDI_VALUES_COMPUTE, rounded to the compute type) go to the state and to every copy of the
+ *  parameter that rests here; parts of the state go where this rank updates them. Order and
+ *  portions are those of sherdi_values_get; of weights it asks for all that rests here, so at
+ *  stages 0 to 2 every rank asks for the whole range. It may be called before the first acquire. It
+ *  does not refresh gathered copies: see sherdi_program_forget.
  *
- * Blocking  yes. Between begin and end.
- * Errors    what `fn` returns; E_IO. Then some of the range has been written.
- */
+ *  Blocking  yes. Between begin and end.
+ *  Errors    what `fn` returns; E_IO. Then some of the range has been written.
+ *  / */
 sherd_status sherdi_values_put(sherd_engine *engine, const sherdi_values *values,
                                sherdi_values_fn fn, void *ctx);
-/** Returns this rank's share of the fingerprint of what was put, as it rests, since the caller set it to 0; sherdi_program_put says
- *  of what it is kept. */
+/** Returns this rank's share of the fingerprint of what was put, as it rests, since the caller set
+ *  it to 0; sherdi_program_put says of what it is kept. */
 uint64_t *sherdi_values_share(sherd_engine *engine);
 
-/** Gives the range of a parameter's elements that a rank owns, [*first, *first + *count); at stage 0 all of them. */
+/** Gives the range of a parameter's elements that a rank owns, [*first, *first + *count); at stage
+ *  0 all of them. */
 void sherdi_values_owned(const sherd_engine *engine, size_t param, int rank, size_t *first,
                          size_t *count);
 /** Gives the range that lies in the rank's slice, at every stage. */
 void sherdi_values_slice(const sherd_engine *engine, size_t param, int rank, size_t *first,
                          size_t *count);
 
-/** Returns the index of the first value that a part of a segment's state cannot store: a negative one, where the part is stored
- *  without its sign. `count`: all can be stored. */
+/** Returns the index of the first value that a part of a segment's state cannot store: a negative
+ *  one, where the part is stored without its sign. `count`: all can be stored. */
 size_t sherdi_values_find_refused(const sherdi_segment *segment, int part, size_t count,
                                   const float *values);
 
-/** Carry out SHERDI_OP_FILL and SHERDI_OP_TAKE: `values` are asked for, or are given to who asked. */
+/** Carry out SHERDI_OP_FILL and SHERDI_OP_TAKE: `values` are asked for, or are given to who
+ *  asked. */
 sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float *values);
 sherd_status sherdi_values_tell(sherd_engine *engine, const sherdi_op *op, float *values);
 

@@ -1,6 +1,7 @@
-/* What people watch during training: lines in the log and numbers in files (engine/monitor/), as the configuration asks for them.
- * Rank 0 writes all of it except the times of wall_clock_breakdown, which every rank logs. The horizontal axis is samples, as in
- * DeepSpeed, and tags that DeepSpeed has too have its names. */
+/* What people watch during training: lines in the log and numbers in files (engine/monitor/), as
+ * the configuration asks for them. Rank 0 writes all of it except the times of
+ * wall_clock_breakdown, which every rank logs. The horizontal axis is samples, as in DeepSpeed, and
+ * tags that DeepSpeed has too have its names. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/monitor/monitor.h"
@@ -266,7 +267,8 @@ static void watch_sealed(sherd_engine *engine)
     }
 }
 
-/* Shows the last boundary if that was not done: its report is complete, or will not be. A dry engine has no watch. */
+/* Shows the last boundary if that was not done: its report is complete, or will not be. A dry
+ * engine has no watch. */
 static void watch_told(sherd_engine *engine)
 {
     if (engine->watch == NULL || !engine->watch->is_due) {
