@@ -1,5 +1,5 @@
-/* sherd bench: measures how fast this machine does the parts of an engine's step, as the rates from which `sherd plan` predicts
- * times. bench_rates.c measures, bench_ranks.c starts the ranks. */
+/* sherd bench: measures how fast this machine does the parts of an engine's step, as the rates from
+ * which `sherd plan` predicts times. bench_rates.c measures, bench_ranks.c starts the ranks. */
 #include "cli/bench.h"
 #include "cli/cli.h"
 
@@ -12,7 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Numbers of elements. GRAIN: the smallest number of which every unit and rank has a part. DEFAULT: more than any cache holds. */
+/* Numbers of elements. GRAIN: the smallest number of which every unit and rank has a part. DEFAULT:
+ * more than any cache holds. */
 #define ELEMS_GRAIN   512
 #define ELEMS_DEFAULT ((size_t)32 << 20)
 #define ELEMS_MOST    ((size_t)1 << 36)
@@ -234,7 +235,8 @@ static int rank_main(sherd_world *world, void *ctx)
 
 /* ----------------------------------------------------------- the options -- */
 
-/* Reads a size such as "32M", in powers of 1024, and rounds it up so that every part has elements. */
+/* Reads a size such as "32M", in powers of 1024, and rounds it up so that every part has
+ * elements. */
 static int read_elems(const char *text, size_t *out)
 {
     static const char  SUFFIXES[] = "KMG";

@@ -44,20 +44,21 @@ typedef struct bench_result {
         }                                                                                          \
     } while (0)
 
-/** Measures the rates of the parts, with engines that are created one after the other. All ranks get the same result, and after a
- *  failure what was measured before it. Rank 0 prints its progress to standard error. Collective. Fails with sherd_last_error(), or
- *  with a message in `why`. */
+/** Measures the rates of the parts, with engines that are created one after the other. All ranks
+ *  get the same result, and after a failure what was measured before it. Rank 0 prints its progress
+ *  to standard error. Collective. Fails with sherd_last_error(), or with a message in `why`. */
 sherd_status bench_rates_measure(sherd_world *world, const bench_request *request,
                                  bench_result *out, char *why, size_t why_bytes);
 
-/** Runs steps of a model without arithmetic in several layouts. Rank 0 prints a table of the predicted and the measured times.
- *  Collective; fails as above. */
+/** Runs steps of a model without arithmetic in several layouts. Rank 0 prints a table of the
+ *  predicted and the measured times. Collective; fails as above. */
 sherd_status bench_check_run(sherd_world *world, const bench_request *request,
                              const bench_result *measured, char *why, size_t why_bytes);
 
 /* ---- steps (bench_steps.c) ---- */
 
-/* The settings of an engine. It uses AdamW, or Muon for matrices, in bf16, without overlapped communication. */
+/* The settings of an engine. It uses AdamW, or Muon for matrices, in bf16, without overlapped
+ * communication. */
 typedef struct bench_settings {
     int         stage, micro_batches, has_matrices;
     const char *state_device, *param_device; /* "cpu" or "nvme"; NULL: no offload */
@@ -87,12 +88,15 @@ void bench_progress(const sherd_world *world, const char *text);
 /** The work of a rank. Returns its exit status. */
 typedef int (*bench_rank_fn)(sherd_world *world, void *ctx);
 
-/** Counts the devices of a backend, in a process of its own: after a process has used a device, those that it forks cannot. */
+/** Counts the devices of a backend, in a process of its own: after a process has used a device,
+ *  those that it forks cannot. */
 int bench_devices_count(const char *backend);
-/** Returns how many ranks are useful here: one per device; without devices two, or one on a single core. */
+/** Returns how many ranks are useful here: one per device; without devices two, or one on a single
+ *  core. */
 int bench_ranks_default(const char *backend);
-/** Runs `run` in the world of the launcher, or in `count` processes of which this one is rank 0, and waits for all. It must be
- *  called before this process starts a second thread. Returns the exit status of rank 0, or 1 if another rank failed. */
+/** Runs `run` in the world of the launcher, or in `count` processes of which this one is rank 0,
+ *  and waits for all. It must be called before this process starts a second thread. Returns the
+ *  exit status of rank 0, or 1 if another rank failed. */
 int bench_ranks_run(int count, const sherd_world_params *params, bench_rank_fn run, void *ctx);
 
 #endif

@@ -1,5 +1,6 @@
-/* sherd bench --check: checks whether the measured rates predict times. It runs steps of a model without arithmetic in several
- * layouts, and compares their times with those that a plan with these rates gives. */
+/* sherd bench --check: checks whether the measured rates predict times. It runs steps of a model
+ * without arithmetic in several layouts, and compares their times with those that a plan with these
+ * rates gives. */
 #include "cli/bench.h"
 #include "planning/model.h"
 #include "planning/row.h"
@@ -51,7 +52,8 @@ static sherd_status pass_run(const check *c, sherd_engine *engine, sherd_pass pa
     return SHERD_OK;
 }
 
-/* The report is complete when the device has finished. What a GPU still does of the micro-batch counts for the boundary. */
+/* The report is complete when the device has finished. What a GPU still does of the micro-batch
+ * counts for the boundary. */
 static sherd_status step_run(const check *c, sherd_engine *engine, step_seconds *out)
 {
     sherd_step_report report;

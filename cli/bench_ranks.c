@@ -1,6 +1,7 @@
-/* The ranks of `sherd bench`: those of the launcher, or processes of its own that meet at a socket in a scratch folder. The
- * processes are forked before any thread starts and before a device is used. They wait at a pipe for the name of the folder; if
- * the first process ends, the pipe ends, and so do they. */
+/* The ranks of `sherd bench`: those of the launcher, or processes of its own that meet at a socket
+ * in a scratch folder. The processes are forked before any thread starts and before a device is
+ * used. They wait at a pipe for the name of the folder; if the first process ends, the pipe ends,
+ * and so do they. */
 #include "cli/bench.h"
 #include "cli/cli.h"
 #include "cli/scratch.h"
@@ -144,8 +145,8 @@ static void others_tell(const rank_job *job, const char name[SCRATCH_PATH_BYTES]
     }
 }
 
-/* Waits for the other processes. Returns 1 if one of them failed. If this process failed, they may wait for it, so they are
- * ended. */
+/* Waits for the other processes. Returns 1 if one of them failed. If this process failed, they may
+ * wait for it, so they are ended. */
 static int others_wait(const rank_job *job, int is_failed)
 {
     int failed = 0;

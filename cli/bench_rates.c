@@ -1,12 +1,13 @@
-/* What `sherd bench` measures, through the engine's own reports. It creates engines, one after the other, and makes real steps
- * without a trainer's arithmetic.
+/* What `sherd bench` measures, through the engine's own reports. It creates engines, one after the
+ * other, and makes real steps without a trainer's arithmetic.
  *
  *   in device memory     device: the update's kernels; wire: gathers and reductions of stage 3
  *   in host memory       host: the update's kernels; down, up: copies over the link
  *   state on NVMe        nvme_read, nvme_write: a pass that only reads, and the boundary of a step
  *   whole matrices       products: the update by Muon
  *
- * All ranks measure at the same time, and the time of the slowest one counts, since in a step the others wait for it. */
+ * All ranks measure at the same time, and the time of the slowest one counts, since in a step the
+ * others wait for it. */
 #include "cli/bench.h"
 
 #include "cli/scratch.h"
@@ -22,12 +23,13 @@
 
 #define GRADIENT_ELEMS ((size_t)1 << 20)
 
-/* The most elements of the matrices that an update multiplies: enough for the best speed of the backend's kernels, few enough to be
- * quick. */
+/* The most elements of the matrices that an update multiplies: enough for the best speed of the
+ * backend's kernels, few enough to be quick. */
 #define MATRIX_SIDE_CPU    ((size_t)768)
 #define MATRIX_SIDE_DEVICE ((size_t)4096)
 
-/* Passes that only read parameters, in addition to those of a step: enough to separate copies up from copies down. */
+/* Passes that only read parameters, in addition to those of a step: enough to separate copies up
+ * from copies down. */
 #define EVAL_PASSES 4
 
 typedef struct samples {
@@ -206,8 +208,9 @@ static sherd_status rounds_run(bench *b, bench_engine *e, round_fn run, int drop
     return SHERD_OK;
 }
 
-/* The bytes of a plan are those of the norm and the update. On a GPU the time of the norm is that of the host, which waits for the
- * backward pass in it. There the time of the update stands for both. */
+/* The bytes of a plan are those of the norm and the update. On a GPU the time of the norm is that
+ * of the host, which waits for the backward pass in it. There the time of the update stands for
+ * both. */
 static double update_bytes(const bench *b, uint64_t planned)
 {
     return (double)planned - (is_on_cpu(b) ? 0 : (double)b->request->elems * ELEM_BYTES);
@@ -231,9 +234,10 @@ static sherd_status bare_passes_run(const bench_engine *e)
     return SHERD_OK;
 }
 
-/* The bytes of the wire are those that a rank sent; on one host, the others read them in place. On the CPU the cores move them, and
- * zeroing gradients, meetings and waits are part of that, so the time of passes without computation counts. On a GPU the times of
- * the report are those of the transfers alone, which have a lane of their own. */
+/* The bytes of the wire are those that a rank sent; on one host, the others read them in place. On
+ * the CPU the cores move them, and zeroing gradients, meetings and waits are part of that, so the
+ * time of passes without computation counts. On a GPU the times of the report are those of the
+ * transfers alone, which have a lane of their own. */
 static sherd_status device_round(bench *b, bench_engine *e, int is_counted)
 {
     uint64_t before = e->traffic.wire_counted;
@@ -267,9 +271,10 @@ static sherd_status device_round(bench *b, bench_engine *e, int is_counted)
 
 /* --------------------------------------------- host memory and the link ---- */
 
-/* Computes the two rates of the link from two steps that differ only in the bytes copied up, because the report has one time for
- * both directions. On the CPU both directions are copies in the same memory and have one rate. They also get one rate if the
- * difference is smaller than the noise. */
+/* Computes the two rates of the link from two steps that differ only in the bytes copied up,
+ * because the report has one time for both directions. On the CPU both directions are copies in the
+ * same memory and have one rate. They also get one rate if the difference is smaller than the
+ * noise. */
 static void link_add(bench *b, const sherd_step_report *plain, double plain_s,
                      const sherd_step_report *more, double more_s)
 {
@@ -315,12 +320,14 @@ static sherd_status host_round(bench *b, bench_engine *e, int is_counted)
 
 /* --------------------------------------------------------------- drives ---- */
 
-/* The norm does not count for the step, because in training the reads have begun before it, in backward.
+/* The norm does not count for the step, because in training the reads have begun before it, in
+ * backward.
  *
- * A plan counts read / nvme_read + written / nvme_write seconds for the drives of a host, and the update runs beside that. So the
- * reads are timed alone, in a pass that changes nothing. The writes get the rest of the boundary of a real step, the commit
- * included. With both rates the plan then gives the time of that step. If a drive reads and writes at once so well that a step
- * takes hardly longer than its reads alone, both rates are that of the step. */
+ * A plan counts read / nvme_read + written / nvme_write seconds for the drives of a host, and the
+ * update runs beside that. So the reads are timed alone, in a pass that changes nothing. The writes
+ * get the rest of the boundary of a real step, the commit included. With both rates the plan then
+ * gives the time of that step. If a drive reads and writes at once so well that a step takes hardly
+ * longer than its reads alone, both rates are that of the step. */
 static sherd_status nvme_round(bench *b, bench_engine *e, int is_counted)
 {
     uint64_t before = e->traffic.read_counted;
@@ -387,8 +394,8 @@ static sherd_status part_run(bench *b, const bench_settings *settings, round_fn 
     return status;
 }
 
-/* Uses windows of two micro-batches that are closed after one, so that no state is read before the step begins. The first two
- * rounds write each generation once. */
+/* Uses windows of two micro-batches that are closed after one, so that no state is read before the
+ * step begins. The first two rounds write each generation once. */
 static sherd_status nvme_run(bench *b)
 {
     bench_settings settings = {.stage = 3, .micro_batches = 2, .state_device = "nvme"};

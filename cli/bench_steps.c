@@ -1,4 +1,5 @@
-/* The common parts of `sherd bench`: configurations, folders, the machine, clocks, the slowest rank. */
+/* The common parts of `sherd bench`: configurations, folders, the machine, clocks, the slowest
+ * rank. */
 #include "cli/bench.h"
 
 #include <stdio.h>

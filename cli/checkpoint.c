@@ -1,5 +1,6 @@
-/* sherd checkpoint: lists and verifies the checkpoints in folders, writes their weights as files for other programs, and makes
- * checkpoints from such files. It needs nothing of the model's code. */
+/* sherd checkpoint: lists and verifies the checkpoints in folders, writes their weights as files
+ * for other programs, and makes checkpoints from such files. It needs nothing of the model's
+ * code. */
 #include "cli/cli.h"
 
 #include "models/hf.h"
@@ -333,7 +334,8 @@ static int export_write(const checkpoint_arguments *arguments, sherd_checkpoint 
     return status == SHERD_OK ? 0 : cli_fail();
 }
 
-/* Writes the path of the config.json beside the weights in a folder; "": the weights are one file. */
+/* Writes the path of the config.json beside the weights in a folder; "": the weights are one
+ * file. */
 static int config_path(const checkpoint_arguments *arguments, char path[4096])
 {
     const char *weights = arguments->paths[1];
@@ -438,7 +440,8 @@ static void listed_add(listed *list, const char *name, int ndim, const size_t *s
     memcpy(param->shape, shape, (size_t)ndim * sizeof(*shape));
 }
 
-/* If a model is given, the file may also contain the tensors that transformers writes besides its parameters. */
+/* If a model is given, the file may also contain the tensors that transformers writes besides its
+ * parameters. */
 static int import_write(const checkpoint_arguments *arguments, const listed *list,
                         const arch *model, sherd_import_params *params)
 {

@@ -4,7 +4,8 @@
 
 #include "sherd_tools.h"
 
-/* The commands. argv[0] is "sherd" and the name of the command. They return the exit status: 0, 1 (failed) or 2 (bad arguments). */
+/* The commands. argv[0] is "sherd" and the name of the command. They return the exit status: 0, 1
+ * (failed) or 2 (bad arguments). */
 int cli_env(int argc, char **argv);
 int cli_plan(int argc, char **argv);
 int cli_config(int argc, char **argv);
@@ -18,15 +19,17 @@ int cli_version(int argc, char **argv);
 
 /** A sherd_write_fn that writes to the FILE in ctx. */
 sherd_status cli_print(void *ctx, const char *text, size_t len_bytes);
-/** Checks that a file can be written here: nothing is there, or with is_forced a regular file. Returns 0, or 1 after it has printed why
- *  to standard error. */
+/** Checks that a file can be written here: nothing is there, or with is_forced a regular file.
+ *  Returns 0, or 1 after it has printed why to standard error. */
 int cli_file_check(const char *path, int is_forced);
-/** Checks so, and writes text and a newline; an old file stays until the new one is complete. Returns as cli_file_check does. */
+/** Checks so, and writes text and a newline; an old file stays until the new one is complete.
+ *  Returns as cli_file_check does. */
 int cli_file_save(const char *path, const char *text, int is_forced);
 #define CLI_WORD_BYTES 64
 /** Returns the seconds of the monotonic clock. */
 double cli_now_s(void);
-/** Write a size ("12.50 MiB"), and how long ago a time in seconds since 1970 was ("3 min"). Both return `text`. */
+/** Write a size ("12.50 MiB"), and how long ago a time in seconds since 1970 was ("3 min"). Both
+ *  return `text`. */
 const char *cli_bytes_text(uint64_t bytes, char text[CLI_WORD_BYTES]);
 const char *cli_age_text(int64_t changed_s, char text[CLI_WORD_BYTES]);
 /** Prints text as a JSON string. */

@@ -1,4 +1,5 @@
-/* sherd env: prints the build, the machine and the environment, to read or to paste into a report. */
+/* sherd env: prints the build, the machine and the environment, to read or to paste into a
+ * report. */
 #include "cli/cli.h"
 
 #include "models/blas.h"

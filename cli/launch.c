@@ -1,8 +1,10 @@
-/* sherd launch: starts a program as the ranks of one world on this host, without mpirun, srun or torchrun. It waits for signals
- * instead of handling them, so the loop that waits for the ranks is plain code.
+/* sherd launch: starts a program as the ranks of one world on this host, without mpirun, srun or
+ * torchrun. It waits for signals instead of handling them, so the loop that waits for the ranks is
+ * plain code.
  *
- * A rank may be a script that starts the trainer. When the script ends first, the trainer becomes a child of this process (a
- * "subreaper"), and is told and ended as a rank is. A rank that lives passes signals on itself, or does not. */
+ * A rank may be a script that starts the trainer. When the script ends first, the trainer becomes a
+ * child of this process (a "subreaper"), and is told and ended as a rank is. A rank that lives
+ * passes signals on itself, or does not. */
 #include "cli/cli.h"
 
 #include <dirent.h>
@@ -80,8 +82,8 @@ static void number_set(const char *name, int value)
     (void)setenv(name, text, 1);
 }
 
-/* Runs the program in the child process, and does not return. If it cannot be run, errno is sent through the pipe; otherwise exec
- * closes the pipe. */
+/* Runs the program in the child process, and does not return. If it cannot be run, errno is sent
+ * through the pipe; otherwise exec closes the pipe. */
 static void rank_become(const launch *job, int rank, int pipe_end, pid_t parent,
                         const sigset_t *before)
 {
@@ -166,7 +168,8 @@ static void ranks_signal(const launch *job, int number)
     orphans_signal(job, number);
 }
 
-/* Starts the ranks. Returns 0, or -1 after it has printed why; the caller then ends those that have started. */
+/* Starts the ranks. Returns 0, or -1 after it has printed why; the caller then ends those that have
+ * started. */
 static int ranks_start(launch *job, const sigset_t *before)
 {
     pid_t parent = getpid();

@@ -1,6 +1,6 @@
-/* sherd plan: memory, traffic and time of a rank's step for a described model, before memory of that size is allocated.
- * plan_options.c and plan_request.c read the arguments, planning/row.h makes rows, plan_table.c prints them and plan_best.c chooses
- * one of them. */
+/* sherd plan: memory, traffic and time of a rank's step for a described model, before memory of
+ * that size is allocated. plan_options.c and plan_request.c read the arguments, planning/row.h
+ * makes rows, plan_table.c prints them and plan_best.c chooses one of them. */
 #include "cli/plan.h"
 
 #include "cli/cli.h"
@@ -20,7 +20,8 @@ static planning_layout layout_of(const plan_options *options, int layout, int wo
     return made;
 }
 
-/* Gives the sequences of a micro-batch by the configuration, which may depend on the number of ranks. */
+/* Gives the sequences of a micro-batch by the configuration, which may depend on the number of
+ * ranks. */
 static sherd_status batch_ask(const planning_request *request, const planning_layout *layout,
                               size_t *out)
 {
@@ -54,7 +55,8 @@ sherd_status plan_entry_make(const plan_options *options, const planning_layout 
         status = planning_row_make(&out->request, &asked, &out->row);
     }
     if (asked.offload >= 0) {
-        /* small parts stay on the device; if a model has only such parts, the row would look like a smaller offload */
+        /* small parts stay on the device; if a model has only such parts, the row would look like a
+         * smaller offload */
         out->row.layout.offload = asked.offload;
     }
     return status;

@@ -1,5 +1,6 @@
-/* Shared by the files of `sherd plan`: the request (plan_options.c), a row of the answer (plan.c), how rows are printed
- * (plan_table.c), and how one of them is chosen (plan_best.c) and written as a configuration (plan_config.c). */
+/* Shared by the files of `sherd plan`: the request (plan_options.c), a row of the answer (plan.c),
+ * how rows are printed (plan_table.c), and how one of them is chosen (plan_best.c) and written as a
+ * configuration (plan_config.c). */
 #ifndef SHERD_CLI_PLAN_H
 #define SHERD_CLI_PLAN_H
 
@@ -43,41 +44,47 @@ typedef struct plan_entry {
     char             refused[512]; /* why there is no such plan and no row; "": there is one */
 } plan_entry;
 
-/** Reads the arguments and the files that they name. Returns 0; -1 if all that was asked is printed; or the exit status for bad
- *  arguments, after a message. The caller calls plan_options_fini in any case. */
+/** Reads the arguments and the files that they name. Returns 0; -1 if all that was asked is
+ *  printed; or the exit status for bad arguments, after a message. The caller calls
+ *  plan_options_fini in any case. */
 int  plan_options_init(int argc, char **argv, plan_options *out);
 void plan_options_fini(plan_options *options);
 
-/** Measures the rates that nobody gave, and prints all with their origins to standard error. What cannot be measured stays assumed. It
- *  must be called before this process starts a second thread. */
+/** Measures the rates that nobody gave, and prints all with their origins to standard error. What
+ *  cannot be measured stays assumed. It must be called before this process starts a second
+ *  thread. */
 void plan_rates_measure(plan_options *options);
 
 /** Makes a row. Fails with sherd_last_error(). */
 SHERD_MUST_USE sherd_status plan_entry_make(const plan_options    *options,
                                             const planning_layout *layout, plan_entry *out);
-/** Makes an entry for one of options->layouts. If the layout is not supported, the entry says why it has no row. */
+/** Makes an entry for one of options->layouts. If the layout is not supported, the entry says why
+ *  it has no row. */
 SHERD_MUST_USE sherd_status plan_entry_try(const plan_options *options, int layout, int world_size,
                                            plan_entry *out);
-/** Returns the first entry that has a row, for what all rows have in common; if none has a row, the first entry. */
+/** Returns the first entry that has a row, for what all rows have in common; if none has a row, the
+ *  first entry. */
 const plan_entry *plan_first(const plan_entry *entries, size_t count);
 /** Returns whether no entry has a row. Then it also prints why. */
 int plan_are_refused(const plan_entry *entries, size_t count);
 
-/* What a row needs beyond what there is; 0 if that is enough or not known. The need of a host and its drives is that of all its
- * ranks. */
+/* What a row needs beyond what there is; 0 if that is enough or not known. The need of a host and
+ * its drives is that of all its ranks. */
 typedef struct plan_shortage {
     double device_bytes, host_bytes, nvme_bytes;
 } plan_shortage;
 void plan_shortage_find(const plan_entry *entry, plan_shortage *out);
 
-/** Return the bytes that are needed of a rank's device, activations included, and of a host by all its ranks. */
+/** Return the bytes that are needed of a rank's device, activations included, and of a host by all
+ *  its ranks. */
 double plan_device_need(const plan_entry *entry);
 double plan_host_need(const plan_entry *entry);
 
 /** Writes a size with three digits, such as "12.3 GiB". */
 #define PLAN_BYTES_CHARS 24
 const char *plan_bytes_text(double bytes, char out[PLAN_BYTES_CHARS]);
-/** Writes whether the row fits: "yes", "no: device +12.3 GiB, nvme +1.2 TiB", or "" if neither memory nor drives were given. */
+/** Writes whether the row fits: "yes", "no: device +12.3 GiB, nvme +1.2 TiB", or "" if neither
+ *  memory nor drives were given. */
 #define PLAN_FIT_CHARS 96
 const char *plan_fit_text(const plan_entry *entry, char out[PLAN_FIT_CHARS]);
 /** Return whether this rate, or any, is behind the time of a row and was assumed. */
@@ -88,10 +95,12 @@ int plan_is_assumed(const plan_entry *entry);
 void plan_summary_print(const plan_options *options, const plan_entry *entry);
 void plan_table_print(const plan_options *options, const plan_entry *entries, size_t count);
 
-/** Chooses a layout for each world size, prints why to standard error, and writes the configuration. Returns the exit status. */
+/** Chooses a layout for each world size, prints why to standard error, and writes the
+ *  configuration. Returns the exit status. */
 int plan_best(const plan_options *options);
-/** Writes the configuration of a row to options->out_path or standard output: the values of the file and of the settings, with
- *  the stage and offload of the row. Remarks go to standard error. Returns the exit status. */
+/** Writes the configuration of a row to options->out_path or standard output: the values of the
+ *  file and of the settings, with the stage and offload of the row. Remarks go to standard error.
+ *  Returns the exit status. */
 int plan_config_write(const plan_options *options, const planning_layout *layout);
 
 #endif

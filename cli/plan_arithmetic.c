@@ -1,5 +1,5 @@
-/* Times the trainer's arithmetic for sherd plan: a few steps of sherd-llm with one layer of the planned model, whose log says how long the
- * arithmetic took. See plan_rates.h. */
+/* Times the trainer's arithmetic for sherd plan: a few steps of sherd-llm with one layer of the
+ * planned model, whose log says how long the arithmetic took. See plan_rates.h. */
 #include "cli/plan_rates.h"
 
 #include <jansson.h>
@@ -68,7 +68,8 @@ static arch sizes_complete(const arch *from)
     return made;
 }
 
-/* One layer, with so much of the vocabulary that the head has the part in the arithmetic that it has in the whole model. */
+/* One layer, with so much of the vocabulary that the head has the part in the arithmetic that it
+ * has in the whole model. */
 static arch layer_of(const arch *planned, size_t most_elems)
 {
     arch sizes = *planned;

@@ -1,5 +1,5 @@
-/* sherd plan --best: the layout with the shortest predicted step among those that fit, the reasons, and its configuration. Steps are
- * queued ones, which trainers make by default. */
+/* sherd plan --best: the layout with the shortest predicted step among those that fit, the reasons,
+ * and its configuration. Steps are queued ones, which trainers make by default. */
 #include "cli/plan.h"
 
 #include "cli/cli.h"
@@ -11,7 +11,8 @@
 
 /* Predictions within this factor count as equal; then the simpler layout is chosen. */
 #define NEAR 1.02
-/* Shares of the blocks that are tried are multiples of 1 / RATIOS; numbers of buffers are the default times powers of two. */
+/* Shares of the blocks that are tried are multiples of 1 / RATIOS; numbers of buffers are the
+ * default times powers of two. */
 #define RATIOS    8
 #define BUFFERS   4
 #define DOUBLINGS 4
@@ -60,7 +61,8 @@ static const plan_entry *simplest_find(const plan_entry *entries, int count,
     return best;
 }
 
-/* The needs of a layout as multiples of what there is, of the device, the host and its drives: what is short comes first. */
+/* The needs of a layout as multiples of what there is, of the device, the host and its drives: what
+ * is short comes first. */
 typedef struct excess {
     double worst, sum; /* sum: of what is over 1 */
 } excess;
@@ -118,8 +120,8 @@ static int is_given(const plan_options *options, const char *key)
     return 0;
 }
 
-/* Makes an entry of the same layout with master weights in fewer bytes, without a loss. Returns whether this is possible and saves
- * anything. */
+/* Makes an entry of the same layout with master weights in fewer bytes, without a loss. Returns
+ * whether this is possible and saves anything. */
 static int beside_make(const plan_options *options, const plan_entry *entry, plan_entry *out)
 {
     planning_layout layout = entry->asked;
@@ -129,7 +131,8 @@ static int beside_make(const plan_options *options, const plan_entry *entry, pla
            plan_entry_make(options, &layout, out) == SHERD_OK && is_smaller(out, entry);
 }
 
-/* Proposes this encoding only where a layout does not fit without it. Elsewhere the configuration does not change. */
+/* Proposes this encoding only where a layout does not fit without it. Elsewhere the configuration
+ * does not change. */
 static void entry_shrink(const plan_options *options, plan_entry *entry)
 {
     plan_entry beside;
@@ -154,7 +157,8 @@ static void kept_set(planning_layout *layout, int number)
     layout->ratio = (double)(RATIOS - number) / RATIOS;
 }
 
-/* Takes what the entry has, or else the least number, from 1 to most, whose step is within NEAR of the shortest. */
+/* Takes what the entry has, or else the least number, from 1 to most, whose step is within NEAR of
+ * the shortest. */
 static void number_tune(const plan_options *options, plan_entry *entry, tuning_fn set, int most)
 {
     plan_entry tried[RATIOS] = {*entry}; /* by number */
@@ -177,15 +181,17 @@ static void number_tune(const plan_options *options, plan_entry *entry, tuning_f
     *entry = tried[taken];
 }
 
-/* Whether another value of a key may be tried, and may help: it is known how much memory there is, and the update is waited for. */
+/* Whether another value of a key may be tried, and may help: it is known how much memory there is,
+ * and the update is waited for. */
 static int is_open(const plan_options *options, const plan_entry *entry, const char *key)
 {
     return can_be(entry) && entry->row.has_fit && !is_given(options, key) &&
            entry->row.time.wait_update_s > (NEAR - 1) * entry->row.time.queued_s;
 }
 
-/* Finds how many buffers the state should pass through, and how much of it the device should keep: the fewest, and the least, of those
- * that give a step near the shortest. So the update hides beside forward as far as the memory allows. */
+/* Finds how many buffers the state should pass through, and how much of it the device should keep:
+ * the fewest, and the least, of those that give a step near the shortest. So the update hides
+ * beside forward as far as the memory allows. */
 static void entry_tune(const plan_options *options, plan_entry *entry)
 {
     const char *device = planning_offload_state_device(entry->asked.offload);
@@ -216,8 +222,8 @@ static int has_tier(const planning_request *request, const char *device)
                                        : strcmp(request->backend, "cuda") == 0;
 }
 
-/* Where activations do not fit beside the rest, moves them to host memory or the drive, or computes them again, in part or whole: what
- * gives the shortest step. */
+/* Where activations do not fit beside the rest, moves them to host memory or the drive, or computes
+ * them again, in part or whole: what gives the shortest step. */
 static void entry_move(const plan_options *options, plan_entry *entry)
 {
     plan_entry best = *entry;
@@ -245,7 +251,8 @@ static void entry_move(const plan_options *options, plan_entry *entry)
 
 #define LAYOUT_CHARS 160
 
-/* Writes a layout such as "stage 2, offload optimizer-cpu, ratio 0.75", with "*" if the encoding is changed. */
+/* Writes a layout such as "stage 2, offload optimizer-cpu, ratio 0.75", with "*" if the encoding is
+ * changed. */
 static const char *layout_text(const plan_entry *entry, char out[LAYOUT_CHARS])
 {
     const planning_layout *layout = entry->refused[0] == '\0' ? &entry->row.layout : &entry->asked;

@@ -1,6 +1,6 @@
-/* The configuration of a chosen layout: all values of the file and the settings, under the names of docs/configuration.md, with
- * the stage and offload of the layout. The values come from the dump of a sherd_config, which reads the file and knows its old
- * names. */
+/* The configuration of a chosen layout: all values of the file and the settings, under the names of
+ * docs/configuration.md, with the stage and offload of the layout. The values come from the dump of
+ * a sherd_config, which reads the file and knows its old names. */
 #include "cli/plan.h"
 
 #include "cli/cli.h"
@@ -172,8 +172,8 @@ static int is_auto(const char *origin)
     return strncmp(origin, "auto:", 5) == 0 || strstr(origin, " is \"auto\" and ") != NULL;
 }
 
-/* Whether a key of an offload block is left out: every key if the block has no device, and the keys for files if the device is
- * not a drive. */
+/* Whether a key of an offload block is left out: every key if the block has no device, and the keys
+ * for files if the device is not a drive. */
 static int is_dropped(const char *path, const planning_layout *layout)
 {
     static const char *const BLOCKS[] = {STATE, PARAMS};
@@ -231,7 +231,8 @@ static void text_strip(char *text)
     }
 }
 
-/* Returns the file without its comments. NULL: there is no file, or only the full reader of sherd can read it. */
+/* Returns the file without its comments. NULL: there is no file, or only the full reader of sherd
+ * can read it. */
 static json_t *raw_read(const char *path)
 {
     text_buffer  buffer = {0};
@@ -259,7 +260,8 @@ static json_t *raw_read(const char *path)
     return raw;
 }
 
-/* Keeps blocks and keys that sherd does not use, since another program may need them. -1: memory is out. */
+/* Keeps blocks and keys that sherd does not use, since another program may need them. -1: memory is
+ * out. */
 static int raw_keep(const char *path, json_t *tree)
 {
     json_t     *raw    = raw_read(path);

@@ -113,7 +113,8 @@ static int read_list(const char *text, int least, int most, int *list, int capac
     return *count > 0;
 }
 
-/* Reads a size. "80G" and "80GiB" are in powers of 1024, "80GB" is in powers of 1000; "8e9" is in bytes. */
+/* Reads a size. "80G" and "80GiB" are in powers of 1024, "80GB" is in powers of 1000; "8e9" is in
+ * bytes. */
 static int read_bytes(const char *text, size_t *out)
 {
     static const char UNITS[] = "KMGTP";

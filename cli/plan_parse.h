@@ -1,5 +1,5 @@
-/* Between the two halves of reading the arguments of sherd plan: plan_options.c reads them one by one, and plan_request.c
- * combines them. */
+/* Between the two halves of reading the arguments of sherd plan: plan_options.c reads them one by
+ * one, and plan_request.c combines them. */
 #ifndef SHERD_CLI_PLAN_PARSE_H
 #define SHERD_CLI_PLAN_PARSE_H
 

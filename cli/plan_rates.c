@@ -1,6 +1,7 @@
-/* Measures rates on this machine for sherd plan: those of the engine as `sherd bench` does, in processes of its own, and the trainer's
- * arithmetic by plan_arithmetic.c. What cannot be measured stays assumed, and each rate is told with its origin. plan.c calls it before
- * the first row is made. */
+/* Measures rates on this machine for sherd plan: those of the engine as `sherd bench` does, in
+ * processes of its own, and the trainer's arithmetic by plan_arithmetic.c. What cannot be measured
+ * stays assumed, and each rate is told with its origin. plan.c calls it before the first row is
+ * made. */
 #include "cli/plan_rates.h"
 
 #include "cli/bench.h"
@@ -18,7 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Elements of all ranks together, so that it takes a few seconds and some hundred MiB. A GPU needs more to be busy. */
+/* Elements of all ranks together, so that it takes a few seconds and some hundred MiB. A GPU needs
+ * more to be busy. */
 #define ELEMS_CPU    ((size_t)16 << 20)
 #define ELEMS_DEVICE ((size_t)32 << 20)
 #define ELEMS_LEAST  ((size_t)2 << 20)

@@ -1,4 +1,5 @@
-/* Makes the request from the arguments of sherd plan: the model, the sequences, the rates of the machine, the layouts. */
+/* Makes the request from the arguments of sherd plan: the model, the sequences, the rates of the
+ * machine, the layouts. */
 #include "cli/plan_parse.h"
 
 #include "cli/cli.h"
@@ -56,7 +57,8 @@ static int arch_finish(const plan_parse *in, arch *model, const char **preset_ou
     return wrong == NULL ? 0 : cli_bad("plan", "%s", wrong);
 }
 
-/* Whether sizes of the model were given. The length does not count, since it is also that of the sequences. */
+/* Whether sizes of the model were given. The length does not count, since it is also that of the
+ * sequences. */
 static int has_arch_options(const plan_parse *in)
 {
     const arch *given = &in->given;

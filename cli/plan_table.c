@@ -206,8 +206,9 @@ static void room_print(const char *whose, double need, size_t have)
     }
 }
 
-/* Prints a line for each optimizer, such as "state of an element: AdamW 10 bytes: master bf16_beside 2, exp_avg fp32 4,
- * exp_avg_sq fp32 4". A part in two encodings has both, each with its share of the elements. */
+/* Prints a line for each optimizer, such as "state of an element: AdamW 10 bytes: master
+ * bf16_beside 2, exp_avg fp32 4, exp_avg_sq fp32 4". A part in two encodings has both, each with
+ * its share of the elements. */
 static void state_print(const planning_row *row)
 {
     const sherd_state_part *parts = row->state_parts;

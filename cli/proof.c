@@ -1,5 +1,6 @@
-/* The training run of `sherd test`. See proof.h. The gradient of an element is a function of the number of the micro-batch, the
- * element and its weight. So a wrong weight anywhere changes every later step, and no rank needs data. */
+/* The training run of `sherd test`. See proof.h. The gradient of an element is a function of the
+ * number of the micro-batch, the element and its weight. So a wrong weight anywhere changes every
+ * later step, and no rank needs data. */
 #include "cli/proof.h"
 
 #include <pthread.h>

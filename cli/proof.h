@@ -1,5 +1,5 @@
-/* A small training run that `sherd test` repeats in many layouts. Its result is one number, the fingerprint of the weights, which
- * must always be the same. */
+/* A small training run that `sherd test` repeats in many layouts. Its result is one number, the
+ * fingerprint of the weights, which must always be the same. */
 #ifndef SHERD_CLI_PROOF_H
 #define SHERD_CLI_PROOF_H
 
@@ -36,12 +36,13 @@ typedef struct proof_result {
 /** Trains on this rank of `world`. Collective. */
 void proof_run(sherd_world *world, const proof_layout *layout, proof_result *out);
 
-/** Does the same with `ranks` threads of this process, with the time limit of `params`. Gives the worst status, or rank 0's
- *  result. */
+/** Does the same with `ranks` threads of this process, with the time limit of `params`. Gives the
+ *  worst status, or rank 0's result. */
 void proof_run_threads(int ranks, const sherd_world_params *params, const proof_layout *layout,
                        proof_result *out);
 
-/** Returns 1 if both are complete and equal in every step; else *step_out is the first step that differs. */
+/** Returns 1 if both are complete and equal in every step; else *step_out is the first step that
+ *  differs. */
 int proof_is_equal(const proof_result *a, const proof_result *b, int *step_out);
 
 #endif

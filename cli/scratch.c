@@ -1,5 +1,5 @@
-/* The folder of `sherd test`. See scratch.h. A thread waits for signals, so the code that removes the folder is plain code and
- * not a signal handler. */
+/* The folder of `sherd test`. See scratch.h. A thread waits for signals, so the code that removes
+ * the folder is plain code and not a signal handler. */
 #include "cli/scratch.h"
 
 #include <dirent.h>
@@ -79,8 +79,8 @@ static void guarded_remove(void)
 /* Tells the guard thread to end. */
 #define SIGNAL_OVER SIGUSR2
 
-/* Fills in the signals that would end the program, and SIGNAL_OVER. Signals that are ignored, as nohup and shells arrange, are left
- * out. */
+/* Fills in the signals that would end the program, and SIGNAL_OVER. Signals that are ignored, as
+ * nohup and shells arrange, are left out. */
 static void signals_fill(sigset_t *out)
 {
     static const int NUMBERS[] = {SIGINT, SIGTERM, SIGHUP};
@@ -96,7 +96,8 @@ static void signals_fill(sigset_t *out)
     (void)sigaddset(out, SIGNAL_OVER);
 }
 
-/* Keeps the lock until the process ends, because the other threads run until then and would make the next folder. */
+/* Keeps the lock until the process ends, because the other threads run until then and would make
+ * the next folder. */
 static void *guard_main(void *ctx)
 {
     sigset_t signals;
@@ -188,8 +189,9 @@ static int folder_make(const char *parent, scratch_folder *out)
     return 0;
 }
 
-/* On another host, the rank with the local number 0 makes a folder of the same name as rank 0's. Only one rank of a host does this:
- * after that rank is interrupted and has removed the folder, another rank would make it again. */
+/* On another host, the rank with the local number 0 makes a folder of the same name as rank 0's.
+ * Only one rank of a host does this: after that rank is interrupted and has removed the folder,
+ * another rank would make it again. */
 static int folder_join(sherd_world *world, scratch_folder *out)
 {
     int error = 0;
@@ -293,7 +295,8 @@ int scratch_make(sherd_world *world, const char *parent, uint64_t need_bytes, sc
 
 void scratch_remove(sherd_world *world)
 {
-    /* After the barrier no rank uses the folder any more. If the world is lost, none does either. */
+    /* After the barrier no rank uses the folder any more. If the world is lost, none does
+     * either. */
     sherd_status status = world == NULL ? SHERD_OK : sherd_world_barrier(world);
 
     (void)status;

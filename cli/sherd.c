@@ -1,5 +1,5 @@
-/* The sherd command: what one can ask without training. It gets everything from sherd.h; the architectures are data
- * (models/arch.h). */
+/* The sherd command: what one can ask without training. It gets everything from sherd.h; the
+ * architectures are data (models/arch.h). */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -123,7 +123,8 @@ int cli_version(int argc, char **argv)
     return 0;
 }
 
-/* Otherwise output in the buffer of stdio could be lost without a message, for example on a full disk. */
+/* Otherwise output in the buffer of stdio could be lost without a message, for example on a full
+ * disk. */
 static int output_finish(int status)
 {
     if (fflush(stdout) != 0 || ferror(stdout)) {

@@ -1,5 +1,6 @@
-/* sherd state: lists the state files that runs have left on drives, by run: which runs can be resumed, and which only take space.
- * It also removes them, except those that a process has open. */
+/* sherd state: lists the state files that runs have left on drives, by run: which runs can be
+ * resumed, and which only take space. It also removes them, except those that a process has
+ * open. */
 #include "cli/cli.h"
 
 #include <ctype.h>
@@ -134,7 +135,8 @@ static int run_num_ranks(const run_view *run)
     return ranks;
 }
 
-/* When a run is killed, its ranks are at most one commit apart, and it can continue from the older commit. */
+/* When a run is killed, its ranks are at most one commit apart, and it can continue from the older
+ * commit. */
 static int run_is_apart(const run_view *run)
 {
     uint64_t least = run->files[0].generation;
@@ -300,7 +302,8 @@ static int state_list(const state_arguments *arguments, const file_list *list)
     return 0;
 }
 
-/* Moves the files to remove to the front of the list. *left_out: how many runs stay because they are in use. */
+/* Moves the files to remove to the front of the list. *left_out: how many runs stay because they
+ * are in use. */
 static void removable_select(const state_arguments *arguments, file_list *list, int *left_out)
 {
     size_t   kept = 0;

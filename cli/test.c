@@ -1,5 +1,5 @@
-/* sherd test: shows on the user's machine that layouts do not change results. Alone, it runs the ranks as threads. Under mpirun,
- * srun or torchrun it uses their world. */
+/* sherd test: shows on the user's machine that layouts do not change results. Alone, it runs the
+ * ranks as threads. Under mpirun, srun or torchrun it uses their world. */
 #include "cli/cli.h"
 #include "cli/proof.h"
 #include "cli/scratch.h"
@@ -20,8 +20,8 @@
 /* The column of the fingerprints. */
 #define WIDTH 74
 
-/* AdamW is tested in every way. Of the others only what is their own is tested: those that work by element move the same data as
- * AdamW. */
+/* AdamW is tested in every way. Of the others only what is their own is tested: those that work by
+ * element move the same data as AdamW. */
 static const proof_optimizer OPTIMIZERS[] = {
     {.name = "AdamW", .params = ""},
     {.name = "Lamb", .params = "", .has_calls = 1},
@@ -195,7 +195,8 @@ static void group_stages(test_run *run, test_group *group, int ranks, proof_layo
 
 /* ---------------------------------------------------------------- offload -- */
 
-/* Where state, gradients and parameters are stored. The blocks are small, so that there are several to move. */
+/* Where state, gradients and parameters are stored. The blocks are small, so that there are several
+ * to move. */
 typedef struct offload_row {
     const char *name;
     const char
@@ -264,8 +265,8 @@ typedef struct row_ranks {
     int        global_batch; /* micro-batches of all ranks together; 0: as the layout says */
 } row_ranks;
 
-/* Runs a row for each way to offload, with all numbers of ranks of `over`. `durable` names the one row whose commits reach the
- * medium. */
+/* Runs a row for each way to offload, with all numbers of ranks of `over`. `durable` names the one
+ * row whose commits reach the medium. */
 static void offload_rows(test_run *run, const char *title, proof_layout layout,
                          const proof_result *want, const row_ranks *over, const char *durable)
 {
@@ -375,7 +376,8 @@ static void deterministic_rows(test_run *run, const proof_optimizer *optimizer, 
     offload_rows(run, title, layout, &want, &over, NULL);
 }
 
-/* The default mode: all stages agree if a step has one micro-batch; settings and offload never change the result. */
+/* The default mode: all stages agree if a step has one micro-batch; settings and offload never
+ * change the result. */
 static void default_rows(test_run *run, const proof_optimizer *optimizer, sherd_dtype dtype,
                          const char *durable)
 {
@@ -530,7 +532,8 @@ static sherd_status file_ignore(void *ctx, const sherd_state_file *file)
     return SHERD_OK;
 }
 
-/* Runs the test with a folder for the rows on NVMe. If the user named a folder, it must be usable. */
+/* Runs the test with a folder for the rows on NVMe. If the user named a folder, it must be
+ * usable. */
 static int test_with_folder(test_run *run)
 {
     int failed;

@@ -1,6 +1,7 @@
-/* sherd trace: shows where the time of a step went, from a trace (SHERD_TRACE). A step lasts from the end of the boundary before
- * it to the end of its own. The file is read by lines, which base/trace.c writes with one event each. Quotes in names are escaped
- * there, so a key with its quotes is never part of a name. */
+/* sherd trace: shows where the time of a step went, from a trace (SHERD_TRACE). A step lasts from
+ * the end of the boundary before it to the end of its own. The file is read by lines, which
+ * base/trace.c writes with one event each. Quotes in names are escaped there, so a key with its
+ * quotes is never part of a name. */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -198,7 +199,8 @@ static void lane_merge(trace_lane *lane)
     lane->count = kept + 1;
 }
 
-/* Returns the busy time of a merged lane inside a window, beginning at interval *next_inout. Windows come in order. */
+/* Returns the busy time of a merged lane inside a window, beginning at interval *next_inout.
+ * Windows come in order. */
 static double lane_busy(const trace_lane *lane, size_t *next_inout, double from_us, double to_us)
 {
     double busy_us = 0;

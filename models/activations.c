@@ -1,5 +1,6 @@
-/* The one place that counts bytes of activations and scratch. See room.h and activations.h. It needs neither the library nor
- * the code that computes, so planning links it without the trainer. */
+/* The one place that counts bytes of activations and scratch. See room.h and activations.h. It
+ * needs neither the library nor the code that computes, so planning links it without the
+ * trainer. */
 #include "models/activations.h"
 
 #include "models/room.h"
@@ -8,13 +9,15 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Most logits of a GPU at a time, or as many elements as the layers keep of their two inner arrays, if these are more. With fewer rows,
- * products of the head do not fill the device, and every part adds to the gradient of the head's weight. That gradient then has a copy
- * in fp32: where it takes more than the logits that are left out, all come at once. */
+/* Most logits of a GPU at a time, or as many elements as the layers keep of their two inner arrays,
+ * if these are more. With fewer rows, products of the head do not fill the device, and every part
+ * adds to the gradient of the head's weight. That gradient then has a copy in fp32: where it takes
+ * more than the logits that are left out, all come at once. */
 #define LOGITS_ELEMS ((size_t)400 << 20)
 #define LOGITS_MOST  (((size_t)1 << 31) - 1) /* offsets in a matrix fit 32 bits */
 #define LOGITS_ROWS  128                     /* rows of a part are a multiple of this */
-/* Elements of which the start of a row of logits is a multiple; otherwise 16-byte accesses are not aligned. */
+/* Elements of which the start of a row of logits is a multiple; otherwise 16-byte accesses are not
+ * aligned. */
 #define LOGITS_ALIGN 64
 
 static size_t padded(size_t elems, size_t each)
@@ -317,7 +320,8 @@ static batch_layout batch_layout_of(size_t rows)
     return layout;
 }
 
-/* Returns the elements in fp32 that the gradient of the head's weight takes if `part` rows of logits come at a time. */
+/* Returns the elements in fp32 that the gradient of the head's weight takes if `part` rows of
+ * logits come at a time. */
 static size_t head_grad_elems_of(const compute_limits *l, size_t rows, size_t part)
 {
     return part < rows && l->dtype != SHERD_F32 ? l->vocab * l->hidden : 0;

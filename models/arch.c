@@ -123,10 +123,11 @@ typedef struct preset {
         .inner = (i), .vocab = (v), .max_length = (length), __VA_ARGS__                            \
     }
 
-/* GPT-2 as published. MiniMind: 30m, 45m, 64m and 112m follow the recipe of the third generation (inner = 64 * ceil(pi *
- * hidden / 64)); 26m and 104m have the sizes of the second. "bytes" is the trainer's default: small enough for two cores, with
- * one token per byte. The others as their config.json says: Llama-3-8B and Llama-3.2-1B; Mistral-7B v0.3, and v0.1, whose attention
- * has a window; Qwen2.5-7B and 0.5B; Qwen3-8B and 0.6B. */
+/* GPT-2 as published. MiniMind: 30m, 45m, 64m and 112m follow the recipe of the third generation
+ * (inner = 64 * ceil(pi * hidden / 64)); 26m and 104m have the sizes of the second. "bytes" is the
+ * trainer's default: small enough for two cores, with one token per byte. The others as their
+ * config.json says: Llama-3-8B and Llama-3.2-1B; Mistral-7B v0.3, and v0.1, whose attention has a
+ * window; Qwen2.5-7B and 0.5B; Qwen3-8B and 0.6B. */
 static const preset presets[] = {
     {"tiny", ARCH_SIZES(ARCH_GPT2, 64, 2, 4, 4, 256, 256, 256)},
     {"bytes", ARCH_SIZES(ARCH_GPT2, 192, 4, 6, 6, 768, 256, 1024)},

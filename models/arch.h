@@ -1,6 +1,7 @@
-/* Architectures as data: GPT-2, MiniMind-3, and the families of transformers in the style of Llama. The functions give the units
- * of a model of a given size, and their parameters with names and shapes. The trainer computes with all of them; `sherd plan` only
- * declares models. This file depends on no other part of sherd. */
+/* Architectures as data: GPT-2, MiniMind-3, and the families of transformers in the style of Llama.
+ * The functions give the units of a model of a given size, and their parameters with names and
+ * shapes. The trainer computes with all of them; `sherd plan` only declares models. This file
+ * depends on no other part of sherd. */
 #ifndef SHERD_MODELS_ARCH_H
 #define SHERD_MODELS_ARCH_H
 
@@ -34,8 +35,8 @@ typedef struct arch_rope {
     double         theta; /* base of the angles */
     arch_rope_kind kind;
     double         factor;
-    /* ARCH_ROPE_LLAMA3: an angle is slow if fewer than low_factor of its turns fit into original_length tokens, fast if more than
-     * high_factor do. */
+    /* ARCH_ROPE_LLAMA3: an angle is slow if fewer than low_factor of its turns fit into
+     * original_length tokens, fast if more than high_factor do. */
     double low_factor, high_factor;
     size_t original_length;
 } arch_rope;
@@ -59,11 +60,13 @@ typedef struct arch {
     /* What shapes do not show. */
     double    norm_eps;
     arch_rope rope;
-    /* In the layers from full_layers on, a token sees so many tokens, itself included; 0: all before it, as everywhere else. */
+    /* In the layers from full_layers on, a token sees so many tokens, itself included; 0: all
+     * before it, as everywhere else. */
     size_t window, full_layers;
 } arch;
 
-/* Initialises an arch of the first two kinds, with the constants that arch_complete would give it. */
+/* Initialises an arch of the first two kinds, with the constants that arch_complete would give
+ * it. */
 #define ARCH_SIZES(kind_, hidden_, layers_, heads_, kv_heads_, inner_, vocab_, max_length_)        \
     {                                                                                              \
         .kind = (kind_), .hidden = (hidden_), .layers = (layers_), .heads = (heads_),              \
@@ -119,7 +122,8 @@ typedef struct arch_param {
     int       is_residual; /* writes into the residual stream: starts smaller */
 } arch_param;
 
-/** Sets *out to the sizes of a preset, for example "124m" of GPT-2. Returns 0, or -1 for an unknown name. */
+/** Sets *out to the sizes of a preset, for example "124m" of GPT-2. Returns 0, or -1 for an unknown
+ *  name. */
 int arch_preset(arch_kind kind, const char *name, arch *out);
 /** Returns the name of the i-th preset of a kind; NULL past the last. */
 const char *arch_preset_name(arch_kind kind, size_t i);
@@ -128,9 +132,11 @@ int         arch_kind_find(const char *name, arch_kind *out);
 const char *arch_kind_name(arch_kind kind);
 #define ARCH_KIND_NAMES "gpt2, minimind, llama, mistral, qwen2 or qwen3"
 
-/** Sets *out to what transformers assumes for a model of this kind: the constants, and whether the head is tied. Sizes are 0. */
+/** Sets *out to what transformers assumes for a model of this kind: the constants, and whether the
+ *  head is tied. Sizes are 0. */
 void arch_begin(arch_kind kind, arch *out);
-/** Computes fields that are 0 from the others (kv_heads, inner, max_length), or by the kind (norm_eps, the rotation's base). */
+/** Computes fields that are 0 from the others (kv_heads, inner, max_length), or by the kind
+ *  (norm_eps, the rotation's base). */
 void arch_complete(arch *model);
 /** Returns NULL when the sizes fit together, else a sentence that says what does not. */
 const char *arch_check(const arch *model, char *text, size_t text_bytes);
@@ -142,7 +148,8 @@ size_t arch_head(const arch *model);
 size_t arch_q(const arch *model);
 size_t arch_kv(const arch *model);
 
-/** Units: 0 is the embedding, 1 .. layers are the layers, layers + 1 is the last norm and the head. */
+/** Units: 0 is the embedding, 1 .. layers are the layers, layers + 1 is the last norm and the
+ *  head. */
 size_t arch_unit_count(const arch *model);
 void   arch_unit_name(const arch *model, size_t unit, char out[ARCH_NAME_BYTES]);
 size_t arch_param_count(const arch *model);
@@ -153,11 +160,13 @@ size_t arch_unit_first_param(const arch *model, size_t unit);
 size_t arch_param_elems(const arch_param *param);
 size_t arch_elems(const arch *model);
 
-/** Whether a product goes through the parameter: matrices, the head among them, but not tables that are only looked up. */
+/** Whether a product goes through the parameter: matrices, the head among them, but not tables that
+ *  are only looked up. */
 int arch_is_product(const arch *model, const arch_param *param);
-/** Returns the floating-point operations of forward and backward for one token, counted as by Chowdhery et al. 2022 (PaLM,
- *  appendix B): 6 for each weight of a matrix that takes part in a product (the head does, tables that are looked up do not),
- *  and 12 * layers * width of all query heads * length for attention. What is recomputed does not count. */
+/** Returns the floating-point operations of forward and backward for one token, counted as by
+ *  Chowdhery et al. 2022 (PaLM, appendix B): 6 for each weight of a matrix that takes part in a
+ *  product (the head does, tables that are looked up do not), and 12 * layers * width of all query
+ *  heads * length for attention. What is recomputed does not count. */
 double arch_flops_per_token(const arch *model, size_t length);
 /** Returns attention's part of these operations. */
 double arch_attention_flops_per_token(const arch *model, size_t length);

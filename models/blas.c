@@ -19,7 +19,8 @@ typedef struct core_row {
     blas_level  level;
 } core_row;
 
-/* OpenBLAS's names of kernels, except those below AVX. Every CPU of a level can run the first kernels of that level. */
+/* OpenBLAS's names of kernels, except those below AVX. Every CPU of a level can run the first
+ * kernels of that level. */
 static const core_row cores[BLAS_CORES] = {
     {"", BLAS_SSE}, /* all others */
     {"Sandybridge", BLAS_AVX},
@@ -90,7 +91,8 @@ size_t blas_core_number(void)
 
 /* ------------------------------------------------------------- library -- */
 
-/* A buffer of OpenBLAS with its surroundings; the size is the same on every CPU that runs its newest kernels. */
+/* A buffer of OpenBLAS with its surroundings; the size is the same on every CPU that runs its
+ * newest kernels. */
 #define BUFFER_BYTES (((size_t)128 << 20) + ((size_t)1 << 20))
 
 /* The part of cblas.h that is used, so that a build needs neither headers nor the library. */
@@ -275,8 +277,8 @@ static int buffers_make(int count)
     return num == count ? 0 : -1;
 }
 
-/* Returns how many buffers the library has a place for, two for each of its own threads; it goes beyond its table when it is asked
- * for more. 0: it does not say. */
+/* Returns how many buffers the library has a place for, two for each of its own threads; it goes
+ * beyond its table when it is asked for more. 0: it does not say. */
 static int most_buffers(void)
 {
     const char *text    = strstr(library.config_get(), "MAX_THREADS=");

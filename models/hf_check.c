@@ -1,5 +1,6 @@
-/* Checks whether a config.json describes a model: reads it and compares. Sizes that the tensors' shapes show are compared too, because
- * a message about a size says more than one about a tensor. See hf.h. */
+/* Checks whether a config.json describes a model: reads it and compares. Sizes that the tensors'
+ * shapes show are compared too, because a message about a size says more than one about a tensor.
+ * See hf.h. */
 #include "models/hf.h"
 
 #include <math.h>
@@ -10,7 +11,8 @@ typedef struct compared {
     double      there, here;
 } compared;
 
-/* Returns the first pair of numbers that differ; NULL: none do. Some programs write few digits, others many. */
+/* Returns the first pair of numbers that differ; NULL: none do. Some programs write few digits,
+ * others many. */
 static const compared *difference(const compared *numbers, size_t count)
 {
     for (size_t i = 0; i < count; i++) {

@@ -1,6 +1,6 @@
-/* Reads Hugging Face's config.json: the model's sizes and constants, as transformers understands them. A key that would change the
- * number of parameters, and that this file does not know, is an error; one that only changes what is computed is told apart. See
- * hf.h; hf.c writes such files. */
+/* Reads Hugging Face's config.json: the model's sizes and constants, as transformers understands
+ * them. A key that would change the number of parameters, and that this file does not know, is an
+ * error; one that only changes what is computed is told apart. See hf.h; hf.c writes such files. */
 #include "models/hf.h"
 
 #include <jansson.h>
@@ -14,7 +14,8 @@
 
 #define ATTENTION_BIAS (ARCH_HAS_QKV_BIAS | ARCH_HAS_O_BIAS)
 
-/* What the configuration class of a family assumes for keys that the file lacks; arch_begin has the rest. */
+/* What the configuration class of a family assumes for keys that the file lacks; arch_begin has the
+ * rest. */
 typedef struct family {
     size_t kv_heads; /* 0: as many as heads */
     size_t head;     /* 0: hidden / heads */
@@ -124,8 +125,8 @@ static int feature_get(reader *r, const char *key, unsigned feature)
     return result;
 }
 
-/* Reads a constant above 0. One that cannot be computed with is noted, and `fallback` stands in for it; a fallback of 0 has to be
- * replaced. */
+/* Reads a constant above 0. One that cannot be computed with is noted, and `fallback` stands in for
+ * it; a fallback of 0 has to be replaced. */
 static double constant_get(reader *r, const json_t *object, const char *key, double fallback)
 {
     const json_t *value  = json_object_get(object, key);
@@ -190,8 +191,9 @@ static int gpt2_get(reader *r)
 
 /* ---- in the style of Llama ---- */
 
-/* Returns MiniMind's inner size where the file has none. The second generation has 8 / 3 of the hidden size, and no norms of
- * heads: it is a Llama. Its file is recognised by the way it counts experts. The third generation has pi. */
+/* Returns MiniMind's inner size where the file has none. The second generation has 8 / 3 of the
+ * hidden size, and no norms of heads: it is a Llama. Its file is recognised by the way it counts
+ * experts. The third generation has pi. */
 static size_t minimind_inner(const reader *r)
 {
     arch *sizes = &r->out->sizes;
@@ -298,7 +300,8 @@ static void layer_types_get(reader *r, const json_t *list)
     sizes->full_layers = first;
 }
 
-/* Reads the window of attention: all layers of Mistral have it, the later ones of Qwen where use_sliding_window says so. */
+/* Reads the window of attention: all layers of Mistral have it, the later ones of Qwen where
+ * use_sliding_window says so. */
 static int window_get(reader *r)
 {
     arch         *sizes     = &r->out->sizes;
@@ -359,8 +362,8 @@ static int llama_get(reader *r)
 
 /* ---- the file ---- */
 
-/* Refuses keys that make a model different from its family. MiniMind's file counts experts that the model does not have,
- * unless use_moe is set. */
+/* Refuses keys that make a model different from its family. MiniMind's file counts experts that the
+ * model does not have, unless use_moe is set. */
 static int features_check(reader *r)
 {
     static const char *const EXPERTS[] = {"num_experts", "num_local_experts", "n_routed_experts"};

@@ -1,5 +1,5 @@
-/* Lists that say which parameter of a model each tensor of a file holds; sherd_export_params and sherd_import_params take
- * them. hf.h and llmc.h make such lists. */
+/* Lists that say which parameter of a model each tensor of a file holds; sherd_export_params and
+ * sherd_import_params take them. hf.h and llmc.h make such lists. */
 #ifndef SHERD_MODELS_MAPS_H
 #define SHERD_MODELS_MAPS_H
 

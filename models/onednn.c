@@ -13,9 +13,10 @@ static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER; /* protects the kept p
 
 /* ------------------------------------------------------------- library -- */
 
-/* The part of dnnl.h that is used, so that a build needs neither headers nor the library. The description of a matrix is an opaque
- * struct in the caller's memory in version 2 (696 bytes in 2.6), and memory of the library in version 3; here it is a pointer in
- * both. An operation of version 2 is also such a struct (2,800 bytes); version 3 has none. */
+/* The part of dnnl.h that is used, so that a build needs neither headers nor the library. The
+ * description of a matrix is an opaque struct in the caller's memory in version 2 (696 bytes in
+ * 2.6), and memory of the library in version 3; here it is a pointer in both. An operation of
+ * version 2 is also such a struct (2,800 bytes); version 3 has none. */
 enum {
     CPU              = 1,
     BF16             = 2,
@@ -249,7 +250,8 @@ static int library_open(void)
     return 0;
 }
 
-/* Opens the library only if the CPU multiplies bf16: it maps 40 MB, and on other CPUs its bf16 would be slower than fp32. */
+/* Opens the library only if the CPU multiplies bf16: it maps 40 MB, and on other CPUs its bf16
+ * would be slower than fp32. */
 static void open_once(void)
 {
     if (LLM_BLAS_IS_DISABLED) {
@@ -340,7 +342,8 @@ static dnnl_matrix *matrix_make(size_t rows, size_t columns, size_t stride, int 
     return library.edition->matrix_make(MATRIX_DIMS, dims, type, strides);
 }
 
-/* The caller gives the scratch: scratch of the library's own would belong to the thread that made the primitive. */
+/* The caller gives the scratch: scratch of the library's own would belong to the thread that made
+ * the primitive. */
 static void *attributes_make(int is_added)
 {
     void *attr = NULL, *after = NULL;
@@ -411,7 +414,8 @@ static primitive *primitive_make(const shape *s)
     return p;
 }
 
-/* Finds the primitive of a shape, or makes it and keeps it: a model has few shapes, and making a primitive takes milliseconds. */
+/* Finds the primitive of a shape, or makes it and keeps it: a model has few shapes, and making a
+ * primitive takes milliseconds. */
 static const primitive *primitive_find(const shape *s)
 {
     primitive *p;

@@ -1,7 +1,8 @@
-/* oneDNN, opened by name at run time if the CPU has instructions that multiply bf16. It computes products of bf16 with sums in fp32,
- * which OpenBLAS does not have. Without oneDNN, bf16 is widened to fp32 and OpenBLAS multiplies (blas.h). A user's own
- * ONEDNN_MAX_CPU_ISA is kept: AVX512_CORE switches the bf16 instructions off. There is one library per process; sherd-llm and
- * `sherd env` use it. */
+/* oneDNN, opened by name at run time if the CPU has instructions that multiply bf16. It computes
+ * products of bf16 with sums in fp32, which OpenBLAS does not have. Without oneDNN, bf16 is widened
+ * to fp32 and OpenBLAS multiplies (blas.h). A user's own ONEDNN_MAX_CPU_ISA is kept: AVX512_CORE
+ * switches the bf16 instructions off. There is one library per process; sherd-llm and `sherd env`
+ * use it. */
 #ifndef LLM_ONEDNN_H
 #define LLM_ONEDNN_H
 
@@ -26,9 +27,10 @@ typedef struct onednn_state {
 /** Opens the library at the first call. */
 const onednn_state *onednn_open(void);
 
-/** Settles on a level that every rank has, for ranks on different CPUs: each rank counts 1 at its own level, the ranks sum the counts,
- *  and each calls this with the sums. Call it before the first product. A change to NONE, and back from NONE, is possible at any time
- *  when no product is running. */
+/** Settles on a level that every rank has, for ranks on different CPUs: each rank counts 1 at its
+ *  own level, the ranks sum the counts, and each calls this with the sums. Call it before the first
+ *  product. A change to NONE, and back from NONE, is possible at any time when no product is
+ *  running. */
 void onednn_settle(const double counts[ONEDNN_LEVELS]);
 
 typedef struct onednn_matrix {
@@ -47,8 +49,9 @@ typedef struct onednn_product {
     size_t        c_stride;
 } onednn_product;
 
-/** Multiplies on the calling thread alone, so that the number of threads does not change the result. Any thread may call it. Only if
- *  the level is not NONE. Returns 0, or -1 if there is no memory. */
+/** Multiplies on the calling thread alone, so that the number of threads does not change the
+ *  result. Any thread may call it. Only if the level is not NONE. Returns 0, or -1 if there is no
+ *  memory. */
 int onednn_multiply(const onednn_product *product);
 
 /** Describes in a few words what multiplies bf16. */

@@ -1,4 +1,5 @@
-/* Where what a layer's forward leaves waits for its backward: plain data, by runs of layers that are treated alike. */
+/* Where what a layer's forward leaves waits for its backward: plain data, by runs of layers that
+ * are treated alike. */
 #ifndef SHERD_MODELS_PLACES_H
 #define SHERD_MODELS_PLACES_H
 
@@ -29,7 +30,8 @@ typedef struct layer_places {
 layer_places layer_places_all(layer_place place);
 layer_place  layer_place_of(const layer_places *places, size_t layer);
 
-/** Returns sherd_activation_params.device of a layer whose memory is the engine's; NULL: it is the model's. */
+/** Returns sherd_activation_params.device of a layer whose memory is the engine's; NULL: it is the
+ *  model's. */
 const char *layer_place_device(layer_place place);
 /** Returns whether the layer's memory is the engine's. */
 int layer_place_is_moved(layer_place place);
@@ -40,8 +42,8 @@ size_t layer_places_count(const layer_places *places, size_t layers, int (*is_so
 
 /** Returns the word of layer_places_parse. */
 const char *layer_place_name(layer_place place);
-/** Reads a list such as "cpu:20,device": how many layers, from the first one on, have which place; the last one needs no number.
- *  Returns 0, or -1 with a sentence in `why`. */
+/** Reads a list such as "cpu:20,device": how many layers, from the first one on, have which place;
+ *  the last one needs no number. Returns 0, or -1 with a sentence in `why`. */
 int layer_places_parse(const char *text, layer_places *out, char *why, size_t why_bytes);
 
 #endif

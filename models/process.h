@@ -1,4 +1,5 @@
-/* What the system reports of memory, for the trainer and for benchmarks that compare it with a plan. */
+/* What the system reports of memory, for the trainer and for benchmarks that compare it with a
+ * plan. */
 #ifndef SHERD_MODELS_PROCESS_H
 #define SHERD_MODELS_PROCESS_H
 

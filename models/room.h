@@ -1,6 +1,7 @@
-/* How many bytes a model takes and where each buffer lies: arithmetic without allocation. The code that allocates (model.c,
- * compute_cpu.c, and cuda/ through room_cuda.h) uses these functions, and so does activations_bytes, which only counts. So
- * what is planned is what is allocated. activations.c implements them all. */
+/* How many bytes a model takes and where each buffer lies: arithmetic without allocation. The code
+ * that allocates (model.c, compute_cpu.c, and cuda/ through room_cuda.h) uses these functions, and
+ * so does activations_bytes, which only counts. So what is planned is what is allocated.
+ * activations.c implements them all. */
 #ifndef SHERD_MODELS_ROOM_H
 #define SHERD_MODELS_ROOM_H
 
@@ -10,7 +11,8 @@
 
 #include <stddef.h>
 
-/* Hands out parts of one allocation, each at a multiple of ROOM_ALIGN_BYTES; with memory NULL it only counts. */
+/* Hands out parts of one allocation, each at a multiple of ROOM_ALIGN_BYTES; with memory NULL it
+ * only counts. */
 typedef struct room {
     char  *memory;
     size_t used_bytes;
@@ -20,9 +22,10 @@ typedef struct room {
 
 /* ---- activations (model.c) */
 
-/* What a layer's backward reads of its forward. Of a layer that is LAYER_KEPT all is its own. Others share `norm1`, `norm2`, their stats
- * and, with norms of heads, q and k: backward makes them again. So it does with act, which is a layer's own in GPT-2 alone, and there in
- * all layers if the shape keeps_gelu. */
+/* What a layer's backward reads of its forward. Of a layer that is LAYER_KEPT all is its own.
+ * Others share `norm1`, `norm2`, their stats and, with norms of heads, q and k: backward makes them
+ * again. So it does with act, which is a layer's own in GPT-2 alone, and there in all layers if the
+ * shape keeps_gelu. */
 typedef struct layer_memory {
     void  *norm1;         /* [rows, hidden] */
     void  *q_raw, *k_raw; /* before their norms; NULL: they have none */
@@ -36,8 +39,8 @@ typedef struct layer_memory {
 } layer_memory;
 
 typedef struct model_memory {
-    /* [layers + 1]: the residual stream [rows, hidden] before each layer, and behind the last. That before a layer whose activations
-     * are moved is overwritten by the layer */
+    /* [layers + 1]: the residual stream [rows, hidden] before each layer, and behind the last. That
+     * before a layer whose activations are moved is overwritten by the layer */
     void        **before;
     layer_memory  shared; /* of layers; the rest is NULL */
     layer_memory *layers; /* [layers]; all that are recomputed have the same, moved ones `shared` */
@@ -62,8 +65,9 @@ typedef struct model_shape {
 
 /** Returns the number of layers whose activations are in the model's memory at the same time. */
 size_t model_memory_layers(const arch *sizes, const model_shape *shape);
-/** Lays out what a layer with this place has in memory of the engine's: first its input, then, if it is not recomputed, what it keeps for
- *  itself. `out` has what is in the model's memory (model_memory.layers). */
+/** Lays out what a layer with this place has in memory of the engine's: first its input, then, if
+ *  it is not recomputed, what it keeps for itself. `out` has what is in the model's memory
+ *  (model_memory.layers). */
 void model_moved_lay_out(const arch *sizes, const model_shape *shape, layer_place place, room *r,
                          void **input, layer_memory *out);
 /** The caller owns the arrays `out->before` and `out->layers`; NULL, both, when `r` only counts. */
@@ -91,7 +95,8 @@ compute_limits model_limits(const arch *sizes, size_t batch, size_t length, sher
 
 /* ---- scratch of the CPU (compute_cpu.c) */
 
-/* Cuts of compute_cpu.c, in rows or columns, on which its scratch depends. Other values give other bits. */
+/* Cuts of compute_cpu.c, in rows or columns, on which its scratch depends. Other values give other
+ * bits. */
 #define CPU_TILE_MOST      128  /* columns of a product per task */
 #define CPU_TILE_HALF      256  /* the same for bf16, where the CPU multiplies bf16 */
 #define CPU_TILE_DEPTH     4096 /* rows of a matrix that back_input widens at a time */

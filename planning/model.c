@@ -1,5 +1,5 @@
-/* Models without a file (a built-in architecture, a mere count), and what is done with any model. See model.h; read
- * model_maker.c next. */
+/* Models without a file (a built-in architecture, a mere count), and what is done with any model.
+ * See model.h; read model_maker.c next. */
 #include "planning/model_impl.h"
 
 #include <assert.h>
@@ -33,8 +33,8 @@ planning_model *planning_model_from_arch(const arch *sizes, const char *preset, 
 /* A row of parameters has a multiple of so many elements, so that there is almost no padding. */
 #define ROW_ELEMS ((size_t)SHERD_CHUNK_ELEMS)
 
-/* A decoder of n layers is about 128 n wide (Llama 7B: 32 layers of 4096, GPT-3: 96 of 12288), and a layer has 12 hidden^2
- * elements. */
+/* A decoder of n layers is about 128 n wide (Llama 7B: 32 layers of 4096, GPT-3: 96 of 12288), and
+ * a layer has 12 hidden^2 elements. */
 static size_t count_layers(size_t elems)
 {
     size_t layers = 1;
@@ -160,7 +160,8 @@ static size_t digits_count(const char *text)
     return count;
 }
 
-/* Returns the power of ten that the rest of the text stands for: "", "e9", "B". -1: it is something else. */
+/* Returns the power of ten that the rest of the text stands for: "", "e9", "B". -1: it is something
+ * else. */
 static int power_parse(const char *text)
 {
     static const struct {

@@ -1,5 +1,5 @@
-/* Models from files: opens them and finds their format by content. Read model_config.c, model_units.c, model_safetensors.c and
- * model_bin.c next. */
+/* Models from files: opens them and finds their format by content. Read model_config.c,
+ * model_units.c, model_safetensors.c and model_bin.c next. */
 #include "planning/model_impl.h"
 
 #include <dirent.h>
@@ -165,8 +165,8 @@ static int json_read(planning_maker *maker, const planning_file *file, const cha
     return result;
 }
 
-/* A safetensors file begins with the length of its header. A header of less than 2^56 bytes has a 0 at byte 7, where a text
- * has a character. */
+/* A safetensors file begins with the length of its header. A header of less than 2^56 bytes has a 0
+ * at byte 7, where a text has a character. */
 static int file_read(planning_maker *maker, const planning_file *file, const char *name)
 {
     unsigned char head[64]  = {0};

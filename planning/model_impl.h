@@ -1,5 +1,6 @@
-/* How a model is made: every source of a model (built-in, counted or read) adds units and parameters to a maker, which checks
- * them in one place. Only the model files of this folder use it. */
+/* How a model is made: every source of a model (built-in, counted or read) adds units and
+ * parameters to a maker, which checks them in one place. Only the model files of this folder use
+ * it. */
 #ifndef PLANNING_MODEL_IMPL_H
 #define PLANNING_MODEL_IMPL_H
 
@@ -13,7 +14,8 @@
 #define PLANNING_MOST_PARAMS ((size_t)1 << 17)
 /* Most elements of a model, as in the engine: all bytes of such a model fit a size_t. */
 #define PLANNING_MOST_ELEMS (SIZE_MAX / 64)
-/* Largest JSON text that is read, also as a safetensors header (where it is the format's own limit). */
+/* Largest JSON text that is read, also as a safetensors header (where it is the format's own
+ * limit). */
 #define PLANNING_MOST_JSON_BYTES ((size_t)100 << 20)
 
 typedef struct planning_maker {
@@ -47,7 +49,8 @@ int planning_maker_add_units(planning_maker *maker, const arch *sizes);
 /** The same for an architecture that the trainer computes; checks its sizes first. */
 int planning_maker_add_arch(planning_maker *maker, const arch *sizes);
 
-/** Ends the making. Returns the model, or NULL where `result` is not 0 or the parts are no valid model. */
+/** Ends the making. Returns the model, or NULL where `result` is not 0 or the parts are no valid
+ *  model. */
 planning_model *planning_maker_finish(planning_maker *maker, int result);
 
 /* A regular file, open for reading. */

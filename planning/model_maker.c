@@ -37,7 +37,8 @@ int planning_maker_init(planning_maker *maker, const char *origin, char *why, si
     return maker->model == NULL ? planning_maker_no_memory(maker) : 0;
 }
 
-/* Labels become JSON, so bytes of a file name that is not UTF-8 are replaced with question marks. */
+/* Labels become JSON, so bytes of a file name that is not UTF-8 are replaced with question
+ * marks. */
 static void label_clean(char *label)
 {
     json_t *probe = json_string(label);

@@ -1,5 +1,5 @@
-/* safetensors: reads the header of a file, or of all files that an index names. Does not read the weights. Read
- * model_tensors.c next. */
+/* safetensors: reads the header of a file, or of all files that an index names. Does not read the
+ * weights. Read model_tensors.c next. */
 #include "planning/model_impl.h"
 
 #include <stdint.h>
@@ -88,8 +88,8 @@ static int range_check(planning_maker *maker, const char *name, const json_t *ra
     return 0;
 }
 
-/* Returns whether a tensor is something that some models save beside their parameters: a mask of attention, or frequencies of
- * rotations. */
+/* Returns whether a tensor is something that some models save beside their parameters: a mask of
+ * attention, or frequencies of rotations. */
 static int name_is_buffer(const char *name, int ndim)
 {
     return ((planning_name_ends(name, ".attn.bias") ||
@@ -172,8 +172,8 @@ static json_t *header_load(planning_maker *maker, const planning_file *file, siz
     return root;
 }
 
-/* Reads the tensors of one file. With a map only those that the map assigns to the file `shard`, whose number is added to
- * *matched. */
+/* Reads the tensors of one file. With a map only those that the map assigns to the file `shard`,
+ * whose number is added to *matched. */
 static int header_read(planning_maker *maker, const planning_file *file, const json_t *map,
                        const char *shard, size_t *matched, planning_tensors *list)
 {
@@ -216,7 +216,8 @@ int planning_read_safetensors(planning_maker *maker, const planning_file *file, 
 
 /* ---- an index of several files ---- */
 
-/* Returns the files that the map names, each once: as the keys of an object, in the order of the map. */
+/* Returns the files that the map names, each once: as the keys of an object, in the order of the
+ * map. */
 static json_t *shards_of(planning_maker *maker, json_t *map)
 {
     json_t     *shards = json_object();

@@ -1,5 +1,5 @@
-/* Turns tensors into units. Files keep tensors in alphabetical order, so the names say which layer a tensor belongs to: see
- * unit_kind_find(). */
+/* Turns tensors into units. Files keep tensors in alphabetical order, so the names say which layer
+ * a tensor belongs to: see unit_kind_find(). */
 #include "planning/model_impl.h"
 
 #include <stdlib.h>
@@ -42,8 +42,8 @@ static int word_is(const char *word, size_t len_bytes, const char *const *words)
     return 0;
 }
 
-/* A tensor named "...layers.N..." (or h, blocks, layer, block) belongs to layer N. Of the rest, embeddings come before the
- * layers, and all other tensors after them. */
+/* A tensor named "...layers.N..." (or h, blocks, layer, block) belongs to layer N. Of the rest,
+ * embeddings come before the layers, and all other tensors after them. */
 static void unit_kind_find(planning_tensor *t)
 {
     static const char *const WORDS[] = {"layers", "h", "blocks", "layer", "block", NULL};
@@ -142,7 +142,8 @@ static int unit_add(planning_maker *maker, const planning_tensor *t)
     return result;
 }
 
-/* A head without a matrix of its own computes with the table of the tokens: the largest of the embedding. */
+/* A head without a matrix of its own computes with the table of the tokens: the largest of the
+ * embedding. */
 static int head_add_read(planning_maker *maker)
 {
     const planning_model *model = maker->model;

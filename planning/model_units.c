@@ -1,11 +1,13 @@
-/* Reads sherd's own description of a model: a JSON list of units with the shapes of their parameters. */
+/* Reads sherd's own description of a model: a JSON list of units with the shapes of their
+ * parameters. */
 #include "planning/model_impl.h"
 
 #include <string.h>
 
 #define WHERE_BYTES 128
 
-/* Checks that a value is an object with no other keys than these: an unknown key is a mistake that the user should see. */
+/* Checks that a value is an object with no other keys than these: an unknown key is a mistake that
+ * the user should see. */
 static int object_check(planning_maker *maker, json_t *value, const char *where,
                         const char *const *keys)
 {

@@ -19,8 +19,9 @@ static const char *const NAMES[PLANNING_RATES] = {
     [PLANNING_RATE_PRODUCTS] = "products",
 };
 
-/* A rank on a host with eight GPUs like the H100: 40 % of 989 teraflops, a 400 Gb/s port, PCIe 5 x16, two drives per host,
- * 3.35 TB/s of device memory at 90 %, an eighth of 400 GB/s of host memory, and half of 67 teraflops in fp32. */
+/* A rank on a host with eight GPUs like the H100: 40 % of 989 teraflops, a 400 Gb/s port, PCIe 5
+ * x16, two drives per host, 3.35 TB/s of device memory at 90 %, an eighth of 400 GB/s of host
+ * memory, and half of 67 teraflops in fp32. */
 static const double CUDA[PLANNING_RATES] = {
     [PLANNING_RATE_FLOPS] = 4e14,     [PLANNING_RATE_WIRE] = 4e10,
     [PLANNING_RATE_DOWN] = 5e10,      [PLANNING_RATE_UP] = 5e10,
@@ -151,7 +152,8 @@ int planning_rates_load(const char *path, const char *backend, planning_rates *r
     return result;
 }
 
-/* Reads "25e9" or "25G"; suffixes are powers of 1000, as usual for rates. Returns 0 for other texts. */
+/* Reads "25e9" or "25G"; suffixes are powers of 1000, as usual for rates. Returns 0 for other
+ * texts. */
 static double number_parse(const char *text, size_t len)
 {
     static const char SUFFIXES[] = "KMGTP";

@@ -1,5 +1,6 @@
-/* How fast a machine is: predicted step times are computed from these rates. `sherd bench` measures a file of rates; `sherd
- * plan` reads it, or takes options. Other rates are assumed, and are printed as assumed. */
+/* How fast a machine is: predicted step times are computed from these rates. `sherd bench` measures
+ * a file of rates; `sherd plan` reads it, or takes options. Other rates are assumed, and are
+ * printed as assumed. */
 #ifndef SHERD_PLANNING_RATES_H
 #define SHERD_PLANNING_RATES_H
 
@@ -32,21 +33,23 @@ typedef struct planning_rates {
     planning_origin origins[PLANNING_RATES];
 } planning_rates;
 
-/** Returns "flops", "wire", "down", "up", "nvme_read", "nvme_write", "device", "host" or "products". */
+/** Returns "flops", "wire", "down", "up", "nvme_read", "nvme_write", "device", "host" or
+ *  "products". */
 const char *planning_rate_name(planning_rate rate);
 const char *planning_origin_name(planning_origin origin); /* "assumed", "measured", "given" */
 
 /** Says what machine the assumed rates are those of. */
 const char *planning_assumed_machine(const char *backend);
-/** Sets the assumed rates. "cuda": a GPU like the H100 with a 400 Gb/s port, on a host of eight GPUs and two NVMe drives;
- *  "cpu": a host of two cores. */
+/** Sets the assumed rates. "cuda": a GPU like the H100 with a 400 Gb/s port, on a host of eight
+ *  GPUs and two NVMe drives; "cpu": a host of two cores. */
 void planning_rates_assume(const char *backend, planning_rates *out);
-/** Reads a JSON object {"flops": 4e14, "wire": ...} and sets the rates that it has. Ignores other keys, except that "backend",
- *  if present, must be `backend`: rates of another machine are no measurement of this one. Returns -1 with a sentence in `why`
- *  on failure. */
+/** Reads a JSON object {"flops": 4e14, "wire": ...} and sets the rates that it has. Ignores other
+ *  keys, except that "backend", if present, must be `backend`: rates of another machine are no
+ *  measurement of this one. Returns -1 with a sentence in `why` on failure. */
 int planning_rates_load(const char *path, const char *backend, planning_rates *rates, char *why,
                         size_t why_bytes);
-/** Reads "wire=50e9,up=25G", the --rate of `sherd plan`. Returns -1 with a sentence in `why` on failure. */
+/** Reads "wire=50e9,up=25G", the --rate of `sherd plan`. Returns -1 with a sentence in `why` on
+ *  failure. */
 int planning_rates_set(const char *text, planning_rates *rates, char *why, size_t why_bytes);
 
 #endif

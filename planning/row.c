@@ -128,7 +128,8 @@ static sherd_status device_set(sherd_config *config, const char *block, const ch
     return status;
 }
 
-/* Resets what a configuration says about state in files: without such files it would be an error or a warning. */
+/* Resets what a configuration says about state in files: without such files it would be an error or
+ * a warning. */
 static sherd_status files_unset(sherd_config *config)
 {
     static const char *const DEFAULTS[][2] = {{"gradients", "\"cpu\""},
@@ -221,8 +222,9 @@ static sherd_status config_set_text(sherd_config *config, const char *setting)
     return sherd_config_set(config, key, equals == NULL ? "null" : equals + 1);
 }
 
-/* Keys that trainers fill in when they are "auto" or missing. A plan needs them, but its bytes do not depend on them (except
- * on the batch). Those of a scheduler are filled in only where there is one. */
+/* Keys that trainers fill in when they are "auto" or missing. A plan needs them, but its bytes do
+ * not depend on them (except on the batch). Those of a scheduler are filled in only where there is
+ * one. */
 static const struct {
     const char *key, *value, *with;
 } AUTOS[] = {
@@ -323,7 +325,8 @@ static size_t host_activations(const planning_request *request, int world_size, 
                : product(each, (size_t)planning_ranks_per_host(request, world_size));
 }
 
-/* Returns what is left of a device or host beside the activations; never 0, which would mean unknown. */
+/* Returns what is left of a device or host beside the activations; never 0, which would mean
+ * unknown. */
 static size_t left_of(size_t bytes, size_t taken)
 {
     if (bytes == 0) {
@@ -365,7 +368,8 @@ static activations_params shape_of(const planning_request *request, const planni
                                 .threads = 1};
 }
 
-/* Declares the activations that are moved, as the trainer does; its units are the first, the layers and the last. */
+/* Declares the activations that are moved, as the trainer does; its units are the first, the layers
+ * and the last. */
 static sherd_status activations_declare(const planning_request *request,
                                         const planning_layout *layout, sherd_engine *engine)
 {
@@ -468,8 +472,9 @@ typedef struct moved {
     double wire, down, up, read, written; /* bytes */
 } moved;
 
-/* Computes the seconds of transfers. On a GPU both directions of the link run at the same time; on the CPU one thread copies.
- * The ranks of a host share its drives, and reading and writing do too. */
+/* Computes the seconds of transfers. On a GPU both directions of the link run at the same time; on
+ * the CPU one thread copies. The ranks of a host share its drives, and reading and writing do
+ * too. */
 static void moved_time(const planning_request *request, int world_size, const moved *bytes,
                        double by_bound[PLANNING_BOUNDS])
 {
@@ -654,7 +659,8 @@ static sherd_status row_ask(sherd_engine *engine, planning_row *row)
     return status;
 }
 
-/* Returns 1, with the message, when the activations leave no memory; then no setting of the engine helps. */
+/* Returns 1, with the message, when the activations leave no memory; then no setting of the engine
+ * helps. */
 static int activations_fill(const planning_request *request, planning_row *row)
 {
     int    is_cuda = strcmp(request->backend, "cuda") == 0;
@@ -686,8 +692,8 @@ double planning_nvme_need(const planning_request *request, const planning_row *r
            planning_ranks_per_host(request, row->layout.world_size);
 }
 
-/* Checks the drives, which an engine does not know before seal opens them. Returns 1, with the message, when they are too
- * small. */
+/* Checks the drives, which an engine does not know before seal opens them. Returns 1, with the
+ * message, when they are too small. */
 static int drives_fill(const planning_request *request, planning_row *row)
 {
     double need = planning_nvme_need(request, row);
@@ -728,7 +734,8 @@ static void fit_ask(const planning_request *request, sherd_engine *engine, plann
     }
 }
 
-/* Finds the type of the activations. It is the configuration's, and known once an engine has read that. */
+/* Finds the type of the activations. It is the configuration's, and known once an engine has read
+ * that. */
 static sherd_status dtype_ask(const planning_request *request, const planning_layout *layout,
                               sherd_dtype *out)
 {

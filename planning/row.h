@@ -1,6 +1,7 @@
-/* One row of a table of plans: a model under one stage, offload and world size. An engine on a simulated world makes the row,
- * so its bytes are those that seal would allocate. `sherd plan` prints rows and chooses between them; the memory benchmark
- * compares them with real ranks. Read rates.h next. */
+/* One row of a table of plans: a model under one stage, offload and world size. An engine on a
+ * simulated world makes the row, so its bytes are those that seal would allocate. `sherd plan`
+ * prints rows and chooses between them; the memory benchmark compares them with real ranks. Read
+ * rates.h next. */
 #ifndef SHERD_PLANNING_ROW_H
 #define SHERD_PLANNING_ROW_H
 
@@ -22,10 +23,11 @@ typedef enum planning_offload {
     PLANNING_OFFLOADS,
 } planning_offload;
 
-/** Returns "none", "optimizer-cpu", "optimizer-nvme", "params-cpu" or "params-nvme"; for -1 "as configured". */
+/** Returns "none", "optimizer-cpu", "optimizer-nvme", "params-cpu" or "params-nvme"; for -1 "as
+ *  configured". */
 const char *planning_offload_name(planning_offload offload);
-/** Finds an offload by these names; also by "cpu" and "nvme" (of the optimizer), "param-cpu", "param-nvme", and with _ for -.
- *  Returns -1 for another name. */
+/** Finds an offload by these names; also by "cpu" and "nvme" (of the optimizer), "param-cpu",
+ *  "param-nvme", and with _ for -. Returns -1 for another name. */
 int planning_offload_find(const char *name, planning_offload *out);
 /** Return the "device" of offload_optimizer and of offload_param: "none", "cpu" or "nvme". */
 const char *planning_offload_state_device(planning_offload offload);
@@ -34,7 +36,8 @@ const char *planning_offload_param_device(planning_offload offload);
 /** Returns whether a stage allows an offload: parameters at stage 3 only, state from stage 1 on. */
 int planning_offload_fits_stage(planning_offload offload, int stage);
 
-/* The configuration that is planned where no file is given. Persistent parameters would hide what stage 3 saves. */
+/* The configuration that is planned where no file is given. Persistent parameters would hide what
+ * stage 3 saves. */
 #define PLANNING_DEFAULT_CONFIG                                                                    \
     "{\"train_micro_batch_size_per_gpu\": 1, \"bf16\": {\"enabled\": true},"                       \
     " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}},"                           \
@@ -43,7 +46,8 @@ int planning_offload_fits_stage(planning_offload offload, int stage);
 /* The setting for the encoding of masters that loses no bit (docs/numerics.md). */
 #define PLANNING_MASTER_KEY    "sherd.master_encoding"
 #define PLANNING_MASTER_BESIDE "\"bf16_beside\""
-/* The share of the blocks whose state is offloaded, and the buffers that state on a drive passes through. */
+/* The share of the blocks whose state is offloaded, and the buffers that state on a drive passes
+ * through. */
 #define PLANNING_RATIO_KEY   "zero_optimization.offload_optimizer.ratio"
 #define PLANNING_BUFFERS_KEY "zero_optimization.offload_optimizer.buffer_count"
 /* Where activations wait that a trainer has declared. */
@@ -52,7 +56,8 @@ int planning_offload_fits_stage(planning_offload offload, int stage);
 /* What all rows of a table have in common. */
 typedef struct planning_request {
     const planning_model *model;
-    /* NULL: PLANNING_DEFAULT_CONFIG: AdamW, bf16, one micro-batch, persistence threshold 0, overlap_comm by default */
+    /* NULL: PLANNING_DEFAULT_CONFIG: AdamW, bf16, one micro-batch, persistence threshold 0,
+     * overlap_comm by default */
     const char        *config_path;
     const char *const *settings; /* "KEY=JSON"; they override the file */
     size_t             num_settings;
@@ -79,11 +84,12 @@ typedef struct planning_layout {
     layer_place place;
 } planning_layout;
 
-/** Sets `ratio`, `buffers` and `place` of a layout in a configuration. E_INVAL where its file has other values. */
+/** Sets `ratio`, `buffers` and `place` of a layout in a configuration. E_INVAL where its file has
+ *  other values. */
 sherd_status planning_tuning_set(const planning_layout *layout, sherd_config *config);
 
-/** Returns the number of ranks that share a host and its drives: as given, else 8 on "cuda" and all on "cpu"; at most the
- *  world. */
+/** Returns the number of ranks that share a host and its drives: as given, else 8 on "cuda" and all
+ *  on "cpu"; at most the world. */
 int planning_ranks_per_host(const planning_request *request, int world_size);
 /** Returns whether limits of memory or drives are given; then rows say whether they fit. */
 int planning_has_limits(const planning_request *request);
@@ -99,13 +105,14 @@ typedef enum planning_bound {
 } planning_bound;
 const char *planning_bound_name(planning_bound bound);
 
-/* Seconds of a step. `by_bound` is how long each resource alone is busy. The other values come from playing the program
- * against the rates (sherd_engine_predict). */
+/* Seconds of a step. `by_bound` is how long each resource alone is busy. The other values come from
+ * playing the program against the rates (sherd_engine_predict). */
 typedef struct planning_time {
     double by_bound[PLANNING_BOUNDS];
     double micro_s, boundary_s, step_s; /* step_s = accumulation * micro_s + boundary_s */
     double exposed_s;                   /* part of step_s that is not compute */
-    /* a queued step, the update beside it, and what of that is waited for; step_s, 0 and 0 where none runs beside */
+    /* a queued step, the update beside it, and what of that is waited for; step_s, 0 and 0 where
+     * none runs beside */
     double         queued_s, beside_s, wait_update_s;
     planning_bound bound; /* the longest of by_bound */
 } planning_time;
@@ -113,7 +120,8 @@ typedef struct planning_time {
 /* Optimizers times parts times encodings: more than a plan has. */
 #define PLANNING_MOST_STATE_PARTS 48
 
-/* "key value, ...": settings that the configuration leaves to the trainer, and that a plan needs; "": none. */
+/* "key value, ...": settings that the configuration leaves to the trainer, and that a plan needs;
+ * "": none. */
 typedef struct planning_assumed {
     char text[320];
 } planning_assumed;
@@ -147,28 +155,30 @@ typedef struct planning_row {
 /** Returns the bytes on a host's drives: the files of all its ranks, with their indices. */
 double planning_nvme_need(const planning_request *request, const planning_row *row);
 
-/** Plans one row. Errors: E_NOTSUP; E_INVAL (in the configuration, for an impossible layout, or for layout->is_beside where
- *  the file names another encoding), which sherd_last_error() explains; E_NOMEM. A row that does not fit is SHERD_OK with fits
- *  0. */
+/** Plans one row. Errors: E_NOTSUP; E_INVAL (in the configuration, for an impossible layout, or for
+ *  layout->is_beside where the file names another encoding), which sherd_last_error() explains;
+ *  E_NOMEM. A row that does not fit is SHERD_OK with fits 0. */
 SHERD_MUST_USE sherd_status planning_row_make(const planning_request *request,
                                               const planning_layout *layout, planning_row *out);
 
-/** Creates an engine of a simulated rank, with the model declared and not sealed: for the whole plan, and for checks of all
- *  ranks. */
+/** Creates an engine of a simulated rank, with the model declared and not sealed: for the whole
+ *  plan, and for checks of all ranks. */
 SHERD_MUST_USE sherd_status planning_engine_open(const planning_request *request,
                                                  const planning_layout *layout, sherd_engine **out);
 
-/** Returns the bytes of model state by Rajbhandari et al. 2020 (ZeRO, section 5 and table 1): 2, 2 and K per parameter (4, 4
- *  and K in fp32), divided by the world size from stage 3, 2 and 1 on. `param_bytes` is 2 or 4. `state_bytes` is K: 12 for
- *  Adam (8 in fp32), 4 for each part of another optimizer's state. */
+/** Returns the bytes of model state by Rajbhandari et al. 2020 (ZeRO, section 5 and table 1): 2, 2
+ *  and K per parameter (4, 4 and K in fp32), divided by the world size from stage 3, 2 and 1 on.
+ *  `param_bytes` is 2 or 4. `state_bytes` is K: 12 for Adam (8 in fp32), 4 for each part of another
+ *  optimizer's state. */
 double planning_paper_bytes(double elems, int stage, int world_size, size_t param_bytes,
                             double state_bytes);
 
-/** Returns the bytes of state per element, averaged over all that this rank updates: as stored, or with `is_fp32` as they
- *  would be without encodings. 0: nothing is trained. */
+/** Returns the bytes of state per element, averaged over all that this rank updates: as stored, or
+ *  with `is_fp32` as they would be without encodings. 0: nothing is trained. */
 double planning_state_bytes(const planning_row *row, int is_fp32);
 
-/** Writes a row as one JSON object on one line, with every number under its name in docs/planning.md. */
+/** Writes a row as one JSON object on one line, with every number under its name in
+ *  docs/planning.md. */
 SHERD_MUST_USE sherd_status planning_row_write(const planning_request *request,
                                                const planning_row *row, sherd_write_fn write,
                                                void *ctx);
