@@ -1,12 +1,14 @@
-/* The operations of a model as a table of functions. There are two tables: the CPU's (compute_cpu.c, with activations in fp32)
- * and a GPU's (cuda/, with activations in the engine's compute type). model.c has one code for both.
+/* The operations of a model as a table of functions. There are two tables: the CPU's
+ * (compute_cpu.c, with activations in fp32) and a GPU's (cuda/, with activations in the engine's
+ * compute type). model.c has one code for both.
  *
- * Every operation is queued. On the CPU it is complete when the call returns; on a GPU it runs on the engine's stream and the call
- * returns at once. A failure of queued work is kept, and losses_take returns it: that call waits.
+ * Every operation is queued. On the CPU it is complete when the call returns; on a GPU it runs on
+ * the engine's stream and the call returns at once. A failure of queued work is kept, and
+ * losses_take returns it: that call waits.
  *
- * All matrices are row-major and contiguous; "rows" is batch * length. An operation adds to the gradients of parameters and rounds
- * them to their type once per call. Sums inside an operation are fp32, and only the shapes decide their order, so a result has the
- * same bits every time. */
+ * All matrices are row-major and contiguous; "rows" is batch * length. An operation adds to the
+ * gradients of parameters and rounds them to their type once per call. Sums inside an operation are
+ * fp32, and only the shapes decide their order, so a result has the same bits every time. */
 #ifndef LLM_COMPUTE_H
 #define LLM_COMPUTE_H
 
@@ -33,16 +35,17 @@ typedef enum compute_attention {
     ATTENTION_CHOICES,
 } compute_attention;
 
-/* Choices between ways in which a GPU computes, where only a measurement can tell which is faster. All zero: the default ways. Each
- * choice is an option of the trainer and of its benchmark. */
+/* Choices between ways in which a GPU computes, where only a measurement can tell which is faster.
+ * All zero: the default ways. Each choice is an option of the trainer and of its benchmark. */
 typedef struct compute_choices {
     compute_attention attention; /* option "attention" */
     int logits_rows; /* rows of logits that are made at a time; 0: a good number is chosen */
-    /* Kernels of the library that are timed for each shape of product. 0 or 1: none is timed, the first that the library names is
-     * taken. */
+    /* Kernels of the library that are timed for each shape of product. 0 or 1: none is timed, the
+     * first that the library names is taken. */
     int tune;
     int is_graphed; /* passes of units are captured as graphs and replayed: fewer calls */
-    /* File of the measured choices (tuned.h); NULL: the file in the user's cache. Not used unless tune is above 1. */
+    /* File of the measured choices (tuned.h); NULL: the file in the user's cache. Not used unless
+     * tune is above 1. */
     const char *tuned;
 } compute_choices;
 
@@ -115,7 +118,8 @@ typedef struct rope_part {
     void       *dx;
 } rope_part;
 
-/* What becomes of q and k behind their products: a norm, if they have one, and the rotation by their positions. */
+/* What becomes of q and k behind their products: a norm, if they have one, and the rotation by
+ * their positions. */
 typedef struct rope_args {
     size_t       width;
     float        eps;             /* of the norms */
@@ -123,9 +127,9 @@ typedef struct rope_args {
     rope_part    parts[2];
 } rope_args;
 
-/* Causal attention with softmax(q k^T / sqrt(width)). In q, head h of sequence b at time t begins at element
- * (b * length + t) * q_stride + h * width; the same holds for k and v with kv_stride and kv_heads. `out` has rows of heads * width.
- * Query head h reads key head h / (heads / kv_heads). */
+/* Causal attention with softmax(q k^T / sqrt(width)). In q, head h of sequence b at time t begins
+ * at element (b * length + t) * q_stride + h * width; the same holds for k and v with kv_stride and
+ * kv_heads. `out` has rows of heads * width. Query head h reads key head h / (heads / kv_heads). */
 typedef struct heads_args {
     size_t      batch, length, heads, kv_heads, width;
     size_t      q_stride, kv_stride;
@@ -141,7 +145,8 @@ struct compute_ops {
     /* Required. Returns the bytes of scratch, which alloc does not count. */
     size_t (*scratch_bytes)(const compute *c);
 
-    /* Required. Returns memory for activations, aligned to 256 bytes; NULL: out of memory. Blocks. */
+    /* Required. Returns memory for activations, aligned to 256 bytes; NULL: out of memory.
+     * Blocks. */
     void *(*alloc)(compute *c, size_t len_bytes);
     void (*free)(compute *c, void *memory); /* accepts NULL */
     /* Required. Copies from host memory, at set-up; blocks. */
@@ -150,22 +155,24 @@ struct compute_ops {
     /* Required. Copies on the device. Queued. */
     void (*copy)(compute *c, void *dst, const void *src, size_t len_bytes);
 
-    /* Required. Sets the tokens and targets [rows] of the next micro-batch. They stay the caller's and must
-     * last until its backward is queued. */
+    /* Required. Sets the tokens and targets [rows] of the next micro-batch. They stay the caller's
+     * and must last until its backward is queued. */
     void (*batch_set)(compute *c, const int32_t *inputs, const int32_t *targets);
-    /* Required. The micro-batches so far are those of the next losses_take, which waits for no later ones. Queued, as operations are.
-     * Not a second time before losses_take. */
+    /* Required. The micro-batches so far are those of the next losses_take, which waits for no
+     * later ones. Queued, as operations are. Not a second time before losses_take. */
     void (*losses_close)(compute *c);
-    /* Required. Gives the sum of the mean losses of the micro-batches between the last two calls of losses_close; without one since
-     * the last losses_take, it closes them itself. Each mean is rounded to fp32 first, so that the sum is exact. Waits for these
-     * micro-batches. Returns E_DEVICE with c->why. */
+    /* Required. Gives the sum of the mean losses of the micro-batches between the last two calls of
+     * losses_close; without one since the last losses_take, it closes them itself. Each mean is
+     * rounded to fp32 first, so that the sum is exact. Waits for these micro-batches. Returns
+     * E_DEVICE with c->why. */
     sherd_status (*losses_take)(compute *c, double *sum_out);
     /* Required. Gives the logits [vocab] of one row of the last `head` with grad_scale 0. Waits. */
     void (*logits_get)(compute *c, size_t row, float *out);
 
-    /* Optional, both or none. They enclose a pass of a unit if its number `pass` and its key alone decide what it queues. pass_begin
-     * returns 1 if it has queued the same as the last time: the caller does nothing more. It returns 0 if the caller has to queue the
-     * pass and then call pass_end. */
+    /* Optional, both or none. They enclose a pass of a unit if its number `pass` and its key alone
+     * decide what it queues. pass_begin returns 1 if it has queued the same as the last time: the
+     * caller does nothing more. It returns 0 if the caller has to queue the pass and then call
+     * pass_end. */
     int (*pass_begin)(compute *c, size_t pass, const void *key, size_t key_bytes);
     void (*pass_end)(compute *c);
 
@@ -192,17 +199,20 @@ struct compute_ops {
     /* y = gelu(x). Where compute.keeps_gelu is 0, what `linear` gives for the same x. */
     void (*gelu)(compute *c, size_t elems, const void *x, void *y);
     void (*swiglu)(compute *c, size_t elems, const void *gate, const void *up, void *y);
-    /* d is the gradient of y on entry, and of `up` on return; y is made again, so that nobody has to keep it. */
+    /* d is the gradient of y on entry, and of `up` on return; y is made again, so that nobody has
+     * to keep it. */
     void (*swiglu_back)(compute *c, size_t elems, const void *gate, const void *up, void *y,
                         void *d, void *dgate);
 
-    /* The mean cross-entropy of x . weight^T [rows, vocab] against the targets. grad_scale multiplies its gradient; 0 means that no
-     * backward follows. If one follows, the loss is known only after head_back: a GPU makes the logits there, some rows at a time. */
+    /* The mean cross-entropy of x . weight^T [rows, vocab] against the targets. grad_scale
+     * multiplies its gradient; 0 means that no backward follows. If one follows, the loss is known
+     * only after head_back: a GPU makes the logits there, some rows at a time. */
     void (*head)(compute *c, const void *x, tensor weight, float grad_scale);
     void (*head_back)(compute *c, const void *x, tensor weight, void *dx);
 };
 
-/** Returns NULL with a sentence in `why` if there is no memory, no such device, or no such backend in this build. */
+/** Returns NULL with a sentence in `why` if there is no memory, no such device, or no such backend
+ *  in this build. */
 compute *compute_create(const compute_params *params, char *why, size_t why_bytes);
 void     compute_destroy(compute *c); /* accepts NULL */
 

@@ -1,7 +1,9 @@
-/* The CPU's operations behind compute.h. Activations are in fp32 and matrices in the engine's compute type; vectors are widened to
- * fp32 around each operation; all logits are made at once. If the CPU multiplies bf16 (onednn.h), a product with a bf16 matrix rounds
- * both operands to bf16. Only the shape of an operation decides how it is cut into tasks, never the number of threads, and no two
- * tasks add to the same place. So results have the same bits for any number of threads and ranks. */
+/* The CPU's operations behind compute.h. Activations are in fp32 and matrices in the engine's
+ * compute type; vectors are widened to fp32 around each operation; all logits are made at once. If
+ * the CPU multiplies bf16 (onednn.h), a product with a bf16 matrix rounds both operands to bf16.
+ * Only the shape of an operation decides how it is cut into tasks, never the number of threads, and
+ * no two tasks add to the same place. So results have the same bits for any number of threads and
+ * ranks. */
 #include "compute_cpu.h"
 
 #include "gemm.h"
@@ -18,7 +20,8 @@
 
 /* ------------------------------------------------------------- vectors -- */
 
-/* Returns the values of a one-dimensional parameter in fp32: its own memory, or `room` with the widened values. NULL: no parameter. */
+/* Returns the values of a one-dimensional parameter in fp32: its own memory, or `room` with the
+ * widened values. NULL: no parameter. */
 static const float *vector_get(tensor t, float *room, size_t elems)
 {
     if (t.data == NULL || t.dtype == SHERD_F32) {
@@ -28,7 +31,8 @@ static const float *vector_get(tensor t, float *room, size_t elems)
     return room;
 }
 
-/* Returns where its gradient is summed: in place if it is fp32, else in `room`, which vector_add adds to it once. */
+/* Returns where its gradient is summed: in place if it is fp32, else in `room`, which vector_add
+ * adds to it once. */
 static float *vector_grad(tensor t, float *room, size_t elems)
 {
     if (t.data == NULL || t.dtype == SHERD_F32) {
@@ -203,7 +207,8 @@ typedef struct linear_job {
     int             is_added;
 } linear_job;
 
-/* Returns the columns of one task: an eighth of n, or a quarter in bf16, because products of bf16 are short. */
+/* Returns the columns of one task: an eighth of n, or a quarter in bf16, because products of bf16
+ * are short. */
 static size_t tile_elems(size_t n, int is_half)
 {
     size_t part = count_of(count_of(n, is_half ? 4 : 8), 16) * 16;
@@ -238,8 +243,8 @@ static void half_multiply(cpu *m, onednn_product product)
     }
 }
 
-/* Returns the part [row0, row0 + rows) x [column0, column0 + columns) of a [*, stride] matrix as fp32: in place, or widened into
- * `scratch`. */
+/* Returns the part [row0, row0 + rows) x [column0, column0 + columns) of a [*, stride] matrix as
+ * fp32: in place, or widened into `scratch`. */
 static gemm_matrix matrix_part(const cpu *m, tensor matrix, size_t stride, size_t row0,
                                size_t column0, size_t rows, size_t columns, float *scratch)
 {
@@ -261,8 +266,9 @@ static gemm_matrix matrix_part(const cpu *m, tensor matrix, size_t stride, size_
     return (gemm_matrix){.data = scratch, .stride = columns};
 }
 
-/* y's columns [first, first + count) = (is_added: +=) x . weight^T. A product of bf16 writes to `scratch` [rows, count] first:
- * oneDNN's kernels are twice as fast if their result is contiguous. */
+/* y's columns [first, first + count) = (is_added: +=) x . weight^T. A product of bf16 writes to
+ * `scratch` [rows, count] first: oneDNN's kernels are twice as fast if their result is
+ * contiguous. */
 static void forward_multiply(const linear_job *job, size_t first, size_t count, int is_added,
                              float *scratch)
 {
@@ -317,8 +323,8 @@ static void linear_task(void *ctx, size_t task, int thread)
     }
 }
 
-/* dx's columns [first, first + count) = (is_added: +=) dy . weight. A matrix that has to be widened is widened in portions of
- * CPU_TILE_DEPTH rows. */
+/* dx's columns [first, first + count) = (is_added: +=) dy . weight. A matrix that has to be widened
+ * is widened in portions of CPU_TILE_DEPTH rows. */
 static void input_multiply(const linear_job *job, size_t first, size_t count, float *scratch)
 {
     linear_shape s     = job->shape;
@@ -354,7 +360,8 @@ static void linear_back_input_task(void *ctx, size_t task, int thread)
     gelu_back_rows(job, 0, job->shape.rows, first, count);
 }
 
-/* The same in bf16. dx is cut along its rows, so that each part is contiguous; forward_multiply says why. */
+/* The same in bf16. dx is cut along its rows, so that each part is contiguous; forward_multiply
+ * says why. */
 static void half_back_input_task(void *ctx, size_t task, int thread)
 {
     linear_job  *job  = ctx;
@@ -386,7 +393,8 @@ static void back_input_run(cpu *m, linear_job job)
     pool_run(m->threads, count_of(job.shape.rows, job.tile), half_back_input_task, &job);
 }
 
-/* In bf16: the columns of dy are first copied to `scratch` [rows, count], where they are contiguous. */
+/* In bf16: the columns of dy are first copied to `scratch` [rows, count], where they are
+ * contiguous. */
 static void half_weight_multiply(const linear_job *job, size_t first, size_t count,
                                  uint16_t *scratch)
 {
@@ -716,8 +724,8 @@ static gemm_matrix matrix_flipped(const float *data, size_t stride)
     return (gemm_matrix){.data = data, .stride = stride, .is_transposed = 1};
 }
 
-/* One task is one query head of one sequence. It takes CPU_ATTENTION_ROWS queries at a time with all keys up to the last query; the
- * softmax hides the keys that a query must not see. */
+/* One task is one query head of one sequence. It takes CPU_ATTENTION_ROWS queries at a time with
+ * all keys up to the last query; the softmax hides the keys that a query must not see. */
 static void attention_task(void *ctx, size_t task, int thread)
 {
     attention_job    *job     = ctx;

@@ -1,4 +1,5 @@
-/* The state of the CPU's operations, which compute_cpu.c and compute_cpu_embed.c share. compute.h says what the operations do. */
+/* The state of the CPU's operations, which compute_cpu.c and compute_cpu_embed.c share. compute.h
+ * says what the operations do. */
 #ifndef LLM_COMPUTE_CPU_H
 #define LLM_COMPUTE_CPU_H
 

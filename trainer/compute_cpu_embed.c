@@ -1,4 +1,5 @@
-/* Embeddings on the CPU. Backward sorts the rows by token, so that one task adds all rows of a token. */
+/* Embeddings on the CPU. Backward sorts the rows by token, so that one task adds all rows of a
+ * token. */
 #include "compute_cpu.h"
 
 #include <string.h>
@@ -49,7 +50,8 @@ void cpu_embed(compute *c, tensor tokens, tensor positions, void *y)
     pool_run(m->threads, count_of(m->rows, CPU_NORM_CHUNK), embed_task, &job);
 }
 
-/* One task for each entry of the sorted order: the first entry of a token sums all rows of the token, the others do nothing. */
+/* One task for each entry of the sorted order: the first entry of a token sums all rows of the
+ * token, the others do nothing. */
 static void embed_back_token_task(void *ctx, size_t task, int thread)
 {
     embed_job *job   = ctx;
@@ -85,7 +87,8 @@ static void embed_back_position_task(void *ctx, size_t task, int thread)
                          m->limits.hidden);
 }
 
-/* Sorts keys by merging runs of growing length. `other` has as much room as `keys`. Returns the one that has the result. */
+/* Sorts keys by merging runs of growing length. `other` has as much room as `keys`. Returns the one
+ * that has the result. */
 static uint64_t *keys_sort(uint64_t *keys, uint64_t *other, size_t count)
 {
     for (size_t run = 1; run < count; run *= 2) {

@@ -12,7 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* llm.c's token files: 256 int32 (magic, version, count), then tokens of uint16 (GPT-2) or uint32 (Llama 3). */
+/* llm.c's token files: 256 int32 (magic, version, count), then tokens of uint16 (GPT-2) or uint32
+ * (Llama 3). */
 #define TOKEN_MAGIC        20240520
 #define TOKEN_VERSION      1
 #define WIDE_TOKEN_MAGIC   20240801
@@ -23,8 +24,8 @@
 
 /* ---------------------------------------------------------------- text -- */
 
-/* Returns the length of the UTF-8 character at s, of which `left` bytes follow; 0 if there is none. Overlong forms, surrogates and
- * numbers past U+10FFFF are not characters. */
+/* Returns the length of the UTF-8 character at s, of which `left` bytes follow; 0 if there is none.
+ * Overlong forms, surrogates and numbers past U+10FFFF are not characters. */
 static size_t utf8_length(const uint8_t *s, size_t left)
 {
     uint32_t code;
@@ -95,7 +96,8 @@ static int file_open(const char *path, corpus *out, size_t *bytes_out, char *tex
     return 0;
 }
 
-/* Reads all len_bytes and returns 0; else returns -1 with errno, which is 0 if the file ends before. */
+/* Reads all len_bytes and returns 0; else returns -1 with errno, which is 0 if the file ends
+ * before. */
 static int bytes_read(int fd, size_t at, void *out, size_t len_bytes)
 {
     for (size_t done = 0; done < len_bytes;) {
@@ -119,7 +121,8 @@ static int read_fail(const char *path, char *text, size_t text_bytes)
     return -1;
 }
 
-/* Reads tokens [first, first + count) as they stand in the file; count is at most PORTION_TOKENS. */
+/* Reads tokens [first, first + count) as they stand in the file; count is at most
+ * PORTION_TOKENS. */
 static int tokens_read(const corpus *c, size_t first, size_t count, uint32_t *out)
 {
     unsigned char bytes[PORTION_TOKENS * sizeof(uint32_t)];
@@ -188,7 +191,8 @@ static int tokens_open(const char *path, corpus *c, size_t len_bytes, char *text
     return tokens_scan(path, c, text, text_bytes);
 }
 
-/* Checks portion by portion that a file is text. A character that the end of a portion cuts begins the next portion. */
+/* Checks portion by portion that a file is text. A character that the end of a portion cuts begins
+ * the next portion. */
 static int text_scan(const char *path, const corpus *c, char *text, size_t text_bytes)
 {
     uint8_t portion[8192];
@@ -280,7 +284,8 @@ static int names_compare(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Lists all files of a folder and its subfolders that are not hidden. It does not follow links to folders. */
+/* Lists all files of a folder and its subfolders that are not hidden. It does not follow links to
+ * folders. */
 static int folder_walk(const char *folder, name_list *list)
 {
     DIR           *dir = opendir(folder);
@@ -422,8 +427,9 @@ int corpus_read(const corpus *c, size_t first, size_t count, int32_t *out)
 
 /* ---------------------------------------------------------------- order -- */
 
-/* A permutation of 0 .. count - 1 that the key decides: a Feistel network of four rounds on the next even number of bits, applied
- * again until the result is below count (Black and Rogaway 2002). */
+/* A permutation of 0 .. count - 1 that the key decides: a Feistel network of four rounds on the
+ * next even number of bits, applied again until the result is below count (Black and Rogaway
+ * 2002). */
 static uint64_t permute(uint64_t value, uint64_t count, uint64_t key)
 {
     unsigned half = 1;
@@ -470,8 +476,9 @@ static int sequence_read(const order *o, size_t start, int32_t *inputs, int32_t 
     return corpus_read(o->c, start + o->length, 1, targets + o->length - 1);
 }
 
-/* Returns the first token of sequence `number` of the run. Each epoch has an offset by which its sequences are shifted, so that
- * sentences are not cut at the same places again. An epoch has one sequence less than would fit, which leaves room for the offset. */
+/* Returns the first token of sequence `number` of the run. Each epoch has an offset by which its
+ * sequences are shifted, so that sentences are not cut at the same places again. An epoch has one
+ * sequence less than would fit, which leaves room for the offset. */
 static size_t sequence_start(const order *o, uint64_t number)
 {
     size_t   room      = o->c->train - 1; /* positions that have a target */

@@ -13,7 +13,8 @@ static float matrix_at(gemm_matrix x, size_t row, size_t column)
     return x.is_transposed ? x.data[column * x.stride + row] : x.data[row * x.stride + column];
 }
 
-/* pack[p][j] = b[k0 + p][n0 + j], and zero beyond the edge, so that the inner loop always has length BLOCK_N. */
+/* pack[p][j] = b[k0 + p][n0 + j], and zero beyond the edge, so that the inner loop always has
+ * length BLOCK_N. */
 static void block_pack(gemm_matrix b, size_t k0, size_t k_count, size_t n0, size_t n_count,
                        float pack[BLOCK_K][BLOCK_N])
 {

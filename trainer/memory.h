@@ -1,4 +1,5 @@
-/* The memory of rank 0, as planned, as held, and as the system reports it. trainer.c prints it at the start and at the end. */
+/* The memory of rank 0, as planned, as held, and as the system reports it. trainer.c prints it at
+ * the start and at the end. */
 #ifndef LLM_MEMORY_H
 #define LLM_MEMORY_H
 
@@ -14,7 +15,8 @@ typedef struct memory_place {
 
 /** Returns the engine's report; after a failure one of zeros. */
 sherd_memory_report memory_of(sherd_engine *engine);
-/** Prints a line each for the device, the host and pinned memory, all of which begin with `when`. */
+/** Prints a line each for the device, the host and pinned memory, all of which begin with
+ *  `when`. */
 void memory_say(report *r, const char *when, sherd_engine *engine, const memory_place *place);
 
 #endif

@@ -1,4 +1,5 @@
-/* Random numbers from a counter: a bijection of 64-bit numbers whose outputs look random (Steele et al. 2014). */
+/* Random numbers from a counter: a bijection of 64-bit numbers whose outputs look random (Steele et
+ * al. 2014). */
 #ifndef LLM_MIX_H
 #define LLM_MIX_H
 

@@ -1,4 +1,5 @@
-/* Forward and backward of GPT-2 and of the families in the style of Llama, from the operations of compute.h. See model.h. */
+/* Forward and backward of GPT-2 and of the families in the style of Llama, from the operations of
+ * compute.h. See model.h. */
 #include "model.h"
 
 #include "models/room.h"
@@ -191,7 +192,8 @@ static linear_shape shape_of(const model *m, size_t in, size_t out)
     return (linear_shape){.rows = m->rows, .in = in, .out = out};
 }
 
-/* y = x . weight^T + bias (+ residual). `weight` and `bias` are the roles of a matrix and of its bias. */
+/* y = x . weight^T + bias (+ residual). `weight` and `bias` are the roles of a matrix and of its
+ * bias. */
 static void linear(model *m, const model_unit *unit, arch_role weight, arch_role bias,
                    linear_shape shape, const void *x, const void *residual, void *y)
 {
@@ -238,7 +240,8 @@ static void norm_back(model *m, norm_rows args, const void *dy, void *dx, int is
     m->c->ops->norm_back(m->c, &args, dy, dx, is_added);
 }
 
-/* The norms of the heads of q and k, if the model has them, and their rotation; backward adds the gradients. */
+/* The norms of the heads of q and k, if the model has them, and their rotation; backward adds the
+ * gradients. */
 static rope_args rope_of(const model *m, const model_unit *unit, layer_memory *layer)
 {
     return (rope_args){.width   = m->head,
@@ -274,7 +277,8 @@ static heads_args attention_of(const model *m, const layer_memory *layer)
 
 /* --------------------------------------------------------------- layers -- */
 
-/* q, k and v of a layer in the style of Llama: projections, norms of the heads if the model has them, rotation. */
+/* q, k and v of a layer in the style of Llama: projections, norms of the heads if the model has
+ * them, rotation. */
 static void llama_qkv(model *m, const model_unit *unit, layer_memory *layer)
 {
     size_t    h    = m->p.sizes.hidden;
@@ -371,7 +375,8 @@ static void feed_forward_back(model *m, const model_unit *unit, layer_memory *la
     }
 }
 
-/* Computes the residual stream y behind a layer from the stream x before it; y NULL as in feed_forward. */
+/* Computes the residual stream y behind a layer from the stream x before it; y NULL as in
+ * feed_forward. */
 static void layer_forward(model *m, const model_unit *unit, layer_memory *layer, const void *x,
                           void *y)
 {
@@ -468,8 +473,9 @@ typedef struct pass_key {
     float      grad_scale; /* of the head's backward; 0 elsewhere */
 } pass_key;
 
-/* Returns whether the pass has been replayed. It is not asked for the first unit, whose kernels depend on the tokens, nor for the
- * forward of the last unit, which does little if a backward follows. */
+/* Returns whether the pass has been replayed. It is not asked for the first unit, whose kernels
+ * depend on the tokens, nor for the forward of the last unit, which does little if a backward
+ * follows. */
 static int pass_begin(model *m, size_t unit, int is_backward, const model_unit *params)
 {
     pass_key key;

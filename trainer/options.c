@@ -288,7 +288,8 @@ static int attention_apply(const option_row *row, const char *value, compute_att
                : wrong(row, value, "auto, own, cudnn or warpgroup");
 }
 
-/* Applies one option. Architecture and preset are applied before single sizes, wherever they stand: see options_parse. */
+/* Applies one option. Architecture and preset are applied before single sizes, wherever they stand:
+ * see options_parse. */
 static int row_apply(const option_row *row, const char *value, options *out)
 {
     void *field = (char *)out + row->offset;
@@ -346,7 +347,8 @@ typedef struct arguments {
     unsigned char given[NUM_ROWS];
 } arguments;
 
-/* Goes over the command line once. With `out` NULL it only looks at --arch, --preset, --model and --help. */
+/* Goes over the command line once. With `out` NULL it only looks at --arch, --preset, --model and
+ * --help. */
 static int arguments_walk(int argc, char **argv, options *out, arguments *seen)
 {
     struct option table[NUM_ROWS + 1] = {0};
@@ -448,7 +450,8 @@ static int window_check(const options *o)
     return 2;
 }
 
-/* Computes sizes that follow from others, unless they were given: the preset's inner width or heads would not fit another width. */
+/* Computes sizes that follow from others, unless they were given: the preset's inner width or heads
+ * would not fit another width. */
 static int sizes_settle(options *out, const arch *preset, const arguments *seen)
 {
     arch       *sizes = &out->sizes;

@@ -1,4 +1,5 @@
-/* The options of the trainer, as the command line gives them. train.c reads them once; all ranks of the process share them. */
+/* The options of the trainer, as the command line gives them. train.c reads them once; all ranks of
+ * the process share them. */
 #ifndef LLM_OPTIONS_H
 #define LLM_OPTIONS_H
 
@@ -54,8 +55,8 @@ typedef struct options {
 
 #define OPTIONS_DEFAULT_RANKS 4
 
-/** Reads the command line. Returns 0 if the program goes on; 1 after --help, with nothing left to do; 2 on a mistake, with a message
- *  on standard error. */
+/** Reads the command line. Returns 0 if the program goes on; 1 after --help, with nothing left to
+ *  do; 2 on a mistake, with a message on standard error. */
 int options_parse(int argc, char **argv, options *out);
 
 #endif

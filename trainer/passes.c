@@ -1,4 +1,5 @@
-/* Acquires and releases the units of a micro-batch around the computation of model.h. See passes.h. */
+/* Acquires and releases the units of a micro-batch around the computation of model.h. See
+ * passes.h. */
 #include "passes.h"
 
 #include "try.h"
@@ -119,7 +120,8 @@ static sherd_status tensor_get(passes *passes, size_t k, sherd_pass pass, model_
     return SHERD_OK;
 }
 
-/* Gives the parameters of an acquired unit; the last unit reads the table of tokens, unless it has a head of its own. */
+/* Gives the parameters of an acquired unit; the last unit reads the table of tokens, unless it has
+ * a head of its own. */
 static sherd_status unit_get(passes *passes, size_t unit, sherd_pass pass, model_unit *out)
 {
     *out = (model_unit){0};

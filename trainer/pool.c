@@ -1,6 +1,6 @@
-/* A pool of threads around one counter of tasks (pool.h). One pool_run is a round. After a round, helpers spin for a while, because
- * the next round usually comes within microseconds, and then sleep. The spin is short: with more ranks than cores it takes time
- * from threads that work. */
+/* A pool of threads around one counter of tasks (pool.h). One pool_run is a round. After a round,
+ * helpers spin for a while, because the next round usually comes within microseconds, and then
+ * sleep. The spin is short: with more ranks than cores it takes time from threads that work. */
 #include "pool.h"
 
 #include <pthread.h>
@@ -85,7 +85,8 @@ static void *helper_main(void *arg)
             return NULL;
         }
         tasks_take(p, helper->index);
-        /* Pairs with the acquire load in pool_run: the caller sees this helper's results when it sees that the helper is done. */
+        /* Pairs with the acquire load in pool_run: the caller sees this helper's results when it
+         * sees that the helper is done. */
         atomic_fetch_sub_explicit(&p->num_working, 1, memory_order_release);
     }
 }

@@ -10,7 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Seconds between two progress lines. A terminal gets them more often, because there each overwrites the one before. */
+/* Seconds between two progress lines. A terminal gets them more often, because there each
+ * overwrites the one before. */
 #define TERMINAL_SECONDS 0.1
 #define PLAIN_SECONDS    5.0
 
@@ -80,7 +81,8 @@ report *report_open(const report_params *params)
         return NULL;
     }
     r->p = *params;
-    /* Under mpirun standard output is always a terminal, of mpirun's own, wherever mpirun's output goes. */
+    /* Under mpirun standard output is always a terminal, of mpirun's own, wherever mpirun's output
+     * goes. */
     r->is_terminal = isatty(STDOUT_FILENO) && getenv("OMPI_COMM_WORLD_SIZE") == NULL;
     r->recent      = (double)NAN;
     r->recent_loss = (double)NAN;
@@ -118,7 +120,8 @@ static void log_number(FILE *log, const char *name, double value)
     }
 }
 
-/* Writes the figures that depend on the layout: other ranks and stages train the same, with other figures. */
+/* Writes the figures that depend on the layout: other ranks and stages train the same, with other
+ * figures. */
 static void figures_write(FILE *log, const report_figures *f)
 {
     static const char *const media[REPORT_MEDIA] = {"wire", "link_down", "link_up", "nvme_read",

@@ -1,5 +1,5 @@
-/* The output of rank 0: a line of progress on standard output, and a log with one JSON object per step. trainer.c and saves.c call
- * it; only rank 0 has a report. */
+/* The output of rank 0: a line of progress on standard output, and a log with one JSON object per
+ * step. trainer.c and saves.c call it; only rank 0 has a report. */
 #ifndef LLM_REPORT_H
 #define LLM_REPORT_H
 
@@ -21,7 +21,8 @@ typedef enum report_medium {
 } report_medium;
 
 typedef struct report_figures {
-    /* Bytes of a step, summed over the ranks: as the engines counted them, and as they had planned them */
+    /* Bytes of a step, summed over the ranks: as the engines counted them, and as they had planned
+     * them */
     uint64_t          counted[REPORT_MEDIA], planned[REPORT_MEDIA];
     int               ranks_off_plan;              /* ranks whose counts differ from their plan */
     size_t            memory_planned, memory_held; /* of the engine of rank 0 */
@@ -58,23 +59,27 @@ typedef struct report_params {
     double      peak_rate;   /* tokens/s of all ranks at the peak of their GPUs; 0: not known */
 } report_params;
 
-/** Returns NULL, with a message on standard error, if there is no memory or the log cannot be written. */
+/** Returns NULL, with a message on standard error, if there is no memory or the log cannot be
+ *  written. */
 report *report_open(const report_params *params);
 /** Tells the report how many tokens were trained on before this program began. */
 void report_start_at(report *r, uint64_t tokens);
-/** Writes the line of the log, and the progress line when it is due. Returns -1 if the log cannot be written. */
+/** Writes the line of the log, and the progress line when it is due. Returns -1 if the log cannot
+ *  be written. */
 int report_write(report *r, const report_step *step);
 /** Ends the progress line and closes the log; returns -1 if that fails. Accepts NULL. */
 int report_close(report *r);
 /** Prints a line above the progress line; printf-like. Prints nothing when quiet. */
 void report_say(report *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/** Prints a line on standard error, quiet or not; printf-like. Accepts NULL, because other ranks than 0 may have something to tell. */
+/** Prints a line on standard error, quiet or not; printf-like. Accepts NULL, because other ranks
+ *  than 0 may have something to tell. */
 void report_warn(report *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /** Shows how far a long operation is, when a progress line is due. Prints nothing when quiet. */
 void report_progress(report *r, const char *what, uint64_t done_bytes, uint64_t all_bytes);
-/** Names the checkpoint that is being saved beside the training, for the progress line; NULL: none. `tag` is borrowed. */
+/** Names the checkpoint that is being saved beside the training, for the progress line; NULL: none.
+ *  `tag` is borrowed. */
 void report_saving(report *r, const char *tag);
 /** Writes a line of the log; returns -1 if that fails. */
 int report_checkpoint_write(report *r, const report_checkpoint *told);

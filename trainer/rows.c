@@ -1,6 +1,6 @@
-/* The functions of rows.h, in C that compilers turn into vector code. The file is compiled several times; ROWS_TABLE is the name of
- * the table that is being made. Sums and maxima run in LANES lanes, which are folded in a fixed order, so wider vectors do not change
- * a result. */
+/* The functions of rows.h, in C that compilers turn into vector code. The file is compiled several
+ * times; ROWS_TABLE is the name of the table that is being made. Sums and maxima run in LANES
+ * lanes, which are folded in a fixed order, so wider vectors do not change a result. */
 #include "rows.h"
 
 #include <math.h>
@@ -42,8 +42,9 @@ static inline uint16_t bf16_of(float x)
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
 }
 
-/* Conversions from and to IEEE binary16 without branches, so that they become vector code. The bits of a normal number are shifted; a
- * denormal number comes from a floating-point addition, which rounds. */
+/* Conversions from and to IEEE binary16 without branches, so that they become vector code. The bits
+ * of a normal number are shifted; a denormal number comes from a floating-point addition, which
+ * rounds. */
 static inline float float_of_f16(uint16_t half)
 {
     uint32_t magnitude = (uint32_t)(half & 0x7fffu) << 13;
@@ -72,8 +73,8 @@ static inline uint16_t f16_of(float x)
     return (uint16_t)(half | sign);
 }
 
-/* exp as 2^n * e^r with |r| <= ln(2) / 2, by the polynomial of Cephes' expf (Moshier). The error is within 2 units in the last place.
- * Below -87.3 the result stays at 1e-38, above 88.3 at 2e38. */
+/* exp as 2^n * e^r with |r| <= ln(2) / 2, by the polynomial of Cephes' expf (Moshier). The error is
+ * within 2 units in the last place. Below -87.3 the result stays at 1e-38, above 88.3 at 2e38. */
 static inline float exp_of(float x)
 {
     const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
@@ -108,8 +109,8 @@ static inline float lanes_fold(const float *lanes)
            ((fold[1] + fold[5]) + (fold[3] + fold[7]));
 }
 
-/* The sum of `term`, an expression in i, over i < n. It is a macro because a function per term would hide the loop from the
- * vectoriser. */
+/* The sum of `term`, an expression in i, over i < n. It is a macro because a function per term
+ * would hide the loop from the vectoriser. */
 #define LANES_SUM(result, n, term)                                                                 \
     do {                                                                                           \
         float  lanes_[LANES] = {0};                                                                \
@@ -174,8 +175,8 @@ static void rows_widen(sherd_dtype dtype, const void *src, float *dst, size_t n)
     }
 }
 
-/* Works portion by portion, because dst may begin where src does: each portion is read before its results overwrite anything, and
- * within the inner loops no arrays overlap. */
+/* Works portion by portion, because dst may begin where src does: each portion is read before its
+ * results overwrite anything, and within the inner loops no arrays overlap. */
 static void rows_narrow(const float *src, uint16_t *dst, size_t n)
 {
     enum { PORTION = 64 };

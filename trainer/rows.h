@@ -1,6 +1,7 @@
-/* The operations that go element by element or along one row, as a table. rows.c is compiled three times: for any machine, for AVX2
- * and for AVX-512. All three tables give the same bits, because sums run in a fixed number of lanes and the compiler contracts nothing
- * to fused multiply-adds. Nothing here uses threads: compute_cpu.c splits the work. */
+/* The operations that go element by element or along one row, as a table. rows.c is compiled three
+ * times: for any machine, for AVX2 and for AVX-512. All three tables give the same bits, because
+ * sums run in a fixed number of lanes and the compiler contracts nothing to fused multiply-adds.
+ * Nothing here uses threads: compute_cpu.c splits the work. */
 #ifndef LLM_ROWS_H
 #define LLM_ROWS_H
 
@@ -41,17 +42,19 @@ typedef struct rows_ops {
     void (*rms_norm)(const float *x, const float *weight, float *y, size_t n, float eps);
     void (*rms_norm_back)(const float *x, const float *weight, const float *dy, float *dx,
                           float *dweight, size_t n, float eps);
-    /* Rotates the pairs (x[i], x[i + n / 2]) by angles whose cosines and sines [n / 2] are given. `direction` is 1, or -1 in backward
-     * (Su et al. 2021, half-split). */
+    /* Rotates the pairs (x[i], x[i + n / 2]) by angles whose cosines and sines [n / 2] are given.
+     * `direction` is 1, or -1 in backward (Su et al. 2021, half-split). */
     void (*rotate)(float *x, const float *cosines, const float *sines, float direction, size_t n);
 
-    /* s = softmax(scale * s) over the first `seen` entries, and 0 in the rest. Returns log(sum(exp(scale * s))). */
+    /* s = softmax(scale * s) over the first `seen` entries, and 0 in the rest. Returns
+     * log(sum(exp(scale * s))). */
     float (*softmax)(float *s, size_t seen, size_t n, float scale);
     /* Computes the same softmax again, from the logarithm that softmax has returned. */
     void (*softmax_again)(float *s, size_t seen, size_t n, float scale, float log_sum);
     /* dp is the gradient of p on entry and of s on return, with 0 from entry `seen` on. */
     void (*softmax_back)(const float *p, float *dp, size_t seen, size_t n, float scale);
-    /* Returns the loss -log(softmax(x)[target]); x becomes the gradient of the loss times `scale`. */
+    /* Returns the loss -log(softmax(x)[target]); x becomes the gradient of the loss times
+     * `scale`. */
     double (*cross_entropy)(float *x, size_t n, size_t target, float scale);
     /* Returns the loss and leaves x as it is. */
     double (*cross_entropy_value)(const float *x, size_t n, size_t target);
@@ -59,7 +62,8 @@ typedef struct rows_ops {
 
 #define ROWS_MOST_TABLES 3
 
-/** Gives the tables that this machine can run, fastest first and the plain one last. Returns their number. */
+/** Gives the tables that this machine can run, fastest first and the plain one last. Returns their
+ *  number. */
 size_t rows_tables(const rows_ops *out[ROWS_MOST_TABLES]);
 /** Returns the fastest table. */
 const rows_ops       *rows_best(void);

@@ -1,5 +1,5 @@
-/* Chooses the table of rows.h for this machine. LLM_HAVE_AVX2 and LLM_HAVE_AVX512 say that rows.c was also compiled for that
- * instruction set. */
+/* Chooses the table of rows.h for this machine. LLM_HAVE_AVX2 and LLM_HAVE_AVX512 say that rows.c
+ * was also compiled for that instruction set. */
 #include "models/blas.h"
 #include "rows.h"
 

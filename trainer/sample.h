@@ -1,4 +1,5 @@
-/* Makes text with a trained model, one token at a time; each token takes a whole forward pass. trainer.c calls it at the end. */
+/* Makes text with a trained model, one token at a time; each token takes a whole forward pass.
+ * trainer.c calls it at the end. */
 #ifndef LLM_SAMPLE_H
 #define LLM_SAMPLE_H
 
@@ -18,7 +19,8 @@ typedef struct sample_params {
     uint64_t       seed;
 } sample_params;
 
-/** Fills out[tokens]. Collective: every rank calls it, and all get the same tokens. Returns E_NOMEM, or as passes_eval. */
+/** Fills out[tokens]. Collective: every rank calls it, and all get the same tokens. Returns
+ *  E_NOMEM, or as passes_eval. */
 SHERD_MUST_USE sherd_status sample_make(passes *passes, const sample_params *params, int32_t *out);
 /** Prints tokens: as text if they are bytes, as numbers if the corpus is a token file. */
 void sample_print(const corpus *c, const int32_t *tokens, size_t count);

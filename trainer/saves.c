@@ -1,4 +1,5 @@
-/* Saves and resumes through the public API. Each save or resume is told to the user and to the log. See saves.h. */
+/* Saves and resumes through the public API. Each save or resume is told to the user and to the log.
+ * See saves.h. */
 #include "saves.h"
 
 #include "try.h"
@@ -53,7 +54,8 @@ static int folder_make(const char *path)
     return 0;
 }
 
-/* Reads the tag that DIR/latest names; returns 0 if there is no such file. The engine checks the tag when it loads. */
+/* Reads the tag that DIR/latest names; returns 0 if there is no such file. The engine checks the
+ * tag when it loads. */
 static int latest_read(const char *dir, char tag[SAVES_TAG_BYTES])
 {
     char  path[PATH_BYTES];
@@ -108,7 +110,8 @@ int saves_is_hearsay(const char *why)
     return strstr(why, "its own sherd_last_error() says more") != NULL;
 }
 
-/* Writes " (12.3 MiB/s)"; or "" if links were made instead of written data, because then there is no rate. */
+/* Writes " (12.3 MiB/s)"; or "" if links were made instead of written data, because then there is
+ * no rate. */
 static const char *rate_text(double bytes, double seconds, uint64_t kept_bytes, char out[64])
 {
     char size[32];
@@ -164,8 +167,8 @@ static sherd_status saved_tell(saves *s)
     return report_checkpoint_write(s->r, &told) == 0 ? SHERD_OK : SHERD_E_IO;
 }
 
-/* Chooses the rank that reports a failure: the lowest rank that knows more than that another rank failed; rank 0 if there is none.
- * Collective. */
+/* Chooses the rank that reports a failure: the lowest rank that knows more than that another rank
+ * failed; rank 0 if there is none. Collective. */
 static sherd_status is_teller_find(const saves *s, const char *why, int *out)
 {
     size_t       world_size = (size_t)sherd_world_size(s->world);
@@ -187,7 +190,8 @@ static sherd_status is_teller_find(const saves *s, const char *why, int *out)
     return status;
 }
 
-/* Reports a save that failed. Lost ranks and devices end the training; other failures of a save do not. */
+/* Reports a save that failed. Lost ranks and devices end the training; other failures of a save do
+ * not. */
 static sherd_status failure_tell(const saves *s, sherd_status status)
 {
     report_checkpoint told = {
@@ -329,8 +333,8 @@ void saves_say(const saves *s)
 
 /* ------------------------------------------------------------- resuming -- */
 
-/* Reads the position that came with the state, and of which run it is. If another program saved the state, `position` is left as it
- * is. */
+/* Reads the position that came with the state, and of which run it is. If another program saved the
+ * state, `position` is left as it is. */
 static sherd_status mark_read(saves *s, saves_position *position, char run[RUN_BYTES])
 {
     char               text[MARK_BYTES] = "";
@@ -357,7 +361,8 @@ static sherd_status mark_read(saves *s, saves_position *position, char run[RUN_B
     return SHERD_OK;
 }
 
-/* Finds the position of what was just loaded. If nobody has marked one, the engine's count of updates stands for the steps. */
+/* Finds the position of what was just loaded. If nobody has marked one, the engine's count of
+ * updates stands for the steps. */
 static sherd_status position_find(saves *s, saves_position *position)
 {
     sherd_engine_info info;
@@ -440,7 +445,8 @@ static sherd_status load_from(saves *s, const char *folder, saves_position *posi
     return load(s, start == 0 ? "." : dir, s->tag, position);
 }
 
-/* Sets `s->tag` on all ranks to the latest checkpoint that rank 0 finds in the folder of --save; "": none. */
+/* Sets `s->tag` on all ranks to the latest checkpoint that rank 0 finds in the folder of --save;
+ * "": none. */
 static sherd_status latest_find(saves *s)
 {
     struct {
@@ -457,8 +463,9 @@ static sherd_status latest_find(saves *s)
     return SHERD_OK;
 }
 
-/* Returns whether to continue from state on NVMe. If it is as far as the latest checkpoint, nothing is lost and the checkpoint need
- * not be read. State that was trained otherwise (another seed, other data) may be another run's, so then the checkpoint counts. */
+/* Returns whether to continue from state on NVMe. If it is as far as the latest checkpoint, nothing
+ * is lost and the checkpoint need not be read. State that was trained otherwise (another seed,
+ * other data) may be another run's, so then the checkpoint counts. */
 static int state_is_further(const saves *s, const sherd_engine_info *info, long step)
 {
     long saved;

@@ -1,5 +1,6 @@
-/* Checkpoints of a run: when one is saved, what a run resumes from, and what the user is told of both. trainer.c calls it. All
- * calls are collective unless their comment says "local". docs/checkpoints.md is the user's page. */
+/* Checkpoints of a run: when one is saved, what a run resumes from, and what the user is told of
+ * both. trainer.c calls it. All calls are collective unless their comment says "local".
+ * docs/checkpoints.md is the user's page. */
 #ifndef LLM_SAVES_H
 #define LLM_SAVES_H
 
@@ -27,7 +28,8 @@ typedef struct saves {
     char tag[SAVES_TAG_BYTES]; /* of the last save */
     int  is_complete;          /* the last save is complete */
 
-    /* Of the complete saves: their number, the bytes of the last one over all ranks, and the sums of all. */
+    /* Of the complete saves: their number, the bytes of the last one over all ranks, and the sums
+     * of all. */
     long     count;
     uint64_t bytes, kept_bytes;
     double   written_bytes, all_s, blocked_s;
@@ -35,25 +37,30 @@ typedef struct saves {
     char why[1024]; /* a failure that is not the engine's; else "" */
 } saves;
 
-/** Makes the folder of --save and checks that it can be written to, so that a mistake shows before the first step and not at the
- *  first save. Local: rank 0 alone does something. Returns E_IO if it cannot. */
+/** Makes the folder of --save and checks that it can be written to, so that a mistake shows before
+ *  the first step and not at the first save. Local: rank 0 alone does something. Returns E_IO if it
+ *  cannot. */
 SHERD_MUST_USE sherd_status saves_open(saves *s);
 
-/** Resumes from the checkpoint that --resume-from names; with --resume, from the latest checkpoint in the folder of --save or from
- *  state on NVMe, whichever is further; else it loads nothing. On entry `position` is what the engine's counters say; it becomes
- *  the position of what was resumed. `is_loaded_out`: a checkpoint was loaded, so the parameters have their values. Tells the user
+/** Resumes from the checkpoint that --resume-from names; with --resume, from the latest checkpoint
+ *  in the folder of --save or from state on NVMe, whichever is further; else it loads nothing. On
+ *  entry `position` is what the engine's counters say; it becomes the position of what was resumed.
+ *  `is_loaded_out`: a checkpoint was loaded, so the parameters have their values. Tells the user
  *  what it does. Errors: as sherd_checkpoint_load. */
 SHERD_MUST_USE sherd_status saves_resume(saves *s, saves_position *position, int *is_loaded_out);
 
-/** Call it just before each sherd_step that ends a window, with the position after that step: every checkpoint and every commit on
- *  NVMe carries it. Does nothing before saves_open, as in a trial. Local. */
+/** Call it just before each sherd_step that ends a window, with the position after that step: every
+ *  checkpoint and every commit on NVMe carries it. Does nothing before saves_open, as in a trial.
+ *  Local. */
 SHERD_MUST_USE sherd_status saves_mark(saves *s, const saves_position *position);
 
-/** Returns whether saves_step has something to do after this step: it saves then, or a save is under way. The same on all ranks. */
+/** Returns whether saves_step has something to do after this step: it saves then, or a save is
+ *  under way. The same on all ranks. */
 int saves_is_due(const saves *s, long step);
 
-/** Call it after each step for which saves_is_due, and after the last one: saves if it is time for a save, or if this step is the
- *  last. The user is told of a save that fails; the training goes on. Errors: only those that end the training. */
+/** Call it after each step for which saves_is_due, and after the last one: saves if it is time for
+ *  a save, or if this step is the last. The user is told of a save that fails; the training goes
+ *  on. Errors: only those that end the training. */
 SHERD_MUST_USE sherd_status saves_step(saves *s, const saves_position *position, int is_last);
 
 /** Returns whether the last save is complete and is of `step`. Local. */

@@ -1,5 +1,5 @@
-/* Makes the configuration of a run: the user's file or the built-in default.json, overridden by the command line, with values for
- * every "auto". */
+/* Makes the configuration of a run: the user's file or the built-in default.json, overridden by the
+ * command line, with values for every "auto". */
 #ifndef LLM_SETTINGS_H
 #define LLM_SETTINGS_H
 

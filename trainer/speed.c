@@ -1,4 +1,5 @@
-/* The peaks of GPUs, from NVIDIA's data sheets without sparsity, and the median of step times. See speed.h. */
+/* The peaks of GPUs, from NVIDIA's data sheets without sparsity, and the median of step times. See
+ * speed.h. */
 #include "speed.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* sherd-llm: trains GPT-2 or MiniMind on text. This file is the program around trainer.c: it reads the command line, opens the data,
- * makes the world and handles signals. The ranks are the launcher's processes or, without a launcher, threads of this process. */
+/* sherd-llm: trains GPT-2 or MiniMind on text. This file is the program around trainer.c: it reads
+ * the command line, opens the data, makes the world and handles signals. The ranks are the
+ * launcher's processes or, without a launcher, threads of this process. */
 #include "models/blas.h"
 #include "data.h"
 #include "models/onednn.h"
@@ -18,10 +19,11 @@ static volatile sig_atomic_t is_stopping;
 static volatile sig_atomic_t asked_by;
 static volatile time_t       asked_at; /* seconds of the monotonic clock */
 
-/* The first signal asks the ranks to stop after their step. A later signal of the same kind, or Ctrl-C, ends the program at once.
- * A second signal within about a second is ignored, because timeout(1) signals both the process and its group and means it once. A
- * later signal of another kind is ignored too: a scheduler that warns by one signal and then sends another wants what the first one
- * asked for, which may be a save. */
+/* The first signal asks the ranks to stop after their step. A later signal of the same kind, or
+ * Ctrl-C, ends the program at once. A second signal within about a second is ignored, because
+ * timeout(1) signals both the process and its group and means it once. A later signal of another
+ * kind is ignored too: a scheduler that warns by one signal and then sends another wants what the
+ * first one asked for, which may be a save. */
 static void stop_ask(int number)
 {
     struct timespec now;
@@ -52,7 +54,8 @@ static int complain(const char *what)
     return 1;
 }
 
-/* Makes ranks on different CPUs multiply with the same kernels, because other kernels round otherwise. Collective. */
+/* Makes ranks on different CPUs multiply with the same kernels, because other kernels round
+ * otherwise. Collective. */
 static sherd_status products_agree(sherd_world *world)
 {
     double       counts[BLAS_CORES + ONEDNN_LEVELS] = {0};
@@ -84,7 +87,8 @@ static int launched_run(sherd_world *world, const options *o, trainer_job *job)
     return 0;
 }
 
-/* Returns the number of ranks when no launcher has started the program. Ranks may share the CPUs, but not one GPU. */
+/* Returns the number of ranks when no launcher has started the program. Ranks may share the CPUs,
+ * but not one GPU. */
 static int ranks_of(const options *o)
 {
     const char *backend = o->backend != NULL ? o->backend : getenv("SHERD_BACKEND");
@@ -128,8 +132,8 @@ static void warning_print(void *ctx, sherd_log_level level, const char *line)
     }
 }
 
-/* The log is installed behind the configuration: rank 0 prints what there is to warn of in it, once for all ranks. With SHERD_LOG the
- * log is the library's own. */
+/* The log is installed behind the configuration: rank 0 prints what there is to warn of in it, once
+ * for all ranks. With SHERD_LOG the log is the library's own. */
 static int configured_run(const options *o, trainer_job *job)
 {
     int result;

@@ -1,5 +1,5 @@
-/* One rank's training: engine, loop, validation, summary, sample. The order of everything is in train(), at the end of the file.
- * See trainer.h. */
+/* One rank's training: engine, loop, validation, summary, sample. The order of everything is in
+ * train(), at the end of the file. See trainer.h. */
 #include "trainer.h"
 
 #include "models/blas.h"
@@ -35,8 +35,9 @@ typedef struct step_sums {
     double counted[REPORT_MEDIA], planned[REPORT_MEDIA];
 } step_sums;
 
-/* A step whose last micro-batch and update are queued. On a GPU, and where the host updates beside the passes, it is told behind the
- * passes of the next step's first micro-batch, so that nothing waits between two steps. */
+/* A step whose last micro-batch and update are queued. On a GPU, and where the host updates beside
+ * the passes, it is told behind the passes of the next step's first micro-batch, so that nothing
+ * waits between two steps. */
 typedef struct queued_step {
     int                  is_untold;
     long                 step;
@@ -118,7 +119,8 @@ static double clock_seconds(void)
 
 /* --------------------------------------------------------------- set-up -- */
 
-/* Describes seed and data in `run`: a run that resumes should have the same, and the engine compares it. */
+/* Describes seed and data in `run`: a run that resumes should have the same, and the engine
+ * compares it. */
 static sherd_status run_describe(trainer *t)
 {
     const options *o    = &t->o;
@@ -138,8 +140,8 @@ static sherd_status run_describe(trainer *t)
     return sherd_engine_describe_run(t->engine, t->run);
 }
 
-/* Gives the parameters their first values. Beside state that was resumed --init and the weights of --model are ignored: that state has
- * the weights. */
+/* Gives the parameters their first values. Beside state that was resumed --init and the weights of
+ * --model are ignored: that state has the weights. */
 static sherd_status first_weights(trainer *t)
 {
     char         why[512];
@@ -182,7 +184,8 @@ static sherd_status engine_open(trainer *t)
     return SHERD_OK;
 }
 
-/* Makes the model and the memory for its micro-batches, in the shapes with which the engine was sealed. */
+/* Makes the model and the memory for its micro-batches, in the shapes with which the engine was
+ * sealed. */
 static sherd_status model_open(trainer *t)
 {
     const options *o = &t->o;
@@ -211,7 +214,8 @@ static sherd_status model_open(trainer *t)
     return SHERD_OK;
 }
 
-/* Plans the same model at stage 0, without sealing it: this shows what one rank would hold without ZeRO. */
+/* Plans the same model at stage 0, without sealing it: this shows what one rank would hold without
+ * ZeRO. */
 static sherd_status stage0_measure(trainer *t)
 {
     sherd_world  *world  = NULL;
@@ -288,7 +292,8 @@ static size_t micro_tokens(const trainer *t)
     return t->data.batch * t->data.length;
 }
 
-/* Returns the tokens per second of all ranks if their GPUs always ran at their peak; 0: not known. */
+/* Returns the tokens per second of all ranks if their GPUs always ran at their peak; 0: not
+ * known. */
 static double peak_rate(const trainer *t)
 {
     const options *o    = &t->o;
@@ -355,7 +360,8 @@ static void start_say(const trainer *t, double values_s)
     memory_lines_say(t, "start");
 }
 
-/* Gives the parameters their values, from a checkpoint, from state on NVMe, or new ones, and finds how far the run is. */
+/* Gives the parameters their values, from a checkpoint, from state on NVMe, or new ones, and finds
+ * how far the run is. */
 static sherd_status values_start(trainer *t)
 {
     saves_position position  = {.step      = (long)(t->info.micro_step / t->info.accumulation),
@@ -406,8 +412,8 @@ static sherd_status losses_take(trainer *t, double *sum_out)
     return status == SHERD_OK ? status : fail(status, "%s", passes_why(t->passes));
 }
 
-/* Computes the mean loss over the same micro-batches whatever the number of ranks. A rank that has no micro-batch left takes part in
- * the pass, which is collective, and does not count its loss. */
+/* Computes the mean loss over the same micro-batches whatever the number of ranks. A rank that has
+ * no micro-batch left takes part in the pass, which is collective, and does not count its loss. */
 static sherd_status validate(trainer *t, double *loss_out)
 {
     double sum = 0.0;
@@ -432,8 +438,8 @@ static sherd_status validate(trainer *t, double *loss_out)
     return SHERD_OK;
 }
 
-/* Asks what memory is held where no later step is queued, else once in MEMORY_SECONDS: a GPU that is asked may answer late, even
- * behind what is queued. */
+/* Asks what memory is held where no later step is queued, else once in MEMORY_SECONDS: a GPU that
+ * is asked may answer late, even behind what is queued. */
 static void memory_take(trainer *t, int is_last)
 {
     double              now = clock_seconds();
@@ -499,8 +505,8 @@ static void traffic_add(sherd_traffic_report *r, const uint64_t bytes[REPORT_MED
     }
 }
 
-/* Waits for the update of the queued step. What an update beside the passes moves counts when somebody has waited for it: here, and
- * so for its own step. */
+/* Waits for the update of the queued step. What an update beside the passes moves counts when
+ * somebody has waited for it: here, and so for its own step. */
 static sherd_status step_wait(trainer *t, queued_step *q)
 {
     sherd_traffic_report reports[2];
@@ -538,8 +544,9 @@ static int is_validated(const trainer *t, long step)
            (t->o.eval_every > 0 && step % t->o.eval_every == 0);
 }
 
-/* Waits for the losses of the queued step, sums over the ranks and reports the step. `is_last`: nothing is queued behind it, so the
- * model can be validated. Does nothing if there is no such step. */
+/* Waits for the losses of the queued step, sums over the ranks and reports the step. `is_last`:
+ * nothing is queued behind it, so the model can be validated. Does nothing if there is no such
+ * step. */
 static sherd_status step_tell(trainer *t, int is_last)
 {
     queued_step *q    = &t->queued;
@@ -585,8 +592,8 @@ static sherd_status step_tell(trainer *t, int is_last)
     return SHERD_OK;
 }
 
-/* Returns whether `step` is told before the next one begins: where nothing is updated beside the passes, and where it validates or
- * saves then. */
+/* Returns whether `step` is told before the next one begins: where nothing is updated beside the
+ * passes, and where it validates or saves then. */
 static int is_told_at_once(const trainer *t, long step)
 {
     int is_beside = passes_device(t->passes)[0] != '\0' || t->is_host_updating;
@@ -607,9 +614,9 @@ static sherd_status batch_set(trainer *t)
     return SHERD_OK;
 }
 
-/* Runs the micro-batches of one optimizer step, without waiting for its update. The step before it is told behind the first
- * micro-batch, and before the call that changes what the engine reports. The tokens of the micro-batch that follows are set while a
- * GPU still computes this one. */
+/* Runs the micro-batches of one optimizer step, without waiting for its update. The step before it
+ * is told behind the first micro-batch, and before the call that changes what the engine reports.
+ * The tokens of the micro-batch that follows are set while a GPU still computes this one. */
 static sherd_status window_run(trainer *t)
 {
     for (int k = 0; k < t->info.accumulation; k++) {
@@ -682,14 +689,16 @@ static void stop_say(const trainer *t)
     }
 }
 
-/* Returns whether the last checkpoint is missing: for a user who asked for checkpoints it matters most. */
+/* Returns whether the last checkpoint is missing: for a user who asked for checkpoints it matters
+ * most. */
 static int is_unsaved(const trainer *t)
 {
     return t->o.save_dir != NULL && t->step > t->first_step && !saves_has(&t->saved, t->step);
 }
 
-/* Returns whether state on NVMe must stay: a run that makes no step leaves what it found there, but not what it has just made of a
- * checkpoint. It may be deleted if the run is over or if a checkpoint has its last step. */
+/* Returns whether state on NVMe must stay: a run that makes no step leaves what it found there, but
+ * not what it has just made of a checkpoint. It may be deleted if the run is over or if a
+ * checkpoint has its last step. */
 static int must_keep_state(const trainer *t, int stop)
 {
     return (has_nothing_to_do(t) && t->info.is_resumed) || is_unsaved(t) ||
@@ -761,7 +770,8 @@ static void memory_parts_say(const trainer *t)
     }
 }
 
-/* Prints the rate that a longer run would have. It leaves out the first steps, in which a GPU's libraries choose kernels and load. */
+/* Prints the rate that a longer run would have. It leaves out the first steps, in which a GPU's
+ * libraries choose kernels and load. */
 static void median_say(const trainer *t, double step_tokens)
 {
     double median    = speed_median(&t->times);
@@ -841,7 +851,8 @@ static sherd_status sample_run(trainer *t, passes *passes, int32_t *room)
     return SHERD_OK;
 }
 
-/* Samples with a second model on the same engine, with a batch of 1: one token at a time needs only one sequence. */
+/* Samples with a second model on the same engine, with a batch of 1: one token at a time needs only
+ * one sequence. */
 static sherd_status sample_say(trainer *t)
 {
     model_params params   = {.sizes  = t->o.sizes,
@@ -894,8 +905,8 @@ static sherd_status rank_open(trainer *t)
     return model_open(t);
 }
 
-/* Returns how many steps, with their validations and the sample, fit into the minutes. Forward counts as a third of a micro-batch,
- * and a tenth of the time is kept in reserve. */
+/* Returns how many steps, with their validations and the sample, fit into the minutes. Forward
+ * counts as a third of a micro-batch, and a tenth of the time is kept in reserve. */
 static long steps_fitting(const trainer *t, double elapsed_s)
 {
     const options *o        = &t->o;
@@ -913,7 +924,8 @@ static long steps_fitting(const trainer *t, double elapsed_s)
     return steps < 1.0 ? 1 : steps < (double)o->steps ? (long)steps : o->steps;
 }
 
-/* Times a few steps on a separate engine, to find how many fit: the schedule has to know the number of steps before seal. */
+/* Times a few steps on a separate engine, to find how many fit: the schedule has to know the number
+ * of steps before seal. */
 static sherd_status trial_run(trainer *t)
 {
     double       sums[2] = {0.0}, start = 0.0, losses;
@@ -965,8 +977,8 @@ static sherd_status train(trainer *t)
                          : SHERD_OK;
 }
 
-/* Keeps the cause of a failure for the job. If several ranks fail, it prefers a failure that is not only "a peer is lost" and not only
- * a report that another rank failed. */
+/* Keeps the cause of a failure for the job. If several ranks fail, it prefers a failure that is not
+ * only "a peer is lost" and not only a report that another rank failed. */
 static void failure_keep(trainer_job *job, int rank, sherd_status status)
 {
     const char *why = own_error[0] != '\0' ? own_error : sherd_last_error();

@@ -1,5 +1,6 @@
-/* The training of one rank: engine, first values, loop, summary, export, sample. train.c calls trainer_run on every rank of this
- * process. The steps of a micro-batch are in passes.h, checkpoints in saves.h, output in report.h. */
+/* The training of one rank: engine, first values, loop, summary, export, sample. train.c calls
+ * trainer_run on every rank of this process. The steps of a micro-batch are in passes.h,
+ * checkpoints in saves.h, output in report.h. */
 #ifndef LLM_TRAINER_H
 #define LLM_TRAINER_H
 
@@ -19,13 +20,15 @@ typedef struct trainer_job {
     void (*on_loop)(void);                    /* called by every rank when its steps begin */
 
     pthread_mutex_t lock;
-    /* The failure that is told: the first one that is not merely the report of another rank's. Under `lock`. */
+    /* The failure that is told: the first one that is not merely the report of another rank's.
+     * Under `lock`. */
     sherd_status status;
     char         why[1024]; /* its sentence; under `lock` */
 } trainer_job;
 
-/** Trains on this rank. It is a ranks_fn (ranks.h), and ctx is a trainer_job. Collective; blocks until the training is over. A rank
- *  that fails puts its failure into the job and aborts the world. */
+/** Trains on this rank. It is a ranks_fn (ranks.h), and ctx is a trainer_job. Collective; blocks
+ *  until the training is over. A rank that fails puts its failure into the job and aborts the
+ *  world. */
 void trainer_run(sherd_world *world, void *ctx);
 
 #endif

@@ -73,8 +73,8 @@ static int text_add(tuned *t, const char *bytes, size_t len_bytes)
     return 0;
 }
 
-/* Opens the file for writing too, and makes it if it does not exist, so that a user who cannot write it learns so before anything is
- * measured. */
+/* Opens the file for writing too, and makes it if it does not exist, so that a user who cannot
+ * write it learns so before anything is measured. */
 static int file_read(tuned *t)
 {
     FILE  *file = fopen(t->path, "a+e");
@@ -137,7 +137,8 @@ const char *tuned_path(const tuned *t)
     return t->path;
 }
 
-/* Returns the value if the line begins with the key and a tab; else NULL. The caller looks for the end of the line. */
+/* Returns the value if the line begins with the key and a tab; else NULL. The caller looks for the
+ * end of the line. */
 static const char *value_in(const char *line, const char *key, size_t key_bytes)
 {
     return strncmp(line, key, key_bytes) == 0 && line[key_bytes] == '\t' ? line + key_bytes + 1

@@ -1,4 +1,5 @@
-/* Finds and writes the files of weights. models/ says which tensor is which parameter. See weights.h. */
+/* Finds and writes the files of weights. models/ says which tensor is which parameter. See
+ * weights.h. */
 #include "weights.h"
 
 #include "models/hf.h"
@@ -143,7 +144,8 @@ static char *text_load(const char *path, size_t *len_out)
     return text;
 }
 
-/* Checks that a folder's config.json describes this model. A file, or a folder without a config.json, has nothing to check here. */
+/* Checks that a folder's config.json describes this model. A file, or a folder without a
+ * config.json, has nothing to check here. */
 static sherd_status config_check(const arch *sizes, const char *folder, char *why, size_t why_bytes)
 {
     char         path[4096], reason[256];

@@ -1,5 +1,5 @@
-/* Fits y = 3x + 1 as examples/minimal does, saves a checkpoint every 50 steps, and goes on from the latest one when it is started
- * again, on any number of ranks: resume FOLDER STEPS. */
+/* Fits y = 3x + 1 as examples/minimal does, saves a checkpoint every 50 steps, and goes on from the
+ * latest one when it is started again, on any number of ranks: resume FOLDER STEPS. */
 #include <sherd.h>
 #include <stdio.h>
 #include <stdlib.h>

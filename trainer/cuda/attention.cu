@@ -1,16 +1,19 @@
-/* Causal attention on tensor cores, forward and backward, by the method of FlashAttention-2 (Dao 2023): the scores are in
- * registers, one tile at a time, and no length x length matrix exists anywhere.
+/* Causal attention on tensor cores, forward and backward, by the method of FlashAttention-2 (Dao
+ * 2023): the scores are in registers, one tile at a time, and no length x length matrix exists
+ * anywhere.
  *
- * Forward: a block owns 64 * TILES queries of one head. Each warp owns 16 * TILES of them, with their running maximum and sum, and
- * walks over tiles of 64 keys up to the diagonal. Backward recomputes the probabilities from the logarithm of the sum, which
- * forward kept. It does so twice, so that every sum has one owner and needs no atomics: back_q owns queries and walks over the keys
- * for dQ; back_kv owns keys and walks over the queries of every head that reads them, in the order of heads and queries, for dK and
- * dV. This takes seven products of tiles, where a kernel that adds dQ with atomics takes five. In return the bits are the same
- * every time.
+ * Forward: a block owns 64 * TILES queries of one head. Each warp owns 16 * TILES of them, with
+ * their running maximum and sum, and walks over tiles of 64 keys up to the diagonal. Backward
+ * recomputes the probabilities from the logarithm of the sum, which forward kept. It does so twice,
+ * so that every sum has one owner and needs no atomics: back_q owns queries and walks over the keys
+ * for dQ; back_kv owns keys and walks over the queries of every head that reads them, in the order
+ * of heads and queries, for dK and dV. This takes seven products of tiles, where a kernel that adds
+ * dQ with atomics takes five. In return the bits are the same every time.
  *
- * In shared memory a row has D + 8 elements, so that the eight rows of an 8 x 8 matrix are in different banks. D is the width
- * rounded up to 32, 64, 96 or 128. Columns past the width and rows past the length are zeros. The kernels rely on rows of q, k, v
- * and out that begin at multiples of 16 bytes (widths and strides are multiples of 8). */
+ * In shared memory a row has D + 8 elements, so that the eight rows of an 8 x 8 matrix are in
+ * different banks. D is the width rounded up to 32, 64, 96 or 128. Columns past the width and rows
+ * past the length are zeros. The kernels rely on rows of q, k, v and out that begin at multiples of
+ * 16 bytes (widths and strides are multiples of 8). */
 #include "attention.cuh"
 #include "kernels.h"
 #include "launch.h"
@@ -20,15 +23,15 @@
 #define THREADS (WARPS * 32)
 #define KEYS    64 /* rows of a tile of the side that is walked over */
 
-/* How many sets of 16 rows a warp owns in each kernel: two if their sums fit in registers. `stages`: how many tiles backward has in
- * shared memory at a time. */
+/* How many sets of 16 rows a warp owns in each kernel: two if their sums fit in registers.
+ * `stages`: how many tiles backward has in shared memory at a time. */
 template <int D> struct tiles_of {
     static const int forward = D <= 64 ? 2 : 1, back_q = D <= 64 ? 2 : 1, back_kv = D <= 32 ? 2 : 1, stages = 2;
 };
 
-/* The same with less shared memory, for multiprocessors that have room for only one block of the above. The bits do not change.
- * Two blocks with up to 32 columns fit everywhere. Two blocks with up to 96 columns fit 164 KiB with the tiles above, and do not
- * fit 100 KiB even with these. */
+/* The same with less shared memory, for multiprocessors that have room for only one block of the
+ * above. The bits do not change. Two blocks with up to 32 columns fit everywhere. Two blocks with
+ * up to 96 columns fit 164 KiB with the tiles above, and do not fit 100 KiB even with these. */
 template <int D> constexpr bool has_small = D == 64 || D > 96;
 
 template <int D> struct small_tiles_of {
@@ -53,8 +56,9 @@ __device__ __forceinline__ void tile_start(T *to, const T *from, size_t stride, 
     }
 }
 
-/* Waits for a tile of keys and values while the next one is copied. If there is room for one tile only, it starts the copy first.
- * */
+/* Waits for a tile of keys and values while the next one is copied. If there is room for one tile
+ * only, it starts the copy first.
+ */
 template <typename T, int D, int STAGES>
 __device__ __forceinline__ void keys_step(const attention_typed<T> &a, T *k_tiles, T *v_tiles, const T *k,
                                           const T *v, int tile, int tiles)
@@ -72,8 +76,8 @@ __device__ __forceinline__ void keys_step(const attention_typed<T> &a, T *k_tile
     __syncthreads();
 }
 
-/* Computes the scores of a tile's rows [row, row + 16) against the warp's own rows, and the gradients of their probabilities:
- * s = own . tile', dp = down . dtile'. */
+/* Computes the scores of a tile's rows [row, row + 16) against the warp's own rows, and the
+ * gradients of their probabilities: s = own . tile', dp = down . dtile'. */
 template <typename T, int D, int TILES>
 __device__ __forceinline__ void scores_make(float (&s)[TILES][2][4], float (&dp)[TILES][2][4],
                                             const uint32_t (&own)[TILES][D / 16][4],
@@ -126,7 +130,8 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::forward)) flash_
     T     *q_tile = (T *)shared, *k_tiles = q_tile + QUERIES * LD, *v_tiles = k_tiles + 2 * KEYS * LD;
     int    warp = (int)threadIdx.x / 32, g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
     int    head = (int)blockIdx.y, kv_head = head / (a.heads / a.kv_heads);
-    /* the last queries see the most keys and come first, so that the short ones fill the gaps at the end */
+    /* the last queries see the most keys and come first, so that the short ones fill the gaps at
+     * the end */
     int      first  = (int)(gridDim.x - 1 - blockIdx.x) * QUERIES, own = first + warp * ROWS;
     int      seen   = first + QUERIES < a.length ? first + QUERIES : a.length;
     int      tiles  = (seen + KEYS - 1) / KEYS;
@@ -237,7 +242,8 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::forward)) flash_
         __syncthreads(); /* the next copies overwrite this tile */
     }
 
-    /* The results go to memory in whole vectors, by way of the warp's own rows of q_tile, which no other warp reads. */
+    /* The results go to memory in whole vectors, by way of the warp's own rows of q_tile, which no
+     * other warp reads. */
 #pragma unroll
     for (int m = 0; m < TILES; m++) {
         float  low = quad_sum(sum[m][0]), high = quad_sum(sum[m][1]);
@@ -290,7 +296,8 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_b
     tile_start<T, D, KEYS>(k_tiles, k, a.kv_stride, 0, a.length, a.width);
     tile_start<T, D, KEYS>(v_tiles, v, a.kv_stride, 0, a.length, a.width);
     copies_commit();
-    /* delta is computed from memory: `out` is read only here, and dout comes a second time from the cache */
+    /* delta is computed from memory: `out` is read only here, and dout comes a second time from the
+     * cache */
     for (int r = (int)threadIdx.x / LANES; r < QUERIES; r += THREADS / LANES) {
         int    c = (int)threadIdx.x % LANES * 8;
         float  x[8], d[8], dot = 0.0f;
@@ -345,7 +352,8 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_b
                 }
             }
         }
-        /* The loop takes sixteen keys at a time: their scores need few registers and are used at once. */
+        /* The loop takes sixteen keys at a time: their scores need few registers and are used at
+         * once. */
 #pragma unroll
         for (int step = 0; step < KEYS / 16; step++) {
             int      key16 = key0 + step * 16;
@@ -447,7 +455,8 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_kv)) flash_
         const float *log2s = sums, *drops = sums + QUERIES;
         int          row0 = (tile0 + tile % tiles) * QUERIES;
 
-        /* It was read during the products before this one. The threads that use those have passed the barrier at their end. */
+        /* It was read during the products before this one. The threads that use those have passed
+         * the barrier at their end. */
         sums[threadIdx.x] = threadIdx.x < QUERIES ? sum * LOG2_E : sum;
         if (next > 0 && next < tiles * group) {
             queries_start(next);
@@ -584,7 +593,8 @@ template <typename T> static bool is_twice_there(const flash_kernel<T> &kernel, 
            2 * (kernel.shared_bytes + RESERVED_BYTES) <= memory.processor_bytes;
 }
 
-/* Chooses the large kernel, unless only the small one fits, or the small one fits twice and the large one does not. */
+/* Chooses the large kernel, unless only the small one fits, or the small one fits twice and the
+ * large one does not. */
 template <typename T>
 static flash_kernel<T> by_memory(const flash_kernel<T> &large, const flash_kernel<T> &small, const shared_memory &memory)
 {
@@ -644,7 +654,8 @@ template <typename T> static void typed_queue(const attention_launch *a, cudaStr
     }
 }
 
-/* Copies are of sixteen bytes, which are eight elements. So widths and strides must be multiples of eight. */
+/* Copies are of sixteen bytes, which are eight elements. So widths and strides must be multiples of
+ * eight. */
 static bool is_for_tensor_cores(const attention_launch *a)
 {
     const heads_args *s = &a->shape;

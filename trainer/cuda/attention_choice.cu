@@ -63,7 +63,8 @@ static sdpa_shape library_shape(const attention_launch *a)
     return shape;
 }
 
-/* Opens cuDNN's kernels for the first shape, unless they give other bits every time and nobody asked for them by name. */
+/* Opens cuDNN's kernels for the first shape, unless they give other bits every time and nobody
+ * asked for them by name. */
 static void library_choose(attention_kernels *k, const attention_launch *a)
 {
     sdpa_shape shape = library_shape(a);

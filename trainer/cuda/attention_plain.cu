@@ -1,10 +1,11 @@
-/* Causal attention without tensor cores, for fp32 and for widths that tensor cores cannot take. It is written to be read rather
- * than to be fast. It holds no length x length matrix either.
+/* Causal attention without tensor cores, for fp32 and for widths that tensor cores cannot take. It
+ * is written to be read rather than to be fast. It holds no length x length matrix either.
  *
- * A warp owns a row, and a block has eight warps. The block reads KEYS rows of the other side at a time into shared memory. Forward
- * and dQ own a query and walk over keys; dK and dV own a key and walk over the queries of every head that reads it. Lane l computes
- * the score of the l-th of the KEYS rows. Then all lanes sum over these rows together, each lane its own columns, so that every sum
- * has one owner and one order. */
+ * A warp owns a row, and a block has eight warps. The block reads KEYS rows of the other side at a
+ * time into shared memory. Forward and dQ own a query and walk over keys; dK and dV own a key and
+ * walk over the queries of every head that reads it. Lane l computes the score of the l-th of the
+ * KEYS rows. Then all lanes sum over these rows together, each lane its own columns, so that every
+ * sum has one owner and one order. */
 #include "attention.cuh"
 #include "elements.cuh"
 #include "kernels.h"
@@ -15,7 +16,8 @@
 #define MOST_WIDTH ATTENTION_MOST_WIDTH
 #define COLUMNS    (MOST_WIDTH / 32) /* columns of a lane */
 
-/* Copies rows [first, first + KEYS) of a matrix to shared memory [KEYS][width + 1], with zeros past the end. */
+/* Copies rows [first, first + KEYS) of a matrix to shared memory [KEYS][width + 1], with zeros past
+ * the end. */
 template <typename T>
 __device__ __forceinline__ void rows_load(float *to, const T *from, size_t stride, size_t first,
                                           size_t length, int width)
@@ -104,8 +106,8 @@ template <typename T> __global__ void plain_forward(attention_typed<T> a)
     }
 }
 
-/* Computes dQ, and for each row delta = sum of dout * out, which plain_back_kv reads. Shared memory: rows of q and of dout,
- * [WARPS][width] each, two tiles, scores. */
+/* Computes dQ, and for each row delta = sum of dout * out, which plain_back_kv reads. Shared
+ * memory: rows of q and of dout, [WARPS][width] each, two tiles, scores. */
 template <typename T> __global__ void plain_back_q(attention_typed<T> a)
 {
     LLM_SHARED(shared);
@@ -165,7 +167,8 @@ template <typename T> __global__ void plain_back_q(attention_typed<T> a)
     }
 }
 
-/* Computes dK and dV. Shared memory: rows of k and of v, [WARPS][width] each, tiles of q and dout, p and ds [WARPS][KEYS] each. */
+/* Computes dK and dV. Shared memory: rows of k and of v, [WARPS][width] each, tiles of q and dout,
+ * p and ds [WARPS][KEYS] each. */
 template <typename T> __global__ void plain_back_kv(attention_typed<T> a)
 {
     LLM_SHARED(shared);

@@ -1,16 +1,21 @@
-/* Causal attention by warpgroups' products (warpgroup.cuh), for heads of 64 or 128 elements of 16 bits on compute capability 9.0. The method
- * is that of attention.cu: probabilities are recomputed from the logarithm of the sum, one kernel owns queries and one owns keys, and
- * every sum has one owner. What differs is how the tiles come and when the products are waited for (compare FlashAttention-3, Shah et
- * al. 2024).
+/* Causal attention by warpgroups' products (warpgroup.cuh), for heads of 64 or 128 elements of 16
+ * bits on compute capability 9.0. The method is that of attention.cu: probabilities are recomputed
+ * from the logarithm of the sum, one kernel owns queries and one owns keys, and every sum has one
+ * owner. What differs is how the tiles come and when the products are waited for (compare
+ * FlashAttention-3, Shah et al. 2024).
  *
- * A block has warpgroups that compute and one that copies, and that gives registers to the others. Each of those owns 64 rows; their
- * right sides come by tiles of 64 rows, which all use: the copies are up to STAGES steps ahead. Barriers in shared memory say which
- * steps are there and which are used up, so that the warpgroups need not be at the same step: while one computes exponentials, the
- * tensor cores have the products of another one. On an H100 more warps helped, and products given ahead did not.
+ * A block has warpgroups that compute and one that copies, and that gives registers to the others.
+ * Each of those owns 64 rows; their right sides come by tiles of 64 rows, which all use: the copies
+ * are up to STAGES steps ahead. Barriers in shared memory say which steps are there and which are
+ * used up, so that the warpgroups need not be at the same step: while one computes exponentials,
+ * the tensor cores have the products of another one. On an H100 more warps helped, and products
+ * given ahead did not.
  *
- * There is one block for a multiprocessor, which takes one work after another. The rows of block i and those of block i from the end
- * have, with the triangle of causal attention, together the same number of steps for every i; so these two are one pair of works.
- * Which multiprocessor does a work changes no sum. In forward for heads of 128 there are few works for a block, and they are sorted (works_sorted). */
+ * There is one block for a multiprocessor, which takes one work after another. The rows of block i
+ * and those of block i from the end have, with the triangle of causal attention, together the same
+ * number of steps for every i; so these two are one pair of works. Which multiprocessor does a work
+ * changes no sum. In forward for heads of 128 there are few works for a block, and they are sorted
+ * (works_sorted). */
 #include "attention.cuh"
 #include "kernels.h"
 #include "launch.h"
@@ -105,8 +110,8 @@ template <int N> __device__ __forceinline__ void tile_zero(float (&x)[N][4])
     }
 }
 
-/* Exchanges with the lane that is WITH lanes away: the lower lane keeps `low` and has the other's in `high`, the upper one keeps `high`
- * and has the other's in `low`. */
+/* Exchanges with the lane that is WITH lanes away: the lower lane keeps `low` and has the other's
+ * in `high`, the upper one keeps `high` and has the other's in `low`. */
 template <int WITH> __device__ __forceinline__ void words_exchange(uint32_t *low, uint32_t *high)
 {
     bool     is_high = (threadIdx.x & WITH) != 0;
@@ -116,8 +121,9 @@ template <int WITH> __device__ __forceinline__ void words_exchange(uint32_t *low
     *high = is_high ? *high : had;
 }
 
-/* Stores row `row` of a thread's sums, times `factor`: r is 0 for row g and 1 for row g + 8. The four lanes of a row exchange what they
- * have of 32 columns, so that each stores eight of them at once. */
+/* Stores row `row` of a thread's sums, times `factor`: r is 0 for row g and 1 for row g + 8. The
+ * four lanes of a row exchange what they have of 32 columns, so that each stores eight of them at
+ * once. */
 template <typename T, int N>
 __device__ __forceinline__ void sums_leave(const float (&acc)[N][4], int r, float factor, T *to, size_t stride, int row, int length)
 {
@@ -141,8 +147,8 @@ __device__ __forceinline__ void sums_leave(const float (&acc)[N][4], int r, floa
     }
 }
 
-/* Copies the warp's sums, times `factor` and `factor8`, to rows [first, ...) of a matrix: through shared memory where the block has room
- * for rows that leave. */
+/* Copies the warp's sums, times `factor` and `factor8`, to rows [first, ...) of a matrix: through
+ * shared memory where the block has room for rows that leave. */
 template <typename M, typename T, int N>
 __device__ __forceinline__ void sums_store(M *m, int group, const float (&acc)[N][4], float factor, float factor8, T *to, size_t stride,
                                            int first, int length)
@@ -162,7 +168,8 @@ __device__ __forceinline__ void sums_store(M *m, int group, const float (&acc)[N
     }
 }
 
-/* Exchanges with the lane that is WITH lanes away, and adds: of 2 HALF pairs each lane keeps the sums of those that its bit says. */
+/* Exchanges with the lane that is WITH lanes away, and adds: of 2 HALF pairs each lane keeps the
+ * sums of those that its bit says. */
 template <int HALF, int WITH> __device__ __forceinline__ void pairs_fold(float (&x)[TILE_COLUMNS / 8][2])
 {
     bool is_high = (threadIdx.x & WITH) != 0;
@@ -178,7 +185,8 @@ template <int HALF, int WITH> __device__ __forceinline__ void pairs_fold(float (
     }
 }
 
-/* Gives the sums of the columns of the warp's rows, as they are when they have left: times `factor`, and rounded. */
+/* Gives the sums of the columns of the warp's rows, as they are when they have left: times
+ * `factor`, and rounded. */
 template <typename T>
 __device__ __forceinline__ void columns_give(float *columns, const float (&acc)[TILE_COLUMNS / 8][4], float factor)
 {
@@ -199,15 +207,17 @@ __device__ __forceinline__ void columns_give(float *columns, const float (&acc)[
     *(float2 *)(columns + (int)threadIdx.x % 32 * 2) = float2{x[0][0], x[0][1]}; /* lane 4 n + t has columns 8 n + 2 t on */
 }
 
-/* The sums of columns that the warps of a group give for a work, of COUNT matrices. A warp stores its share of them when it has the
- * next work's, since by then all warps have given theirs; so none waits. */
+/* The sums of columns that the warps of a group give for a work, of COUNT matrices. A warp stores
+ * its share of them when it has the next work's, since by then all warps have given theirs; so none
+ * waits. */
 template <typename M, int COUNT> struct summing {
     M     *m;
     int    group, apart; /* apart: elements from the sums of a matrix to those of the next one */
     int    turn = 0;     /* works that were given */
     float *to   = NULL;  /* where those go that were given last; NULL: they have been stored */
 
-    /* Returns where this warp gives its sums of a matrix. Those of the work before have been stored. */
+    /* Returns where this warp gives its sums of a matrix. Those of the work before have been
+     * stored. */
     __device__ __forceinline__ float *room(int matrix) const
     {
         return m->out.columns[turn % 2][group][matrix][(int)threadIdx.x % GROUP_THREADS / 32];
@@ -240,7 +250,8 @@ template <typename M, int COUNT> struct summing {
     }
 };
 
-/* Returns where the sums of the columns of a head are, for the group whose rows begin with `own`. */
+/* Returns where the sums of the columns of a head are, for the group whose rows begin with
+ * `own`. */
 template <typename T>
 __device__ __forceinline__ float *columns_of(const group_typed<T> &a, const work &w, int own, int head)
 {
@@ -520,7 +531,8 @@ __global__ void __launch_bounds__(back_q_memory<T, D>::THREADS, 1) group_back_q(
     }
 }
 
-/* Computes dK and dV. The scores are transposed: keys are rows and queries are columns. Zeros past the length add nothing. */
+/* Computes dK and dV. The scores are transposed: keys are rows and queries are columns. Zeros past
+ * the length add nothing. */
 template <typename T, int D>
 __global__ void __launch_bounds__(back_kv_memory<T, D>::THREADS, 1) group_back_kv(const group_typed<T> a, int batch)
 {

@@ -1,6 +1,6 @@
-/* The GPU behind compute.h: its memory, the queue of a micro-batch, and which kernel computes which operation. All work is queued
- * on the engine's stream. The first failure is kept and reported when the losses are taken. After create, only the first product of
- * a shape allocates memory. */
+/* The GPU behind compute.h: its memory, the queue of a micro-batch, and which kernel computes which
+ * operation. All work is queued on the engine's stream. The first failure is kept and reported when
+ * the losses are taken. After create, only the first product of a shape allocates memory. */
 extern "C" {
 #include "trainer/compute.h"
 }
@@ -47,8 +47,8 @@ typedef struct cuda {
     cudaEvent_t closed;
     int        has_closed; /* losses_take has not given it yet */
     float      grad_scale;
-    /* What the backward of a norm or of attention wrote last, if at.columns has the sums of its columns, which are the gradient of the
-     * bias of a product that made its input. NULL: none. */
+    /* What the backward of a norm or of attention wrote last, if at.columns has the sums of its
+     * columns, which are the gradient of the bias of a product that made its input. NULL: none. */
     const void *summed;
     size_t      num_sums; /* of each column of `summed` */
 } cuda;
@@ -95,7 +95,8 @@ static void notes_join(cuda *m)
     }
 }
 
-/* Is called before an operation writes the gradient `to`: its sums would be those of what it had. */
+/* Is called before an operation writes the gradient `to`: its sums would be those of what it
+ * had. */
 static void written(cuda *m, const void *to)
 {
     if (to == m->summed) {
@@ -177,8 +178,9 @@ static void cuda_copy(compute *c, void *dst, const void *src, size_t len_bytes)
 
 /* --------------------------------------------------------------- batch -- */
 
-/* Puts the rows in the order of their tokens and makes the ranges of each token (kernels.h). The host does this by counting, so the
- * gradient of the table needs neither atomics nor a sort on the device. Returns how many bytes to copy. */
+/* Puts the rows in the order of their tokens and makes the ranges of each token (kernels.h). The
+ * host does this by counting, so the gradient of the table needs neither atomics nor a sort on the
+ * device. Returns how many bytes to copy. */
 static size_t batch_sort(cuda *m, unsigned char *memory, const int32_t *inputs)
 {
     int32_t     *starts   = m->token_counts; /* at first starts[token + 1] counts the token */
@@ -693,8 +695,9 @@ static void *elem_of(const cuda *m, void *base, size_t elems)
     return (char *)base + elems * m->base.elem_bytes;
 }
 
-/* Returns the largest multiple of eight in the vocabulary. With another size (GPT-2 has 50,257) products could not use the fast
- * kernels. So one product is computed for this many tokens, and another one for the few tokens that are left. */
+/* Returns the largest multiple of eight in the vocabulary. With another size (GPT-2 has 50,257)
+ * products could not use the fast kernels. So one product is computed for this many tokens, and
+ * another one for the few tokens that are left. */
 static size_t vocab_whole(const cuda *m)
 {
     return m->limits.vocab / 8 * 8;
@@ -714,8 +717,8 @@ static void logits_make(cuda *m, const void *x, tensor weight, size_t rows, size
     multiply(m, p);
 }
 
-/* Makes the product add to the gradient of the weight: to the gradient itself, rounded to its type; or to a copy in fp32, if the
- * rows come in several parts. */
+/* Makes the product add to the gradient of the weight: to the gradient itself, rounded to its type;
+ * or to a copy in fp32, if the rows come in several parts. */
 static void head_grad_set(const cuda *m, lt_product *p, tensor weight, size_t first_elem, int is_first)
 {
     if (m->at.head_grad_elems == 0) {
@@ -728,8 +731,8 @@ static void head_grad_set(const cuda *m, lt_product *p, tensor weight, size_t fi
     p->c       = is_first ? NULL : p->d;
 }
 
-/* Backward through the logits of `count` tokens for a part of the rows: computes the gradient of the weight's rows of these tokens,
- * and dx. */
+/* Backward through the logits of `count` tokens for a part of the rows: computes the gradient of
+ * the weight's rows of these tokens, and dx. */
 static void logits_back(cuda *m, const void *x, tensor weight, size_t rows, size_t first,
                         size_t count, void *dx, int is_added, int is_first_part)
 {
@@ -749,7 +752,8 @@ static void logits_back(cuda *m, const void *x, tensor weight, size_t rows, size
     multiply(m, input);
 }
 
-/* Computes the losses of all rows, a part of them at a time; if dx is not NULL, also the gradients. */
+/* Computes the losses of all rows, a part of them at a time; if dx is not NULL, also the
+ * gradients. */
 static void head_run(cuda *m, const void *x, tensor weight, void *dx)
 {
     size_t hidden = m->limits.hidden, vocab = m->limits.vocab, whole = vocab_whole(m);
@@ -791,7 +795,8 @@ static void head_run(cuda *m, const void *x, tensor weight, void *dx)
     check_queued(m);
 }
 
-/* Only backward has the weight's gradient, so only backward computes the logits, unless no backward follows. */
+/* Only backward has the weight's gradient, so only backward computes the logits, unless no backward
+ * follows. */
 static void cuda_head(compute *c, const void *x, tensor weight, float grad_scale)
 {
     cuda *m = cuda_of(c);
@@ -876,7 +881,8 @@ static int device_number(int device, cudaDeviceAttr attribute, cudaError_t *erro
     return value;
 }
 
-/* Makes the device of the engine's stream the thread's current one. It need not be the first device. */
+/* Makes the device of the engine's stream the thread's current one. It need not be the first
+ * device. */
 static int device_enter(cuda *m, char *why, size_t why_bytes)
 {
     int              device = 0, major, minor, block_bytes, processor_bytes;

@@ -1,5 +1,5 @@
-/* Elements of the three types read and written as floats: one at a time, two in a 32-bit word, or sixteen bytes at once. Also sums
- * over a warp. Rounding is always to the nearest, ties to even. */
+/* Elements of the three types read and written as floats: one at a time, two in a 32-bit word, or
+ * sixteen bytes at once. Also sums over a warp. Rounding is always to the nearest, ties to even. */
 #ifndef LLM_CUDA_ELEMENTS_CUH
 #define LLM_CUDA_ELEMENTS_CUH
 
@@ -109,8 +109,9 @@ template <> struct pair_of<f16_t> {
     }
 };
 
-/* N elements at `at`: one element, or sixteen bytes that begin at a multiple of sixteen. `split` converts sixteen bytes that were read
- * before and take fewer registers than their elements as floats. After `store_rounded` x has what was stored. */
+/* N elements at `at`: one element, or sixteen bytes that begin at a multiple of sixteen. `split`
+ * converts sixteen bytes that were read before and take fewer registers than their elements as
+ * floats. After `store_rounded` x has what was stored. */
 template <typename T, int N> struct vector_of;
 
 template <typename T> struct vector_of<T, 1> {

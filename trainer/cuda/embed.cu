@@ -1,8 +1,10 @@
 /* Rows of the tables of tokens and positions, and the gradients of these tables.
  *
- * Backward receives the rows sorted by token, cut into ranges of at most EMBED_RANGE_ROWS. (device.cu sorts them on the host when
- * the micro-batch arrives.) A block sums one range. If a token has several ranges, a second kernel adds their sums in order. So
- * only one block touches a token's gradient, and no sum depends on which block comes first. A thread owns vectors of N columns. */
+ * Backward receives the rows sorted by token, cut into ranges of at most EMBED_RANGE_ROWS.
+ * (device.cu sorts them on the host when the micro-batch arrives.) A block sums one range. If a
+ * token has several ranges, a second kernel adds their sums in order. So only one block touches a
+ * token's gradient, and no sum depends on which block comes first. A thread owns vectors of N
+ * columns. */
 #include "kernels.h"
 
 #include "elements.cuh"

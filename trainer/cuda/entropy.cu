@@ -1,16 +1,18 @@
 /* Softmax, cross-entropy and its gradient over rows of logits, in place.
  *
- * A block owns a row. A first pass finds the maximum and the sum of the exponentials together: each thread has its own sum and
- * rescales it when its maximum grows (Milakov and Gimelshein 2018). A second pass writes the gradient. The kernel relies on rows that
- * begin at multiples of 16 bytes.
+ * A block owns a row. A first pass finds the maximum and the sum of the exponentials together: each
+ * thread has its own sum and rescales it when its maximum grows (Milakov and Gimelshein 2018). A
+ * second pass writes the gradient. The kernel relies on rows that begin at multiples of 16 bytes.
  *
- * Where a multiprocessor has shared memory for two rows, a block holds its row there, and the row is read from memory once: one block
- * waits for its copies while the other one computes. Elsewhere both passes read from memory. Rows of 50,000 16-bit logits do not all
- * stay in the second-level cache between the two passes: with four blocks on each of an H100's 132 multiprocessors they are 53 MB, and
- * the cache has 50. So the second pass walks back from the end of the row, which was read last.
+ * Where a multiprocessor has shared memory for two rows, a block holds its row there, and the row
+ * is read from memory once: one block waits for its copies while the other one computes. Elsewhere
+ * both passes read from memory. Rows of 50,000 16-bit logits do not all stay in the second-level
+ * cache between the two passes: with four blocks on each of an H100's 132 multiprocessors they are
+ * 53 MB, and the cache has 50. So the second pass walks back from the end of the row, which was
+ * read last.
  *
- * Each thread takes the same elements in the same order either way, and threads are reduced lane by lane and then warp by warp, always
- * in the same order. So the bits do not depend on the device. */
+ * Each thread takes the same elements in the same order either way, and threads are reduced lane by
+ * lane and then warp by warp, always in the same order. So the bits do not depend on the device. */
 #include "kernels.h"
 
 #include "elements.cuh"
@@ -41,8 +43,9 @@ __device__ __forceinline__ softmax_sum softmax_fold(softmax_sum a, softmax_sum b
     return both;
 }
 
-/* The two sides of an exchange may round differently, since one of them multiplies and adds at once. The result is that of lane 0.
- * */
+/* The two sides of an exchange may round differently, since one of them multiplies and adds at
+ * once. The result is that of lane 0.
+ */
 template <typename T> __device__ softmax_sum block_fold(softmax_sum own)
 {
     __shared__ softmax_sum folds[WARPS]; /* FOLD_BYTES */
@@ -117,8 +120,8 @@ __device__ __forceinline__ void parts_wait(int pending)
     }
 }
 
-/* The first pass, with copies of the row's vectors into shared memory. A thread copies what it will read itself, so that it need not
- * wait for the other threads. */
+/* The first pass, with copies of the row's vectors into shared memory. A thread copies what it will
+ * read itself, so that it need not wait for the other threads. */
 template <typename T, int N>
 __device__ __forceinline__ int softmax_fetch(softmax_sum *own, T *held, const T *x, int whole)
 {
@@ -139,7 +142,8 @@ __device__ __forceinline__ int softmax_fetch(softmax_sum *own, T *held, const T 
     return next;
 }
 
-/* If IS_HELD, the launch gives shared memory for the `whole` vectors of a row. What is left after them is in memory alone. */
+/* If IS_HELD, the launch gives shared memory for the `whole` vectors of a row. What is left after
+ * them is in memory alone. */
 template <typename T, int N, bool IS_HELD>
 __global__ void entropy(int vocab, size_t stride, T *logits, const int32_t *targets, float *losses,
                         float grad_scale)
@@ -183,8 +187,8 @@ __global__ void entropy(int vocab, size_t stride, T *logits, const int32_t *targ
     }
 }
 
-/* One block sums in double: thread t takes every LOSS_THREADS-th row from t on, LOSS_LOADS of them at once. Then the threads' sums are
- * added in pairs. */
+/* One block sums in double: thread t takes every LOSS_THREADS-th row from t on, LOSS_LOADS of them
+ * at once. Then the threads' sums are added in pairs. */
 #define LOSS_THREADS 1024
 #define LOSS_LOADS   8
 
@@ -222,7 +226,8 @@ __global__ void loss_finish(const float *losses, size_t rows, double *sum)
 
 /* ----------------------------------------------------------- launchers -- */
 
-/* Returns how many bytes a row may have so that two blocks with their rows have room on a multiprocessor. */
+/* Returns how many bytes a row may have so that two blocks with their rows have room on a
+ * multiprocessor. */
 static size_t held_most(const shared_memory &memory)
 {
     const size_t beside = RESERVED_BYTES + FOLD_BYTES;

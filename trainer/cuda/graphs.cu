@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How many variants of a pass are kept: stages that gather parameters use a few places in memory in turn. Further variants are
- * queued without a graph. */
+/* How many variants of a pass are kept: stages that gather parameters use a few places in memory in
+ * turn. Further variants are queued without a graph. */
 #define MOST_VARIANTS 8
 
 typedef struct variant {
@@ -57,7 +57,8 @@ static void failed(graphs *g, cudaError_t error)
     }
 }
 
-/* Finds a variant by its key. Returns NULL if there is none, and counts the other variants of the pass. */
+/* Finds a variant by its key. Returns NULL if there is none, and counts the other variants of the
+ * pass. */
 static variant *variant_find(graphs *g, size_t pass, const void *key, size_t key_bytes, size_t *others_out)
 {
     *others_out = 0;
@@ -73,7 +74,8 @@ static variant *variant_find(graphs *g, size_t pass, const void *key, size_t key
     return NULL;
 }
 
-/* Notes a variant. If memory is out, it is not noted, so the next time it is queued without a graph again. */
+/* Notes a variant. If memory is out, it is not noted, so the next time it is queued without a graph
+ * again. */
 static void variant_add(graphs *g, size_t pass, const void *key, size_t key_bytes)
 {
     variant *v = (variant *)calloc(1, sizeof(*v) + key_bytes);
@@ -109,7 +111,8 @@ int graphs_begin(graphs *g, size_t pass, const void *key, size_t key_bytes)
         }
         return 1;
     }
-    /* The capture holds for this thread only: other threads, such as those of the engine, may call CUDA meanwhile. */
+    /* The capture holds for this thread only: other threads, such as those of the engine, may call
+     * CUDA meanwhile. */
     error = cudaStreamBeginCapture(g->stream, cudaStreamCaptureModeThreadLocal);
     if (error != cudaSuccess) {
         failed(g, error);

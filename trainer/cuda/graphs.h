@@ -1,7 +1,8 @@
-/* Captures passes of units as CUDA graphs. When a pass comes for the second time with the same memory, what it queues is captured as a
- * graph; from then on the graph is launched. It has the same kernels with the same arguments, so the bits are the same, but it takes
- * one call of the host instead of about twenty. The first time is not captured, because it may allocate and measure, which a capture
- * must not. device.cu calls this for pass_begin and pass_end of compute.h. */
+/* Captures passes of units as CUDA graphs. When a pass comes for the second time with the same
+ * memory, what it queues is captured as a graph; from then on the graph is launched. It has the
+ * same kernels with the same arguments, so the bits are the same, but it takes one call of the host
+ * instead of about twenty. The first time is not captured, because it may allocate and measure,
+ * which a capture must not. device.cu calls this for pass_begin and pass_end of compute.h. */
 #ifndef LLM_CUDA_GRAPHS_H
 #define LLM_CUDA_GRAPHS_H
 
@@ -15,8 +16,9 @@ typedef struct graphs graphs;
 graphs *graphs_create(cudaStream_t stream);
 void    graphs_destroy(graphs *g); /* accepts NULL; its work has ended */
 
-/** Begins a pass. Its number and `key` together decide all its launches. Returns 1 if its graph was launched: the caller does nothing
- *  more. Returns 0 if the caller has to queue the pass, without waits and allocations, and then call graphs_end. */
+/** Begins a pass. Its number and `key` together decide all its launches. Returns 1 if its graph was
+ *  launched: the caller does nothing more. Returns 0 if the caller has to queue the pass, without
+ *  waits and allocations, and then call graphs_end. */
 int  graphs_begin(graphs *g, size_t pass, const void *key, size_t key_bytes);
 void graphs_end(graphs *g);
 

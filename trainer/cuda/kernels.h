@@ -1,6 +1,7 @@
-/* The kernels of the trainer, as functions that queue them on a stream; device.cu calls these functions. All pointers are to device
- * memory. No function blocks or allocates; cudaGetLastError shows a launch that was refused. `dtype` is the type of every `void *`.
- * Sums are fp32, and only the shapes decide their order: no sum uses floating-point atomics or depends on the number of
+/* The kernels of the trainer, as functions that queue them on a stream; device.cu calls these
+ * functions. All pointers are to device memory. No function blocks or allocates; cudaGetLastError
+ * shows a launch that was refused. `dtype` is the type of every `void *`. Sums are fp32, and only
+ * the shapes decide their order: no sum uses floating-point atomics or depends on the number of
  * multiprocessors. */
 #ifndef LLM_CUDA_KERNELS_H
 #define LLM_CUDA_KERNELS_H
@@ -14,7 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Shared memory of a device: the most that a block may have, and what all blocks on one multiprocessor have together. */
+/* Shared memory of a device: the most that a block may have, and what all blocks on one
+ * multiprocessor have together. */
 typedef struct shared_memory {
     size_t block_bytes, processor_bytes;
 } shared_memory;
@@ -32,10 +34,11 @@ typedef struct norm_launch {
     int         is_added;
     void       *dweight, *dbias; /* added to */
     float      *partials;        /* [chunks of NORM_CHUNK rows, 2, width] */
-    /* [rows, 2]: mean and 1 / std, which forward keeps for backward. NULL: backward computes them again. */
+    /* [rows, 2]: mean and 1 / std, which forward keeps for backward. NULL: backward computes them
+     * again. */
     float *stats;
-    /* [chunks of NORM_CHUNK rows, width]: the columns of dx are summed, too, for columns_finish_launch. NULL: they are not. Only where
-     * norm_sums_dx. */
+    /* [chunks of NORM_CHUNK rows, width]: the columns of dx are summed, too, for
+     * columns_finish_launch. NULL: they are not. Only where norm_sums_dx. */
     float *dx_partials;
 } norm_launch;
 
@@ -56,7 +59,8 @@ void column_sums_launch(sherd_dtype dtype, const void *dy, size_t rows, size_t c
                         float *partials, void *dbias, cudaStream_t stream);
 
 void gelu_launch(sherd_dtype dtype, size_t elems, const void *x, void *y, cudaStream_t stream);
-/* y += x, which is fp32. It gives the same bits as columns_finish_launch with one partial. Both addresses are multiples of 16. */
+/* y += x, which is fp32. It gives the same bits as columns_finish_launch with one partial. Both
+ * addresses are multiples of 16. */
 void add_wide_launch(sherd_dtype dtype, size_t elems, const float *x, void *y, cudaStream_t stream);
 /* d *= gelu'(x). */
 void gelu_back_launch(sherd_dtype dtype, size_t elems, const void *x, void *d, cudaStream_t stream);
@@ -128,7 +132,8 @@ typedef struct entropy_launch {
     shared_memory  memory;              /* of this device */
 } entropy_launch;
 
-/* Allows the kernels to use the shared memory that they need on the current device; `memory` is what the device has. */
+/* Allows the kernels to use the shared memory that they need on the current device; `memory` is
+ * what the device has. */
 cudaError_t entropy_prepare(shared_memory memory);
 void        entropy_launch_rows(const entropy_launch *args, cudaStream_t stream);
 /* *sum += the mean of losses[rows]; the mean is rounded to fp32. */
@@ -148,8 +153,9 @@ typedef struct attention_launch {
           *dout; /* NULL: forward; backward, with all that follows; dq, dk and dv as q, k and v */
     void  *dq, *dk, *dv;
     float *deltas; /* [batch, heads, length]: scratch */
-    /* [batch, chunks of ATTENTION_CHUNK positions, heads and twice kv_heads, width]: backward sums the columns of dq, dk and dv, too,
-     * for columns_finish_launch. NULL: it does not. Only where attention_warpgroup_sums_columns. */
+    /* [batch, chunks of ATTENTION_CHUNK positions, heads and twice kv_heads, width]: backward sums
+     * the columns of dq, dk and dv, too, for columns_finish_launch. NULL: it does not. Only where
+     * attention_warpgroup_sums_columns. */
     float        *columns;
     shared_memory memory;     /* of this device */
     size_t        processors; /* of this device */
@@ -175,7 +181,8 @@ cudaError_t attention_warpgroup_prepare(void);
 #define ATTENTION_MOST_WIDTH 256 /* of a head */
 #define ATTENTION_MOST_BATCH 65535
 
-/* Allows the kernels to use the shared memory that they need on the current device; `memory` is what the device has. */
+/* Allows the kernels to use the shared memory that they need on the current device; `memory` is
+ * what the device has. */
 cudaError_t attention_prepare(shared_memory memory);
 
 #endif

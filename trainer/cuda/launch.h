@@ -1,5 +1,6 @@
-/* Starts kernels: by `kernel<<<grid, block, bytes, stream>>>(...)` under nvcc, and by a call of the emulator (tests/emulator) when the
- * tests compile these sources. Put a kernel with commas in its template arguments into parentheses. */
+/* Starts kernels: by `kernel<<<grid, block, bytes, stream>>>(...)` under nvcc, and by a call of the
+ * emulator (tests/emulator) when the tests compile these sources. Put a kernel with commas in its
+ * template arguments into parentheses. */
 #ifndef LLM_CUDA_LAUNCH_H
 #define LLM_CUDA_LAUNCH_H
 
@@ -26,11 +27,12 @@
 
 #endif
 
-/* Shared memory that the system takes from a multiprocessor for each block (CUDA C++ Programming Guide, compute capabilities 8.x to
- * 12.x). */
+/* Shared memory that the system takes from a multiprocessor for each block (CUDA C++ Programming
+ * Guide, compute capabilities 8.x to 12.x). */
 #define RESERVED_BYTES ((size_t)1 << 10)
 
-/* An argument for generic lambdas: the type of elements, and how many of them a thread takes at once. */
+/* An argument for generic lambdas: the type of elements, and how many of them a thread takes at
+ * once. */
 template <typename T, int N = 1> struct vector_type {
     typedef T        type;
     static const int elems = N;
@@ -52,8 +54,8 @@ template <typename What> static void by_type(sherd_dtype dtype, const What &what
     }
 }
 
-/* Calls what(vector_type<T, N>()). N elements are sixteen bytes if rows of `columns` elements consist of whole such vectors, else N
- * is 1. */
+/* Calls what(vector_type<T, N>()). N elements are sixteen bytes if rows of `columns` elements
+ * consist of whole such vectors, else N is 1. */
 template <typename What> static void by_vector(sherd_dtype dtype, size_t columns, const What &what)
 {
     by_type(dtype, [&](auto one) {

@@ -1,5 +1,5 @@
-/* cuBLASLt behind lt.h. Its matrices are column-major. A row-major product d = a . b is d' = b' . a' there, so our b is its first
- * operand, and its rows are our n. */
+/* cuBLASLt behind lt.h. Its matrices are column-major. A row-major product d = a . b is d' = b' .
+ * a' there, so our b is its first operand, and its rows are our n. */
 #include "lt.h"
 
 #include "models/room_cuda.h"
@@ -15,8 +15,9 @@
 #include <string.h>
 
 #define MOST_PLANS 128 /* a model has about forty shapes */
-/* Parameters begin at multiples of 64 elements, which are this many bytes in the 16-bit types. Kernels are chosen for no larger
- * alignment, so that the choice does not depend on the address of a parameter, which differs between stages. */
+/* Parameters begin at multiples of 64 elements, which are this many bytes in the 16-bit types.
+ * Kernels are chosen for no larger alignment, so that the choice does not depend on the address of
+ * a parameter, which differs between stages. */
 #define ALIGN_BYTES 128
 
 #define LT_FUNCTIONS(X)                                                                            \
@@ -42,7 +43,8 @@ typedef struct lt_functions {
 #undef LT_POINTER
 } lt_functions;
 
-/* What the choice of a kernel depends on. Keys are compared as bytes, so they are zeroed before they are filled. */
+/* What the choice of a kernel depends on. Keys are compared as bytes, so they are zeroed before
+ * they are filled. */
 typedef struct plan_key {
     size_t   m, n, k, a_stride, b_stride, d_stride;
     int32_t  dtype, a_is_transposed, b_is_transposed, has_c, has_bias, gelu; /* gelu: 1 forward, 2 backward */
@@ -88,8 +90,8 @@ static int functions_find(lt *l, char *why, size_t why_bytes)
 #define TEXT_OF(x)  #x
 #define VALUE_OF(x) TEXT_OF(x)
 
-/* Opens the library of the version that this file was compiled for: the one that the system finds, else the one where the toolkit
- * was when this was built. */
+/* Opens the library of the version that this file was compiled for: the one that the system finds,
+ * else the one where the toolkit was when this was built. */
 static void *library_open(void)
 {
     static const char *const names[] = {
@@ -192,7 +194,8 @@ void lt_destroy(lt *l)
     if (l->handle != NULL) {
         (void)l->f.cublasLtDestroy(l->handle);
     }
-    /* The library stays open, since it keeps threads and memory of its own until the process ends. */
+    /* The library stays open, since it keeps threads and memory of its own until the process
+     * ends. */
     free(l);
 }
 
@@ -300,8 +303,9 @@ static cublasStatus_t pointers_set(lt *l, const plan *p, const lt_product *produ
     return addresses_set(l, p, product->bias, aux_of(product));
 }
 
-/* Sets addresses for the choice of a kernel, which depends on their alignment too. They have the alignment of the key and no larger
- * one. They are in the workspace, which begins at a multiple of 256 bytes; a choice reads nothing there. */
+/* Sets addresses for the choice of a kernel, which depends on their alignment too. They have the
+ * alignment of the key and no larger one. They are in the workspace, which begins at a multiple of
+ * 256 bytes; a choice reads nothing there. */
 static cublasStatus_t pointers_stand_in(lt *l, const plan *p, const lt_product *product)
 {
     const char *base = (const char *)l->workspace;
@@ -377,7 +381,8 @@ static cublasStatus_t plan_run(lt *l, const plan *p, const cublasLtMatmulAlgo_t 
                                c, p->d, product->d, p->d, algo, l->workspace, LT_WORKSPACE_BYTES, stream);
 }
 
-/* Writes what a choice is valid for. Of the addresses it contains the alignment, on which the choice depends. */
+/* Writes what a choice is valid for. Of the addresses it contains the alignment, on which the
+ * choice depends. */
 static void key_write(const lt *l, const plan_key *k, char *out, size_t out_bytes)
 {
     (void)snprintf(out, out_bytes,
@@ -406,8 +411,8 @@ static int hex_read(const char *text, cublasLtMatmulAlgo_t *out)
     return 0;
 }
 
-/* Keeps a choice as "MICROSECONDS us ALGORITHM", the algorithm in hexadecimal. The documentation of cuBLASLt says that its bytes
- * may be stored and used with the same version. */
+/* Keeps a choice as "MICROSECONDS us ALGORITHM", the algorithm in hexadecimal. The documentation of
+ * cuBLASLt says that its bytes may be stored and used with the same version. */
 static void choice_keep(lt *l, const char *key, const cublasLtMatmulAlgo_t *algo, float ms)
 {
     const unsigned char *bytes = (const unsigned char *)algo;
@@ -461,7 +466,8 @@ static float algo_time(lt *l, const plan *p, const cublasLtMatmulAlgo_t *algo, c
     return least;
 }
 
-/* Returns the index of the fastest one. The measured products write d; if the product adds to d, its old values are restored. */
+/* Returns the index of the fastest one. The measured products write d; if the product adds to d,
+ * its old values are restored. */
 static int fastest_find(lt *l, const plan *p, const lt_product *product,
                         const cublasLtMatmulHeuristicResult_t *found, int count, float *ms_out, cudaStream_t stream)
 {
@@ -503,8 +509,8 @@ static int fastest_find(lt *l, const plan *p, const lt_product *product,
     return best;
 }
 
-/* Chooses among several algorithms: the one in the file, else the fastest, which then goes to the file. If nothing can be measured,
- * the first one stays. */
+/* Chooses among several algorithms: the one in the file, else the fastest, which then goes to the
+ * file. If nothing can be measured, the first one stays. */
 static void algo_tune(lt *l, plan *p, const lt_product *product, const cublasLtMatmulHeuristicResult_t *found, int count,
                       cudaStream_t stream)
 {
@@ -585,7 +591,8 @@ static int is_fused(const plan_key *key)
     return key->has_bias || key->gelu != 0;
 }
 
-/* Rows of gelu's operand must have a multiple of eight elements, and there are no such kernels for fp32. */
+/* Rows of gelu's operand must have a multiple of eight elements, and there are no such kernels for
+ * fp32. */
 static int is_hopeless(const plan_key *key)
 {
     return key->gelu != 0 && (key->dtype == SHERD_F32 || key->d_stride % 8 != 0);

@@ -1,5 +1,6 @@
-/* Row-major matrix products by cuBLASLt. The library is opened by name when the first model is made for a GPU, so without it the
- * trainer still starts and trains on the CPU. device.cu calls lt_multiply for every product. */
+/* Row-major matrix products by cuBLASLt. The library is opened by name when the first model is made
+ * for a GPU, so without it the trainer still starts and trains on the CPU. device.cu calls
+ * lt_multiply for every product. */
 #ifndef LLM_CUDA_LT_H
 #define LLM_CUDA_LT_H
 
@@ -19,8 +20,8 @@ typedef struct lt_matrix {
     int         is_transposed; /* the product sees the columns of memory as rows */
 } lt_matrix;
 
-/* d[m, n] = a[m, k] . b[k, n] (+ c) (+ bias). Sums are in fp32 and rounded once. All matrices have one type, unless is_wide. m, n and
- * k are the sizes after transposition. */
+/* d[m, n] = a[m, k] . b[k, n] (+ c) (+ bias). Sums are in fp32 and rounded once. All matrices have
+ * one type, unless is_wide. m, n and k are the sizes after transposition. */
 typedef struct lt_product {
     sherd_dtype dtype;
     size_t      m, n, k;
@@ -40,7 +41,8 @@ typedef enum lt_result {
     LT_FAILED,  /* lt_why says why */
 } lt_result;
 
-/* Chooses kernels by measurement: for each shape `candidates` kernels are timed, and the fastest is kept in `file` for later runs. */
+/* Chooses kernels by measurement: for each shape `candidates` kernels are timed, and the fastest is
+ * kept in `file` for later runs. */
 typedef struct lt_tuning {
     tuned      *file; /* the caller's; NULL: the first kernel that the library names is taken */
     int         candidates; /* at most LT_MOST_CANDIDATES are timed */
@@ -55,8 +57,9 @@ void        lt_destroy(lt *l); /* accepts NULL; its work has ended */
 const char *lt_why(const lt *l);
 size_t      lt_bytes(const lt *l); /* of its workspace */
 
-/** Queues a product. The first product of a shape chooses the kernel, which takes a while, and waits for the device if kernels are
- *  timed. Later products of the shape use the same kernel whatever the addresses, so results have the same bits. */
+/** Queues a product. The first product of a shape chooses the kernel, which takes a while, and
+ *  waits for the device if kernels are timed. Later products of the shape use the same kernel
+ *  whatever the addresses, so results have the same bits. */
 lt_result lt_multiply(lt *l, const lt_product *product, cudaStream_t stream);
 
 #endif

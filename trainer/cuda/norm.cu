@@ -1,10 +1,12 @@
 /* LayerNorm and RMSNorm of rows, forward and backward.
  *
- * A warp owns a row. It reads the row two or three times, and only the first time from memory. In backward a block owns NORM_CHUNK
- * rows and sums their shares of the weight's gradient in shared memory, with one sum for each warp and column; the sums of narrow rows
- * may be in registers, and those of very wide rows fit in neither, and are in device memory. A second kernel adds the sums of the blocks in the order of the chunks. How the
- * work is divided depends on the shape alone, so the result does not depend on the launch or the device. Where N elements are read at
- * once, rows begin at multiples of 16 bytes, which the launchers check. */
+ * A warp owns a row. It reads the row two or three times, and only the first time from memory. In
+ * backward a block owns NORM_CHUNK rows and sums their shares of the weight's gradient in shared
+ * memory, with one sum for each warp and column; the sums of narrow rows may be in registers, and
+ * those of very wide rows fit in neither, and are in device memory. A second kernel adds the sums
+ * of the blocks in the order of the chunks. How the work is divided depends on the shape alone, so
+ * the result does not depend on the launch or the device. Where N elements are read at once, rows
+ * begin at multiples of 16 bytes, which the launchers check. */
 #include "kernels.h"
 
 #include "elements.cuh"
@@ -14,12 +16,12 @@
 #define BACK_WARPS     8  /* of a block in backward, at most; another value gives other bits */
 #define SUMMED_BLOCKS  2  /* of norm_backward_summed on a multiprocessor: 128 registers for a thread */
 #define SUMMED_VECTORS 3  /* of a row at most, which fit these registers */
-/* Bytes of shared memory that the sums of a backward block may take: what a launch may have on every device without asking for more
- * (cudaFuncSetAttribute). */
+/* Bytes of shared memory that the sums of a backward block may take: what a launch may have on
+ * every device without asking for more (cudaFuncSetAttribute). */
 #define NORM_SHARED_BYTES ((size_t)48 << 10)
 
-/* Threads of a block of columns_finish, and how many partials a thread has on their way at once. Another number of rows gives other
- * bits. */
+/* Threads of a block of columns_finish, and how many partials a thread has on their way at once.
+ * Another number of rows gives other bits. */
 #define FINISH_COLUMNS 8 /* the partials of a row that it reads are 32 bytes, what memory gives at least */
 #define FINISH_ROWS    64
 #define FINISH_LOADS   8
@@ -93,10 +95,12 @@ __device__ __forceinline__ void block_sums_put(const float *shared, int width, i
     }
 }
 
-/* Each block computes NORM_CHUNK rows, and each of its warps every blockDim / 32-th of them. Each warp keeps `padded` sums for the
- * weights, and as many for the biases of a LayerNorm. They are in shared memory: sum k of a lane's j-th vector is at
- * (j * N + k) * 32 + lane, so the lanes of a warp use different banks. If IS_WIDE, one warp's sums do not fit there. Then the block
- * has one warp, its sums are the block's partials in device memory in the order of the columns, and `padded` is the width. */
+/* Each block computes NORM_CHUNK rows, and each of its warps every blockDim / 32-th of them. Each
+ * warp keeps `padded` sums for the weights, and as many for the biases of a LayerNorm. They are in
+ * shared memory: sum k of a lane's j-th vector is at (j * N + k) * 32 + lane, so the lanes of a
+ * warp use different banks. If IS_WIDE, one warp's sums do not fit there. Then the block has one
+ * warp, its sums are the block's partials in device memory in the order of the columns, and
+ * `padded` is the width. */
 template <typename T, int N, bool IS_LAYER, bool IS_WIDE>
 __global__ void norm_backward(size_t rows, int width, int padded, float eps, const T *x_all, const T *weight, const T *dy_all,
                               T *dx_all, int is_added, float *partials)
@@ -165,8 +169,9 @@ __global__ void norm_backward(size_t rows, int width, int padded, float eps, con
 
 /* ------------------------------------------------------ rows in registers -- */
 
-/* The same for rows that a warp holds in registers, in VECTORS vectors of N elements per lane, so that memory is read once. Forward
- * keeps the mean and 1 / std of each row for backward. The order of all sums is the same as above, so the bits are the same. */
+/* The same for rows that a warp holds in registers, in VECTORS vectors of N elements per lane, so
+ * that memory is read once. Forward keeps the mean and 1 / std of each row for backward. The order
+ * of all sums is the same as above, so the bits are the same. */
 
 template <typename T, int N, int VECTORS, bool IS_LAYER>
 __global__ void norm_forward_held(size_t rows, int width, float eps, const T *x_all, const T *weight, const T *bias, T *y_all,
@@ -295,11 +300,12 @@ __global__ void norm_backward_held(size_t rows, int width, int padded, const T *
     block_sums_put<N>((const float *)shared, width, padded, warps, sets, partials + (size_t)blockIdx.x * 2 * width);
 }
 
-/* The same with the sums of a warp in registers, too, and the row as it is in memory, in half of the registers that its elements take
- * as floats. With few blocks on a multiprocessor, the vectors that a warp reads at once have to be many: those of dx are among them.
+/* The same with the sums of a warp in registers, too, and the row as it is in memory, in half of
+ * the registers that its elements take as floats. With few blocks on a multiprocessor, the vectors
+ * that a warp reads at once have to be many: those of dx are among them.
  *
- * If SUMS_DX, the columns of dx, as it is stored, are summed too. Their sums do not fit the registers; they are in shared memory, where
- * the others come when all rows are done. */
+ * If SUMS_DX, the columns of dx, as it is stored, are summed too. Their sums do not fit the
+ * registers; they are in shared memory, where the others come when all rows are done. */
 template <typename T, int N, int VECTORS, bool IS_LAYER, bool SUMS_DX>
 __global__ void __launch_bounds__(BACK_WARPS * 32, SUMMED_BLOCKS)
     norm_backward_summed(size_t rows, int width, int padded, const T *x_all, const T *weight, const T *dy_all, T *dx_all,
@@ -396,10 +402,12 @@ __global__ void __launch_bounds__(BACK_WARPS * 32, SUMMED_BLOCKS)
     block_sums_put<N>((const float *)shared, width, padded, warps, sets, partials + (size_t)blockIdx.x * 2 * width);
 }
 
-/* Adds up partials; each block takes FINISH_COLUMNS columns. Row r of its threads sums every FINISH_ROWS-th partial from r on. Then
- * lane l of a warp adds the sums of rows l, l + 32 and so on of one column, and the lanes are added. Blocks of row 1 of the grid do the
- * same for `second`, whose partials follow the columns. There is little to do, so the time is that of what waits for something else:
- * loads are independent of each other, and the gradient is read at the beginning. */
+/* Adds up partials; each block takes FINISH_COLUMNS columns. Row r of its threads sums every
+ * FINISH_ROWS-th partial from r on. Then lane l of a warp adds the sums of rows l, l + 32 and so on
+ * of one column, and the lanes are added. Blocks of row 1 of the grid do the same for `second`,
+ * whose partials follow the columns. There is little to do, so the time is that of what waits for
+ * something else: loads are independent of each other, and the gradient is read at the
+ * beginning. */
 template <typename T>
 __global__ void columns_finish(const float *partials, size_t stride, size_t count, size_t columns,
                                T *grad, T *second)
@@ -522,8 +530,8 @@ template <typename T, int N, int VECTORS> static void held_kind_queue(const norm
     }
 }
 
-/* Queues the kernel for rows in registers, if a row fits there and consists of vectors. Returns whether it does. It depends on the
- * width alone, so forward and backward agree. */
+/* Queues the kernel for rows in registers, if a row fits there and consists of vectors. Returns
+ * whether it does. It depends on the width alone, so forward and backward agree. */
 template <typename T, int N> static bool held_try(const norm_launch *a, cudaStream_t stream)
 {
     size_t vectors = (a->width + 32 * N - 1) / (32 * N);

@@ -1,7 +1,9 @@
-/* LayerNorm and RMSNorm of wide rows of 16 bits, forward and backward: those that a block holds in registers and a warp does not (norm.cu
- * has all others). A thread has up to two vectors of eight elements of each row, and as few warps as that takes have the row. So
- * memory is read once, and in backward the sums of the weight's gradient stay in registers from row to row, while the next row is on its
- * way. Sums over a row are those of the warps in order; only shapes decide the order of a sum. */
+/* LayerNorm and RMSNorm of wide rows of 16 bits, forward and backward: those that a block holds in
+ * registers and a warp does not (norm.cu has all others). A thread has up to two vectors of eight
+ * elements of each row, and as few warps as that takes have the row. So memory is read once, and in
+ * backward the sums of the weight's gradient stay in registers from row to row, while the next row
+ * is on its way. Sums over a row are those of the warps in order; only shapes decide the order of a
+ * sum. */
 #include "kernels.h"
 
 #include "elements.cuh"
@@ -13,10 +15,12 @@
 #define MOST_WARPS   (MOST_THREADS / 32)
 #define HELD_WIDTH   (8 * 32 * N) /* what a warp of norm.cu holds at most */
 
-/* Rows of a block in backward. The gradients of a LayerNorm take twice the room for partial sums. */
+/* Rows of a block in backward. The gradients of a LayerNorm take twice the room for partial
+ * sums. */
 template <bool IS_LAYER> static constexpr int CHUNK = IS_LAYER ? NORM_CHUNK : NORM_CHUNK / 2;
 
-/* Adds over the block; every thread gets the same sum. Sums that follow each other need other memory. */
+/* Adds over the block; every thread gets the same sum. Sums that follow each other need other
+ * memory. */
 __device__ __forceinline__ float block_sum(float x, float (&warps)[MOST_WARPS])
 {
     int   count = (int)blockDim.x / 32;
@@ -90,7 +94,8 @@ __global__ void __launch_bounds__(MOST_THREADS)
     }
 }
 
-/* What a thread has of a row in backward, as it is in memory. Past the end of the row are zeros, which add nothing. */
+/* What a thread has of a row in backward, as it is in memory. Past the end of the row are zeros,
+ * which add nothing. */
 struct wide_row {
     uint4  x[VECTORS], dy[VECTORS], dx[VECTORS];
     float2 kept; /* mean, 1 / std */

@@ -1,11 +1,13 @@
-/* Heads of queries and keys on their way to attention: RMSNorm of each head, where the model has one, and the rotation by its position
- * (Su et al. 2021, with the halves apart), in one kernel for both and for each direction.
+/* Heads of queries and keys on their way to attention: RMSNorm of each head, where the model has
+ * one, and the rotation by its position (Su et al. 2021, with the halves apart), in one kernel for
+ * both and for each direction.
  *
- * Some lanes of a warp, a power of two, have one head. Each of them has PAIRS times N elements of the head's first half and those of the
- * second half that are rotated with them, so that what is read is read once and nothing is exchanged but the sum of a norm. A block has
- * some rows, and goes over their heads. In backward a thread always has the same columns, and sums their shares of the weight's gradient
- * in registers; then the block adds them in order, and columns_finish adds those of the blocks. So only shapes decide the order of a
- * sum. */
+ * Some lanes of a warp, a power of two, have one head. Each of them has PAIRS times N elements of
+ * the head's first half and those of the second half that are rotated with them, so that what is
+ * read is read once and nothing is exchanged but the sum of a norm. A block has some rows, and goes
+ * over their heads. In backward a thread always has the same columns, and sums their shares of the
+ * weight's gradient in registers; then the block adds them in order, and columns_finish adds those
+ * of the blocks. So only shapes decide the order of a sum. */
 #include "kernels.h"
 
 #include "elements.cuh"
@@ -31,7 +33,8 @@ template <typename T> struct rope_typed {
     float             *partials; /* [chunks, 2, width] */
 };
 
-/* The elements of a head that a thread has: PAIRS vectors of both halves. Lanes past the end of the head have zeros. */
+/* The elements of a head that a thread has: PAIRS vectors of both halves. Lanes past the end of the
+ * head have zeros. */
 template <typename T, int N, int PAIRS> struct head_part {
     float at[PAIRS][2][N];
 
@@ -106,7 +109,8 @@ __device__ __forceinline__ float norm_scale(const head_part<T, N, PAIRS> &x, int
     return 1.0f / sqrtf(lanes_sum(sum, lanes) / (float)width + eps);
 }
 
-/* Heads of both parts are numbered together, row by row. A head that is not there is computed as the first one and not stored. */
+/* Heads of both parts are numbered together, row by row. A head that is not there is computed as
+ * the first one and not stored. */
 template <typename T, int N, int PAIRS> __global__ void __launch_bounds__(THREADS) rope_forward(rope_typed<T> a)
 {
     const int    lane = (int)threadIdx.x % a.lanes, group = (int)threadIdx.x / a.lanes, groups = THREADS / a.lanes;
@@ -146,7 +150,8 @@ template <typename T, int N, int PAIRS> __global__ void __launch_bounds__(THREAD
     }
 }
 
-/* Backward of a part with a norm, which blockIdx.y chooses: dx, and the block's sums of the weight's gradient. */
+/* Backward of a part with a norm, which blockIdx.y chooses: dx, and the block's sums of the
+ * weight's gradient. */
 template <typename T, int N, int PAIRS> __global__ void __launch_bounds__(THREADS) rope_backward(rope_typed<T> a)
 {
     __shared__ float          shared[THREADS * PAIRS * 2 * N];

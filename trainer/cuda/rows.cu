@@ -1,8 +1,9 @@
 /* Operations element by element, and sums of columns.
  *
- * A thread owns one vector of sixteen bytes, or one element if the count is not a whole number of vectors. Sums of columns take two
- * steps, as those of norms do: a block owns SUM_ROWS rows of 32 vectors, and each warp sums every SUM_WARPS-th row; columns_finish
- * then adds the sums of the blocks in order. */
+ * A thread owns one vector of sixteen bytes, or one element if the count is not a whole number of
+ * vectors. Sums of columns take two steps, as those of norms do: a block owns SUM_ROWS rows of 32
+ * vectors, and each warp sums every SUM_WARPS-th row; columns_finish then adds the sums of the
+ * blocks in order. */
 #include "kernels.h"
 
 #include "elements.cuh"
@@ -10,8 +11,9 @@
 
 #define THREADS   256
 #define SUM_WARPS 8
-/* Rows of which a warp of column_sums reads a vector before it adds them. With fewer blocks on a multiprocessor than SUM_BLOCKS there
- * would be too few warps, with more of them too few registers for the loads. Not macros, as a pragma does not expand those. */
+/* Rows of which a warp of column_sums reads a vector before it adds them. With fewer blocks on a
+ * multiprocessor than SUM_BLOCKS there would be too few warps, with more of them too few registers
+ * for the loads. Not macros, as a pragma does not expand those. */
 static const int SUM_LOADS = 8, SUM_BLOCKS = 4;
 
 /* ----------------------------------------------------------- formulas -- */
@@ -21,7 +23,8 @@ __device__ __forceinline__ float sigmoid_of(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
-/* 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2 / pi) (x + 0.044715 x^3) (Hendrycks and Gimpel 2016). */
+/* 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2 / pi) (x + 0.044715 x^3) (Hendrycks and Gimpel
+ * 2016). */
 __device__ __forceinline__ float gelu_gate(float x)
 {
     return sigmoid_of(1.5957691216f * (x + 0.044715f * x * x * x));
@@ -71,7 +74,8 @@ struct swiglu_backward {
 
 /* ------------------------------------------------------------- kernels -- */
 
-/* An output may be the same array as an input, since a thread reads its vector of every input before it writes. */
+/* An output may be the same array as an input, since a thread reads its vector of every input
+ * before it writes. */
 template <typename T> struct elementwise_args {
     size_t   elems;
     const T *in[3];
@@ -199,8 +203,9 @@ template <typename T> __global__ void widen(const T *src, float *dst, size_t ele
     }
 }
 
-/* Each thread adds to one vector of y. Per element, four bytes of x are read, and two of y are read and written. The thread after
- * the last whole vector takes the rest. -0 in x counts as 0, as in columns_finish, whose sums begin with 0. */
+/* Each thread adds to one vector of y. Per element, four bytes of x are read, and two of y are read
+ * and written. The thread after the last whole vector takes the rest. -0 in x counts as 0, as in
+ * columns_finish, whose sums begin with 0. */
 template <typename T> __global__ void add_wide(size_t elems, const float *x, T *y)
 {
     constexpr int N = wide_of<T>::elems;

@@ -1,6 +1,7 @@
-/* cuDNN behind sdpa.h. A graph of operations is described to it, tensor by tensor, and it finds a kernel that computes the whole
- * graph: in forward the scores, scale, mask, softmax and products; in backward the same recomputed, with the gradients. The graphs
- * are those of the paper (Dao et al. 2022), in the order that cuDNN's engines expect. */
+/* cuDNN behind sdpa.h. A graph of operations is described to it, tensor by tensor, and it finds a
+ * kernel that computes the whole graph: in forward the scores, scale, mask, softmax and products;
+ * in backward the same recomputed, with the gradients. The graphs are those of the paper (Dao et
+ * al. 2022), in the order that cuDNN's engines expect. */
 #include "sdpa.h"
 
 #include <cudnn_backend.h>
@@ -66,7 +67,8 @@ struct sdpa {
     size_t        accumulator_bytes;
 };
 
-/* Numbers of the tensors that are in memory. Virtual tensors have the numbers from ID_VIRTUAL on. */
+/* Numbers of the tensors that are in memory. Virtual tensors have the numbers from ID_VIRTUAL
+ * on. */
 typedef enum tensor_id {
     ID_Q = 1, ID_K, ID_V, ID_OUT, ID_STATS, ID_DOUT, ID_DQ, ID_DK, ID_DV, ID_DELTAS, ID_ACCUMULATOR,
     ID_SCALE, ID_MASKED, ID_ONE, ID_VIRTUAL = 100,
@@ -415,8 +417,8 @@ static void forward_describe(graph *g, const sdpa_shape *s)
     multiply(g, &p, &v, &out);
 }
 
-/* Describes dq: as a product of its own, which an engine can compute with the same bits every time; or as a sum in fp32, to which
- * blocks add in any order. */
+/* Describes dq: as a product of its own, which an engine can compute with the same bits every time;
+ * or as a sum in fp32, to which blocks add in any order. */
 static void query_gradient(graph *g, const sdpa_shape *s, const tensor4 *dscores, const tensor4 *k, int has_accumulator)
 {
     tensor4 rows = transposed(g, k, type_of(s->dtype)), dq = rows_tensor(g, s, ID_DQ, 0);
@@ -433,7 +435,8 @@ static void query_gradient(graph *g, const sdpa_shape *s, const tensor4 *dscores
     }
 }
 
-/* Describes the gradient of k or v, from transposed scores. Heads that share a k and v are added. */
+/* Describes the gradient of k or v, from transposed scores. Heads that share a k and v are
+ * added. */
 static void key_gradient(graph *g, const sdpa_shape *s, const tensor4 *scores, const tensor4 *rows, tensor_id id)
 {
     tensor4 gradient = rows_tensor(g, s, id, 1);
@@ -528,8 +531,8 @@ static int64_t configs_find(graph *g, descriptor whole, descriptor *configs)
     return count < MOST_CONFIGS ? count : MOST_CONFIGS; /* cuDNN counts all that it has, not only those that it returned */
 }
 
-/* On devices from 10.0 on, whether bits repeat depends on an engine's settings too (cudnn-frontend sets each of them). This has not
- * been tried here. */
+/* On devices from 10.0 on, whether bits repeat depends on an engine's settings too (cudnn-frontend
+ * sets each of them). This has not been tried here. */
 static int engines_say_what_repeats(void)
 {
     int device = 0, major = 0;
@@ -538,8 +541,8 @@ static int engines_say_what_repeats(void)
            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess || major < 10;
 }
 
-/* Returns whether the engine gives the same bits every time, by its own notes. An engine that cannot be asked counts as one that
- * does not. */
+/* Returns whether the engine gives the same bits every time, by its own notes. An engine that
+ * cannot be asked counts as one that does not. */
 static int config_is_deterministic(graph *g, descriptor config)
 {
     descriptor               engine = NULL;
@@ -587,8 +590,9 @@ static int plan_try(graph *g, cudnnHandle_t handle, descriptor config)
     return 0;
 }
 
-/* Chooses the first configuration that gives the same bits every time, else the first one (unless must_repeat). For a device that
- * is only described, no plan is made, since that needs the driver of the device. */
+/* Chooses the first configuration that gives the same bits every time, else the first one (unless
+ * must_repeat). For a device that is only described, no plan is made, since that needs the driver
+ * of the device. */
 static void plan_find(graph *g, cudnnHandle_t handle, int must_repeat)
 {
     descriptor configs[MOST_CONFIGS];
@@ -621,7 +625,8 @@ static void graph_begin(graph *g, const dnn_functions *f, const char *device_jso
     }
 }
 
-/* Chooses a backward that sums dq in one order, if cuDNN has an engine for that, else one that adds in any order. */
+/* Chooses a backward that sums dq in one order, if cuDNN has an engine for that, else one that adds
+ * in any order. */
 static void backward_find(sdpa *s, const char *device_json)
 {
     for (int has_accumulator = 0; has_accumulator < 2; has_accumulator++) {
@@ -840,7 +845,8 @@ typedef struct numbers {
 
 static numbers numbers_of(const sdpa *s)
 {
-    /* Before 9.10 the largest score of a row must not be infinite (cudnn-frontend uses the lowest number for them too). */
+    /* Before 9.10 the largest score of a row must not be infinite (cudnn-frontend uses the lowest
+     * number for them too). */
     float   masked = s->f.cudnnGetVersion() < 91000 ? -FLT_MAX : -INFINITY;
     numbers n      = {1.0f / sqrtf((float)s->shape.width), masked, 1.0f};
 

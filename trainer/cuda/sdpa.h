@@ -1,5 +1,6 @@
-/* Causal attention by cuDNN's graph interface. The library is opened by name when a model is made that wants it. Without the library,
- * or if it has no kernels for a shape, the trainer's own kernels compute (attention.cu). device.cu calls this. */
+/* Causal attention by cuDNN's graph interface. The library is opened by name when a model is made
+ * that wants it. Without the library, or if it has no kernels for a shape, the trainer's own
+ * kernels compute (attention.cu). device.cu calls this. */
 #ifndef LLM_CUDA_SDPA_H
 #define LLM_CUDA_SDPA_H
 
@@ -27,21 +28,25 @@ typedef struct sdpa_info {
     size_t workspace_bytes;
 } sdpa_info;
 
-/** Makes it for the current device. Returns NULL with a sentence in `why` if there is no library or it has no kernels for the shape. */
+/** Makes it for the current device. Returns NULL with a sentence in `why` if there is no library or
+ *  it has no kernels for the shape. */
 sdpa *sdpa_create(const sdpa_shape *shape, char *why, size_t why_bytes);
 void  sdpa_destroy(sdpa *s); /* accepts NULL; its work has ended */
-/** Asks whether cuDNN has kernels of this shape for a described device (its properties as cuDNN writes them in JSON). It needs the
- *  library, but no device. Returns 0, or -1 with a sentence in `why`. */
+/** Asks whether cuDNN has kernels of this shape for a described device (its properties as cuDNN
+ *  writes them in JSON). It needs the library, but no device. Returns 0, or -1 with a sentence in
+ *  `why`. */
 int       sdpa_check(const sdpa_shape *shape, const char *device_json, sdpa_info *out, char *why,
                      size_t why_bytes);
 sdpa_info sdpa_describe(const sdpa *s);
-/** Returns why a version of cuDNN must not be used for a shape although it has kernels for it: a fault that its release notes name, or
- *  one against which cudnn-frontend guards its users. NULL: it may be used. */
+/** Returns why a version of cuDNN must not be used for a shape although it has kernels for it: a
+ *  fault that its release notes name, or one against which cudnn-frontend guards its users. NULL:
+ *  it may be used. */
 const char *sdpa_fault_of(size_t version, const sdpa_shape *shape);
 int         sdpa_is_of(const sdpa *s, const sdpa_shape *shape);
 
-/** Queue attention and its backward, for the shape with which `s` was created. Forward writes log_sums [batch, heads, length], which
- *  backward reads; `deltas` of the same size is scratch. Return 0, or -1 with a sentence in `why`. */
+/** Queue attention and its backward, for the shape with which `s` was created. Forward writes
+ *  log_sums [batch, heads, length], which backward reads; `deltas` of the same size is scratch.
+ *  Return 0, or -1 with a sentence in `why`. */
 int sdpa_forward(sdpa *s, const heads_args *args, void *out, float *log_sums, cudaStream_t stream,
                  char *why, size_t why_bytes);
 

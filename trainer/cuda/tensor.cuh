@@ -1,15 +1,15 @@
-/* Tensor cores, used directly: products of 16 x 16 by 16 x 8 tiles in registers, loads of their operands from shared memory, and
- * copies into shared memory that run beside the arithmetic (PTX ISA 7.0: mma.sync.m16n8k16, ldmatrix, cp.async; every device from
- * compute capability 8.0 on).
+/* Tensor cores, used directly: products of 16 x 16 by 16 x 8 tiles in registers, loads of their
+ * operands from shared memory, and copies into shared memory that run beside the arithmetic (PTX
+ * ISA 7.0: mma.sync.m16n8k16, ldmatrix, cp.async; every device from compute capability 8.0 on).
  *
  * Registers of a warp, lane = 4 * g + t:
  *   a[0] rows g,     columns 2t, 2t + 1     a[1] rows g + 8, the same columns
  *   a[2] rows g,     columns 2t + 8, + 9    a[3] rows g + 8, the same columns
  *   b[0] rows 2t, 2t + 1, column g          b[1] rows 2t + 8, + 9, column g
  *   c[0], c[1] row g, columns 2t, 2t + 1    c[2], c[3] row g + 8, the same columns
- * So two neighbouring c tiles, rounded and joined, are the a of a product that follows: scores become the left side of scores x
- * values without leaving the registers. The emulator of the tests has the same functions in plain C, from the tables of the PTX
- * manual. */
+ * So two neighbouring c tiles, rounded and joined, are the a of a product that follows: scores
+ * become the left side of scores x values without leaving the registers. The emulator of the tests
+ * has the same functions in plain C, from the tables of the PTX manual. */
 #ifndef LLM_CUDA_TENSOR_CUH
 #define LLM_CUDA_TENSOR_CUH
 
@@ -17,7 +17,8 @@
 
 #ifdef SHERD_EMULATOR
 
-/* What the lanes of a warp pass to each other. The emulator runs all threads of a block on one thread of the system. */
+/* What the lanes of a warp pass to each other. The emulator runs all threads of a block on one
+ * thread of the system. */
 typedef struct warp_exchange {
     const void *at[32];
     float       a[32][4][2], b[32][2][2]; /* halves of words, converted once for all lanes */
@@ -133,8 +134,9 @@ __device__ __forceinline__ void tile_multiply<f16_t>(float (&c)[4], const uint32
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* Loads four 8 x 8 matrices. Lane l points to row l % 8 of matrix l / 8. to[i] receives row g, columns 2t and 2t + 1 of matrix i.
- * */
+/* Loads four 8 x 8 matrices. Lane l points to row l % 8 of matrix l / 8. to[i] receives row g,
+ * columns 2t and 2t + 1 of matrix i.
+ */
 __device__ __forceinline__ void matrices_load(uint32_t (&to)[4], const void *row)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
@@ -156,8 +158,8 @@ __device__ __forceinline__ void matrices_load_flipped(uint32_t (&to)[4], const v
                  : "memory");
 }
 
-/* Starts a copy of sixteen bytes to shared memory, which runs beside what this thread does. If is_there is false, zeros are
- * written; `from` is not read then, but must be a valid address. */
+/* Starts a copy of sixteen bytes to shared memory, which runs beside what this thread does. If
+ * is_there is false, zeros are written; `from` is not read then, but must be a valid address. */
 __device__ __forceinline__ void copy_start(void *to, const void *from, bool is_there)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
@@ -182,8 +184,9 @@ template <int PENDING> __device__ __forceinline__ void copies_wait(void)
 
 #endif
 
-/* Returns where this lane points to load the four registers of an a tile at (row, column) of a row-major matrix in shared memory.
- * The four matrices begin at (0, 0), (8, 0), (0, 8) and (8, 8) of the tile. */
+/* Returns where this lane points to load the four registers of an a tile at (row, column) of a
+ * row-major matrix in shared memory. The four matrices begin at (0, 0), (8, 0), (0, 8) and (8, 8)
+ * of the tile. */
 template <typename T> __device__ __forceinline__ const T *left_at(const T *tile, int stride, int row, int column)
 {
     int lane = (int)threadIdx.x % 32;
@@ -191,8 +194,9 @@ template <typename T> __device__ __forceinline__ const T *left_at(const T *tile,
     return tile + (row + lane % 16) * stride + column + lane / 16 * 8;
 }
 
-/* The same for the b of two neighbouring products, if the columns of b are rows of the matrix, so that k is along the memory. The
- * four matrices begin at (0, 0), (0, 8), (8, 0) and (8, 8). Registers 0 and 1 are for the first product, 2 and 3 for the second. */
+/* The same for the b of two neighbouring products, if the columns of b are rows of the matrix, so
+ * that k is along the memory. The four matrices begin at (0, 0), (0, 8), (8, 0) and (8, 8).
+ * Registers 0 and 1 are for the first product, 2 and 3 for the second. */
 template <typename T> __device__ __forceinline__ const T *right_at(const T *tile, int stride, int row, int column)
 {
     int lane = (int)threadIdx.x % 32;
@@ -200,8 +204,8 @@ template <typename T> __device__ __forceinline__ const T *right_at(const T *tile
     return tile + (row + lane / 16 * 8 + lane % 8) * stride + column + lane / 8 % 2 * 8;
 }
 
-/* The same if the rows of b are rows of the matrix, which matrices_load_flipped transposes. The four matrices begin at (0, 0), (8,
- * 0), (0, 8) and (8, 8). */
+/* The same if the rows of b are rows of the matrix, which matrices_load_flipped transposes. The
+ * four matrices begin at (0, 0), (8, 0), (0, 8) and (8, 8). */
 template <typename T>
 __device__ __forceinline__ const T *right_flipped_at(const T *tile, int stride, int row, int column)
 {

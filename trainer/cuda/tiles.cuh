@@ -1,5 +1,5 @@
-/* What the kernels of attention do with accumulators: tiles in registers, whose layout is told in tensor.cuh. In shared memory the rows
- * that leave have D + 8 elements. */
+/* What the kernels of attention do with accumulators: tiles in registers, whose layout is told in
+ * tensor.cuh. In shared memory the rows that leave have D + 8 elements. */
 #ifndef LLM_CUDA_TILES_CUH
 #define LLM_CUDA_TILES_CUH
 
@@ -21,7 +21,8 @@ __device__ __forceinline__ void rows_store(const T *from, T *to, size_t stride, 
     }
 }
 
-/* Writes the accumulators, times `factor` (one for rows g, one for rows g + 8), to the warp's rows of shared memory. */
+/* Writes the accumulators, times `factor` (one for rows g, one for rows g + 8), to the warp's rows
+ * of shared memory. */
 template <typename T, int D>
 __device__ __forceinline__ void tile_put(T *rows, const float (&acc)[D / 8][4], float factor,
                                          float factor8)

@@ -1,17 +1,21 @@
-/* Products by warpgroups: four warps give the tensor cores a product of 64 x 64 elements and go on with other work until they wait for
- * it. Also barriers in shared memory, by which warps that copy and warps that compute meet without stopping the whole block (PTX ISA
- * 8.0: wgmma, mbarrier; compute capability 9.0 alone, compiled as sm_90a).
+/* Products by warpgroups: four warps give the tensor cores a product of 64 x 64 elements and go on
+ * with other work until they wait for it. Also barriers in shared memory, by which warps that copy
+ * and warps that compute meet without stopping the whole block (PTX ISA 8.0: wgmma, mbarrier;
+ * compute capability 9.0 alone, compiled as sm_90a).
  *
- * The sums are in registers, in the layout of tensor.cuh; warp w of the group has rows [16 w, 16 w + 16). So is a left side that the
- * group has just computed; one that stays as it is for many products is in shared memory as right sides are (ptxas 12.9 and 13.0 were
- * seen to give such registers to other values). In shared memory a side is a tile of 64 rows of 64 elements that begins at a multiple
- * of 1024 bytes; rows of 128 elements are two tiles, one behind the other, of which the second has the elements from 64 on. In row r of
- * a tile, the eight elements from 8 c on are at 8 (c ^ r % 8), so that neither a column of them nor a row meets one bank twice (the
- * layout that PTX calls 128-byte swizzling).
+ * The sums are in registers, in the layout of tensor.cuh; warp w of the group has rows [16 w, 16 w
+ * + 16). So is a left side that the group has just computed; one that stays as it is for many
+ * products is in shared memory as right sides are (ptxas 12.9 and 13.0 were seen to give such
+ * registers to other values). In shared memory a side is a tile of 64 rows of 64 elements that
+ * begins at a multiple of 1024 bytes; rows of 128 elements are two tiles, one behind the other, of
+ * which the second has the elements from 64 on. In row r of a tile, the eight elements from 8 c on
+ * are at 8 (c ^ r % 8), so that neither a column of them nor a row meets one bank twice (the layout
+ * that PTX calls 128-byte swizzling).
  *
- * A group of products: group_begin, multiplications, group_commit. Until group_wait<N> has said that the group is over (all but the
- * last N are), its sums are not there, and its tiles and left sides must stay as they are. The emulator of the tests computes a
- * product when it is waited for, from what its tile has then. */
+ * A group of products: group_begin, multiplications, group_commit. Until group_wait<N> has said
+ * that the group is over (all but the last N are), its sums are not there, and its tiles and left
+ * sides must stay as they are. The emulator of the tests computes a product when it is waited for,
+ * from what its tile has then. */
 #ifndef LLM_CUDA_WARPGROUP_CUH
 #define LLM_CUDA_WARPGROUP_CUH
 
@@ -25,13 +29,15 @@
 #define TILE_ELEMS    (TILE_ROWS * TILE_COLUMNS)
 #define TILE_ALIGN    1024 /* bytes */
 
-/* Returns where the eight elements from 8 * c on of row r are, in elements from the beginning of the tile. */
+/* Returns where the eight elements from 8 * c on of row r are, in elements from the beginning of
+ * the tile. */
 __device__ __forceinline__ int swizzled(int r, int c)
 {
     return r * TILE_COLUMNS + ((c ^ r % 8) * 8);
 }
 
-/* Returns where this lane points to load the four registers of an a tile at (row, 16 * step) of a tile (left_at in tensor.cuh). */
+/* Returns where this lane points to load the four registers of an a tile at (row, 16 * step) of a
+ * tile (left_at in tensor.cuh). */
 template <typename T> __device__ __forceinline__ const T *left_swizzled_at(const T *tile, int row, int step)
 {
     int lane = (int)threadIdx.x % 32;
@@ -39,7 +45,8 @@ template <typename T> __device__ __forceinline__ const T *left_swizzled_at(const
     return tile + swizzled(row + lane % 16, step * 2 + lane / 16);
 }
 
-/* Returns the number of this thread's warpgroup, as a number that is known to be the same in its warp. */
+/* Returns the number of this thread's warpgroup, as a number that is known to be the same in its
+ * warp. */
 __device__ __forceinline__ int group_of_thread(void)
 {
     return __shfl_sync(WARP_ALL, (int)threadIdx.x / GROUP_THREADS, 0);
@@ -252,9 +259,10 @@ __device__ __forceinline__ void left_settle(uint32_t (&a)[4][4])
     }
 }
 
-/* Returns the description of a tile as a side: where it begins, in units of 16 bytes, swizzled by 128 bytes, eight rows 1024 bytes
- * behind the eight before them. The field between says how far 64 columns are from the next 64: a tile, where columns of both tiles
- * are the columns of a product; it is not used elsewhere. */
+/* Returns the description of a tile as a side: where it begins, in units of 16 bytes, swizzled by
+ * 128 bytes, eight rows 1024 bytes behind the eight before them. The field between says how far 64
+ * columns are from the next 64: a tile, where columns of both tiles are the columns of a product;
+ * it is not used elsewhere. */
 template <int TILES = 1> __device__ __forceinline__ uint64_t side_described(const void *at)
 {
     uint32_t address = (uint32_t)__cvta_generic_to_shared(at);
@@ -263,7 +271,8 @@ template <int TILES = 1> __device__ __forceinline__ uint64_t side_described(cons
     return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | apart << 16 | (address & 0x3ffff) >> 4;
 }
 
-/* A product whose left side are the operands `left`, "%32" and so on; `rest` are those behind the right side. */
+/* A product whose left side are the operands `left`, "%32" and so on; `rest` are those behind the
+ * right side. */
 #define GROUP_PRODUCT(type, left, right, rest)                                                                                 \
     "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " "                                                            \
     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                                  \
@@ -291,7 +300,8 @@ template <int TILES = 1> __device__ __forceinline__ uint64_t side_described(cons
                  : "l"(a), "l"(b), "r"(IS_ADDED ? 1 : 0)                                    \
                  : "memory")
 
-/* Gives c += a . b: a are sixteen columns that the registers hold, b are rows 16 * step to 16 * step + 15 of the tile, or of two. */
+/* Gives c += a . b: a are sixteen columns that the registers hold, b are rows 16 * step to 16 *
+ * step + 15 of the tile, or of two. */
 template <typename T, int N>
 __device__ __forceinline__ void group_add(float (&c)[N][4], const uint32_t (&a)[4], const T *tile, int step)
 {
@@ -308,7 +318,8 @@ __device__ __forceinline__ void group_add(float (&c)[N][4], const uint32_t (&a)[
     }
 }
 
-/* Gives c = a . b' or, if IS_ADDED, c += a . b': a and b are columns 16 * step to 16 * step + 15 of the tiles. */
+/* Gives c = a . b' or, if IS_ADDED, c += a . b': a and b are columns 16 * step to 16 * step + 15 of
+ * the tiles. */
 template <typename T, bool IS_ADDED>
 __device__ __forceinline__ void group_multiply(float (&c)[8][4], const T *left, const T *tile, int step)
 {
@@ -327,14 +338,16 @@ __device__ __forceinline__ void group_commit(void)
     asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
 }
 
-/* Waits until at most PENDING groups of this thread are not over. c: sums of a group that is over then, which is used after this. */
+/* Waits until at most PENDING groups of this thread are not over. c: sums of a group that is over
+ * then, which is used after this. */
 template <int PENDING, int N> __device__ __forceinline__ void group_wait(float (&c)[N][4])
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(PENDING) : "memory");
     sums_settle(c); /* nobody reads them before */
 }
 
-/* Every thread of a warpgroup keeps so many registers, a multiple of 8, and gives the rest back to the block. */
+/* Every thread of a warpgroup keeps so many registers, a multiple of 8, and gives the rest back to
+ * the block. */
 template <int REGISTERS> __device__ __forceinline__ void registers_give_up(void)
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(REGISTERS));
@@ -346,8 +359,8 @@ template <int REGISTERS> __device__ __forceinline__ void registers_take(void)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(REGISTERS));
 }
 
-/* A barrier has phases, from 0 on. A phase is over when `arrivals` threads have arrived in it. One thread makes the barrier, and
- * others use it behind __syncthreads. */
+/* A barrier has phases, from 0 on. A phase is over when `arrivals` threads have arrived in it. One
+ * thread makes the barrier, and others use it behind __syncthreads. */
 __device__ __forceinline__ void barrier_init(uint64_t *barrier, unsigned arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
@@ -365,7 +378,8 @@ __device__ __forceinline__ void barrier_arrive(uint64_t *barrier)
                  : "memory");
 }
 
-/* Waits until this phase is over; it is the current one or the one before. So a wait for phase -1 of a new barrier is over at once. */
+/* Waits until this phase is over; it is the current one or the one before. So a wait for phase -1
+ * of a new barrier is over at once. */
 __device__ __forceinline__ void barrier_wait(uint64_t *barrier, int phase)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(barrier), is_over;
@@ -394,7 +408,8 @@ __device__ __forceinline__ bool barrier_is_over(uint64_t *barrier, int phase)
     return is_over != 0;
 }
 
-/* Shows the copies that this thread has waited for to the products of those who wait for its next arrival. */
+/* Shows the copies that this thread has waited for to the products of those who wait for its next
+ * arrival. */
 __device__ __forceinline__ void copies_show(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" : : : "memory");

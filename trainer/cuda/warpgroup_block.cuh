@@ -1,5 +1,6 @@
-/* A block of warpgroups on one multiprocessor, which takes one work after another: one group copies tiles to shared memory, the others
- * compute with them. Barriers in shared memory say which tiles are there and which are used up. What the tiles are is the kernel's. */
+/* A block of warpgroups on one multiprocessor, which takes one work after another: one group copies
+ * tiles to shared memory, the others compute with them. Barriers in shared memory say which tiles
+ * are there and which are used up. What the tiles are is the kernel's. */
 #ifndef LLM_CUDA_WARPGROUP_BLOCK_CUH
 #define LLM_CUDA_WARPGROUP_BLOCK_CUH
 
@@ -16,13 +17,15 @@ template <typename T, int TILES, int GROUPS> struct block_leaving {
 
 template <typename T, int GROUPS> struct block_leaving<T, 1, GROUPS> {
     T leaving[GROUPS][TILE_ROWS][LEAVING_COLUMNS];
-    /* Sums of the columns of each warp's rows, of this work and of the one before, for two matrices. */
+    /* Sums of the columns of each warp's rows, of this work and of the one before, for two
+     * matrices. */
     float columns[2][GROUPS][2][GROUP_WARPS][TILE_COLUMNS];
 };
 
-/* The shared memory of a block with GROUPS computing warpgroups, for rows of TILES tiles: OWN_TILES matrices of the rows that it owns,
- * for this work and the next, and two matrices of 64 rows for each of STAGES steps. At most AHEAD steps have copies that are under way
- * and not told. With fewer stages the group that copies would wait for itself; with more it is ahead of the others. */
+/* The shared memory of a block with GROUPS computing warpgroups, for rows of TILES tiles: OWN_TILES
+ * matrices of the rows that it owns, for this work and the next, and two matrices of 64 rows for
+ * each of STAGES steps. At most AHEAD steps have copies that are under way and not told. With fewer
+ * stages the group that copies would wait for itself; with more it is ahead of the others. */
 template <typename T, int TILES_, int GROUPS_, int OWN_TILES, int STAGES_, int AHEAD_ = 2> struct block_memory {
     static constexpr int TILES = TILES_, GROUPS = GROUPS_, STAGES = STAGES_, AHEAD = AHEAD_;
     static constexpr int OWN = GROUPS * TILE_ROWS, THREADS = (GROUPS + 1) * GROUP_THREADS; /* the last group copies */
@@ -69,7 +72,8 @@ typedef struct work {
     int turn, sequence, head, first;
 } work;
 
-/* Calls what(work) for each work of this block, the same in every thread. Divides once, since a division takes long. */
+/* Calls what(work) for each work of this block, the same in every thread. Divides once, since a
+ * division takes long. */
 template <typename M, typename What> __device__ __forceinline__ void works(int batch, int heads, int length, const What &what)
 {
     const int blocks = (length + M::OWN - 1) / M::OWN, pairs = (blocks + 1) / 2, first = (int)blockIdx.x, by = (int)gridDim.x;
@@ -92,9 +96,11 @@ template <typename M, typename What> __device__ __forceinline__ void works(int b
     }
 }
 
-/* The same where a block has few works, so that one more or less is a large part: the last rows of all heads, which take longest, come
- * first, and of those that come at the same time the blocks take theirs in one order and then in the other. So all heads come at once;
- * where the rows that they read are too many to stay in the cache, `is_sorted` is false, and pairs come one after the other as above. */
+/* The same where a block has few works, so that one more or less is a large part: the last rows of
+ * all heads, which take longest, come first, and of those that come at the same time the blocks
+ * take theirs in one order and then in the other. So all heads come at once; where the rows that
+ * they read are too many to stay in the cache, `is_sorted` is false, and pairs come one after the
+ * other as above. */
 template <typename M, typename What>
 __device__ __forceinline__ void works_sorted(int batch, int heads, int length, bool is_sorted, const What &what)
 {
@@ -154,7 +160,8 @@ template <typename M> struct copying {
         under_way--;
     }
 
-    /* Waits until the rows of the work before the last have been used, and returns where those of this work go. */
+    /* Waits until the rows of the work before the last have been used, and returns where those of
+     * this work go. */
     __device__ __forceinline__ int own_begin(int turn)
     {
         if (own_behind > 0) { /* there is one step to remember */
@@ -166,8 +173,9 @@ template <typename M> struct copying {
         return own_slot;
     }
 
-    /* Waits until the tiles of the next step can be overwritten, and returns their number. Where stages are few, the steps before are
-     * told first: those who have to use up these tiles may be waiting for one of them. */
+    /* Waits until the tiles of the next step can be overwritten, and returns their number. Where
+     * stages are few, the steps before are told first: those who have to use up these tiles may be
+     * waiting for one of them. */
     __device__ __forceinline__ int step_begin()
     {
         if (M::HAS_FEW_STAGES && !__all_sync(WARP_ALL, barrier_is_over(&m->used[begun.slot], begun.phase - 1))) {
@@ -195,12 +203,13 @@ template <typename M> struct copying {
     }
 };
 
-/* Starts copying rows [first, first + COUNT) of a matrix, of TILES tiles each, 64 rows behind the other. Rows past the length are
- * zeros. */
+/* Starts copying rows [first, first + COUNT) of a matrix, of TILES tiles each, 64 rows behind the
+ * other. Rows past the length are zeros. */
 template <int COUNT, int TILES, typename T>
 __device__ __forceinline__ void rows_start(T *to, const T *from, size_t stride, int first, int length)
 {
-    /* sixteen rows at a time, eight threads a row: `c` and the order in a row are the same in all of a thread's rows */
+    /* sixteen rows at a time, eight threads a row: `c` and the order in a row are the same in all
+     * of a thread's rows */
     const int thread = (int)threadIdx.x % GROUP_THREADS, r0 = thread / 8, c = thread % 8;
     const T  *row = from + (size_t)(first + r0) * stride + c * 8;
 
