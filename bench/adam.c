@@ -1,8 +1,9 @@
-/* bench-adam: the CPU optimizers, in fp32, mixed (bf16 gradient in, bf16 parameter out) and with encoded states, by size
- * and threads, against loops with the same loads and stores and no arithmetic, against a copy around the caches, and
- * AdamW against PyTorch and DeepSpeed where they are installed (peers.py). Kernels with the same loads and
- * stores are a table: its rows take turns in each round, peers too; a ratio is taken inside each round, and the
- * median of the rounds is shown. */
+/* bench-adam: the CPU optimizers, in fp32, mixed (bf16 gradient in, bf16 parameter out) and with
+ * encoded states, by size and threads, against loops with the same loads and stores and no
+ * arithmetic, against a copy around the caches, and AdamW against PyTorch and DeepSpeed where they
+ * are installed (peers.py). Kernels with the same loads and stores are a table: its rows take turns
+ * in each round, peers too; a ratio is taken inside each round, and the median of the rounds is
+ * shown. */
 #include "base/clock.h"
 #include "bench/arrays.h"
 #include "bench/peers.h"
@@ -20,7 +21,8 @@
 
 /* Loops over less than this are repeated: a clock and a waking thread are nothing then. */
 #define TIMED_ELEMS ((size_t)64 << 20)
-/* The distance of the limits that prefetch: of those that were tried the one that is nowhere slower. */
+/* The distance of the limits that prefetch: of those that were tried the one that is nowhere
+ * slower. */
 #define AHEAD_BYTES 4096
 
 typedef struct bench_options {
@@ -40,7 +42,8 @@ static _Noreturn void die(const char *what, const char *why)
     exit(1);
 }
 
-/* Wall time, or that of all threads of this program, which others on the machine do not lengthen. */
+/* Wall time, or that of all threads of this program, which others on the machine do not
+ * lengthen. */
 static int64_t clock_ns(const bench_options *options)
 {
     struct timespec time;
@@ -54,8 +57,8 @@ static int64_t clock_ns(const bench_options *options)
 
 /* ----------------------------------------------------------------- rows -- */
 
-/* One shape of traffic at one instruction set, number of threads and size: a copy, the shape's limits, the kernels that
- * move the same bytes, and peers. */
+/* One shape of traffic at one instruction set, number of threads and size: a copy, the shape's
+ * limits, the kernels that move the same bytes, and peers. */
 #define MAX_ROWS 24
 
 typedef enum bench_row_kind {
@@ -196,7 +199,8 @@ static void table_measure(const bench_table *table, const bench_options *options
     }
 }
 
-/* Of each round: the seconds of one row over those of another; of the faster limit where it is a limit. */
+/* Of each round: the seconds of one row over those of another; of the faster limit where it is a
+ * limit. */
 static bench_stat ratio_of(const bench_table *table, size_t rounds, const double *seconds,
                            double *scratch, size_t row, size_t over)
 {

@@ -1,4 +1,5 @@
-/* The arrays of an optimizer's update, and the loops that update and other kernels are held against. */
+/* The arrays of an optimizer's update, and the loops that update and other kernels are held
+ * against. */
 #ifndef BENCH_ARRAYS_H
 #define BENCH_ARRAYS_H
 
@@ -29,17 +30,18 @@ typedef struct bench_run {
     uint64_t             sink;
 } bench_run;
 
-/** Makes the backend of an instruction set and a number of threads; ends the program when it cannot. */
+/** Makes the backend of an instruction set and a number of threads; ends the program when it
+ *  cannot. */
 void bench_run_init(bench_run *run, const bench_arrays *arrays, const char *isa, int threads);
 void bench_run_fini(bench_run *run);
 
 /** Reads g, writes out around the caches. */
 void bench_copy_nt(bench_run *run);
-/** Reads g and nothing else: four far-apart streams of whole lines, one word of each. What a machine cannot
- *  read, no norm reads. */
+/** Reads g and nothing else: four far-apart streams of whole lines, one word of each. What a
+ *  machine cannot read, no norm reads. */
 void bench_read(bench_run *run);
-/** The loads and stores of an update without its arithmetic (traffic.h): parts in p, m and v, the gradient in g or g16 and the
- *  parameter in p16. */
+/** The loads and stores of an update without its arithmetic (traffic.h): parts in p, m and v, the
+ *  gradient in g or g16 and the parameter in p16. */
 void bench_traffic(bench_run *run, traffic_shape_id shape, size_t ahead_bytes);
 
 #endif

@@ -91,7 +91,8 @@ static int reap(bench_bare *bare, size_t *in_flight, char *why, size_t why_bytes
     return failed;
 }
 
-/* Where the number-th block is. Of both kinds, those with even numbers are read in the first half of the file. */
+/* Where the number-th block is. Of both kinds, those with even numbers are read in the first half
+ * of the file. */
 static size_t offset_of(const bench_bare *bare, bench_bare_kind kind, size_t number)
 {
     size_t block = bare->p.block_bytes;

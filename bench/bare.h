@@ -1,4 +1,5 @@
-/* A file's requests by io_uring alone, without an engine: the limit that benchmarks hold the engine's transfers against. */
+/* A file's requests by io_uring alone, without an engine: the limit that benchmarks hold the
+ * engine's transfers against. */
 #ifndef BENCH_BARE_H
 #define BENCH_BARE_H
 

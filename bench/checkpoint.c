@@ -1,4 +1,5 @@
-/* bench-checkpoint: saving and loading against what memory and the drive allow. In every round, one after the other:
+/* bench-checkpoint: saving and loading against what memory and the drive allow. In every round, one
+ * after the other:
  *
  *   copy              the same bytes from memory to memory, by the backend's own copy
  *   asynchronous      sherd_checkpoint_save with is_async: what the trainer stands still for
@@ -8,8 +9,8 @@
  *   load              sherd_checkpoint_load
  *   save, state kept  sherd_checkpoint_save of an engine whose state is on the drive: links
  *
- * and torch.save, torch.distributed.checkpoint where --peers names a Python that has them. A ratio is taken inside each
- * round; the median of the rounds is shown. */
+ * and torch.save, torch.distributed.checkpoint where --peers names a Python that has them. A ratio
+ * is taken inside each round; the median of the rounds is shown. */
 #include "bench/options.h"
 #include "bench/peers.h"
 #include "bench/timing.h"
@@ -284,7 +285,8 @@ static size_t peak_of(const bench *b, sherdi_mem_purpose purpose)
     return atomic_load(&b->memory.engine->mem.peak_bytes[purpose]);
 }
 
-/* A first save and load, of which nothing is timed: what the engine's account says that they took. */
+/* A first save and load, of which nothing is timed: what the engine's account says that they
+ * took. */
 static void memory_measure(bench *b)
 {
     const sherdi_mem *mem = &b->memory.engine->mem;

@@ -1,11 +1,11 @@
 /* bench-collectives: reduce-scatter, all-gather and all-reduce of one large vector per rank,
- * against what memory allows and, under mpirun, against MPI's own collectives. All ranks run the rows
- * of a round in turn, each ended by a barrier; a ratio is taken inside each round, and the
+ * against what memory allows and, under mpirun, against MPI's own collectives. All ranks run the
+ * rows of a round in turn, each ended by a barrier; a ratio is taken inside each round, and the
  * median of the rounds is shown.
  *
- * The limit is a copy around the caches that all ranks make at once: bytes that a collective
- * must read and write, at the rate of that copy. The program starts itself once per rank, for
- * mpi under mpirun. */
+ * The limit is a copy around the caches that all ranks make at once: bytes that a collective must
+ * read and write, at the rate of that copy. The program starts itself once per rank, for mpi under
+ * mpirun. */
 #include "bench/options.h"
 #include "bench/timing.h"
 #include "bench/traffic.h"

@@ -1,7 +1,8 @@
-/* bench-gpu: the optimizers and the norm on a CUDA device, against its own copy from memory to memory and, where
- * it is installed, against PyTorch (gpu_peers.py). Rows take turns in each round, peers too; times are
- * between two events of the device; a ratio is taken inside each round, and the median of the rounds is shown.
- * Rates count the bytes that an algorithm must move: a copy reads and writes each byte. Exits 77 where there is no device. */
+/* bench-gpu: the optimizers and the norm on a CUDA device, against its own copy from memory to
+ * memory and, where it is installed, against PyTorch (gpu_peers.py). Rows take turns in each round,
+ * peers too; times are between two events of the device; a ratio is taken inside each round, and
+ * the median of the rounds is shown. Rates count the bytes that an algorithm must move: a copy
+ * reads and writes each byte. Exits 77 where there is no device. */
 #include "bench/peers.h"
 #include "bench/options.h"
 #include "bench/timing.h"
@@ -45,7 +46,8 @@ static void check(sherd_status status, const char *what)
 typedef struct gpu_arrays {
     float    *p, *m, *v, *g, *out;
     uint16_t *g16, *p16;
-    /* a state in encodings, as the row at hand has them: master, bf16 parameter beside it, moments */
+    /* a state in encodings, as the row at hand has them: master, bf16 parameter beside it,
+     * moments */
     unsigned char      *rest;
     uint16_t           *beside;
     unsigned char      *em, *ev;

@@ -1,7 +1,8 @@
-/* bench-gpu-attention: causal attention of the trainer on a GPU in bf16, forward and backward, by each of its choices of kernels: own,
- * by products of warpgroups, and cuDNN's. All compute the same numbers, and how far each is from the first is told beside its times.
- * Choices take turns in each round; times are between two events of the device; the median of the rounds is shown. Exits 77 where
- * there is no device. */
+/* bench-gpu-attention: causal attention of the trainer on a GPU in bf16, forward and backward, by
+ * each of its choices of kernels: own, by products of warpgroups, and cuDNN's. All compute the same
+ * numbers, and how far each is from the first is told beside its times. Choices take turns in each
+ * round; times are between two events of the device; the median of the rounds is shown. Exits 77
+ * where there is no device. */
 #include "bench/options.h"
 #include "bench/timing.h"
 
@@ -207,7 +208,8 @@ static double result_compare(attention_run *run, int is_first, direction which)
     return apart / most;
 }
 
-/* Adds a choice whose kernels are there for this shape, and prints the reason for one that has none. */
+/* Adds a choice whose kernels are there for this shape, and prints the reason for one that has
+ * none. */
 static void choice_add(attention_run *run, const char *name)
 {
     const bench_options *o      = &run->o;
@@ -247,7 +249,8 @@ static void choice_add(attention_run *run, const char *name)
 
 /* ---------------------------------------------------------------- report -- */
 
-/* Of the products that attention needs: two in forward and five in backward, of the scores that queries see. */
+/* Of the products that attention needs: two in forward and five in backward, of the scores that
+ * queries see. */
 static double operations_of(const bench_options *o, direction which)
 {
     double scores =

@@ -1,5 +1,5 @@
-/* bench-gpu-offload: a training step on a GPU whose optimizer state rests in host memory or on NVMe, against what it
- * cannot be faster than. In every round, one after the other:
+/* bench-gpu-offload: a training step on a GPU whose optimizer state rests in host memory or on
+ * NVMe, against what it cannot be faster than. In every round, one after the other:
  *
  *   link alone      the bytes that a step moves between host and device, both ways at once
  *   host alone      the boundary of the same training on the CPU: norm and update; on NVMe its transfers too
@@ -7,9 +7,10 @@
  *   step            backward with that compute, gradients going down beside it, and the boundary
  *   its boundary    from the end of the compute to new parameters on the device
  *
- * The update cannot begin before the norm of all gradients is known: so the boundary is held against the longer
- * of link and host, the step against the longest of the three and against compute and that together. Ratios are
- * taken inside each round; the median of the rounds is shown. Exits 77 where there is no device. */
+ * The update cannot begin before the norm of all gradients is known: so the boundary is held
+ * against the longer of link and host, the step against the longest of the three and against
+ * compute and that together. Ratios are taken inside each round; the median of the rounds is shown.
+ * Exits 77 where there is no device. */
 #include "bench/link.h"
 #include "bench/options.h"
 #include "bench/timing.h"

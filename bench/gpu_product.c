@@ -1,7 +1,8 @@
-/* bench-gpu-product: the matrix products of the Muon optimizer on a CUDA device, in fp32, beside those of PyTorch where it
- * is given. PyTorch's are cuBLAS's, in fp32 too, and computed whole where ours is symmetric and made by halves. Rows
- * and peers take turns in each round; times are between two events of the device; a ratio is taken inside each round, and the median
- * of the rounds is shown. Exits 77 where there is no device. */
+/* bench-gpu-product: the matrix products of the Muon optimizer on a CUDA device, in fp32, beside
+ * those of PyTorch where it is given. PyTorch's are cuBLAS's, in fp32 too, and computed whole where
+ * ours is symmetric and made by halves. Rows and peers take turns in each round; times are between
+ * two events of the device; a ratio is taken inside each round, and the median of the rounds is
+ * shown. Exits 77 where there is no device. */
 #include "bench/options.h"
 #include "bench/peers.h"
 #include "bench/products.h"
@@ -121,7 +122,8 @@ static double product_seconds(gpu_run *run, size_t row)
            (double)run->repeats;
 }
 
-/* Ours and theirs of each round, [rounds][2][BENCH_PRODUCTS]; theirs 0 without peers. The first round is thrown away. */
+/* Ours and theirs of each round, [rounds][2][BENCH_PRODUCTS]; theirs 0 without peers. The first
+ * round is thrown away. */
 static void rounds_measure(gpu_run *run, size_t rounds, double *seconds)
 {
     for (size_t round = 0; round <= rounds; round++) {

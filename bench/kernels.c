@@ -1,6 +1,6 @@
-/* bench-kernels: the element-wise kernels but the update (bench-adam) against what memory allows: norm,
- * casts, reduction and copy against a copy that goes around the caches. Rows take turns in each round; a
- * ratio is taken inside each round, and the median of the rounds is shown. */
+/* bench-kernels: the element-wise kernels but the update (bench-adam) against what memory allows:
+ * norm, casts, reduction and copy against a copy that goes around the caches. Rows take turns in
+ * each round; a ratio is taken inside each round, and the median of the rounds is shown. */
 #include "bench/arrays.h"
 #include "bench/options.h"
 #include "bench/timing.h"

@@ -11,7 +11,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* A drive takes requests of few large pieces faster than of many small ones, and the engine's memory has huge pages too. */
+/* A drive takes requests of few large pieces faster than of many small ones, and the engine's
+ * memory has huge pages too. */
 #define PAGE_BYTES ((size_t)2 << 20)
 /* Twice what is in flight. */
 #define MEMORY_BYTES (2 * BENCH_LIMIT_DEPTH * BENCH_LIMIT_BLOCK_BYTES)

@@ -1,5 +1,5 @@
-/* The limit of a drive: how fast the bare loop of bare.h reads and writes a file of its own there. Rounds may lie before and behind what is
- * held against it, since drives drift. */
+/* The limit of a drive: how fast the bare loop of bare.h reads and writes a file of its own there.
+ * Rounds may lie before and behind what is held against it, since drives drift. */
 #ifndef BENCH_LIMIT_H
 #define BENCH_LIMIT_H
 

@@ -1,7 +1,8 @@
-/* bench-limited: a model that is larger than the memory it may use. One process trains it with all in
- * memory; another, in a memory control group or under RLIMIT_DATA, with state, parameters and activations on NVMe.
- * Every step of both must have the same fingerprint, and gradients are made of the activations. bf16, one micro-batch, one rank, stage 3.
- * A bare loop on the drive, before and behind its steps, gives the limit that they are held against. From that and from the parts of the
+/* bench-limited: a model that is larger than the memory it may use. One process trains it with all
+ * in memory; another, in a memory control group or under RLIMIT_DATA, with state, parameters and
+ * activations on NVMe. Every step of both must have the same fingerprint, and gradients are made of
+ * the activations. bf16, one micro-batch, one rank, stage 3. A bare loop on the drive, before and
+ * behind its steps, gives the limit that they are held against. From that and from the parts of the
  * step in memory the step is predicted.
  *
  * The program starts itself once for each. */
@@ -146,8 +147,8 @@ static void unit_forward(run *r, int u, int step)
     must(sherd_unit_release(r->engine, r->units[u], SHERD_FORWARD), "release");
 }
 
-/* The gradient of an element: a weight or a number of the activation, so that a wrong one shows in every later step, and a
- * plain function of step and index. */
+/* The gradient of an element: a weight or a number of the activation, so that a wrong one shows in
+ * every later step, and a plain function of step and index. */
 static void unit_backward(run *r, int u, int step)
 {
     const uint16_t *data;
@@ -173,7 +174,8 @@ static double now_s(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Planned, held, pinned as planned and as held, then the most pages of this process so far, and those that are locked. */
+/* Planned, held, pinned as planned and as held, then the most pages of this process so far, and
+ * those that are locked. */
 static void memory_tell(sherd_engine *engine)
 {
     process_memory      system = process_memory_now();
@@ -237,7 +239,8 @@ static int group_write(const char *folder, const char *file, const char *text)
     return is_written ? 0 : -1;
 }
 
-/* A control group of our own with a limit, in the folder of either version; 0 when there is none. */
+/* A control group of our own with a limit, in the folder of either version; 0 when there is
+ * none. */
 static int group_make(size_t limit_bytes, char folder[256])
 {
     static const char *const GROUPS[][2] = {{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"},
@@ -445,7 +448,8 @@ static sherd_engine *planned_open(const bench_options *o, const char *part, sher
     return r.engine;
 }
 
-/* Predicts the step on NVMe by the drive's rates alone, and the arithmetic and the update as they were in memory. */
+/* Predicts the step on NVMe by the drive's rates alone, and the arithmetic and the update as they
+ * were in memory. */
 static double predict(const bench_options *o, const part_result *memory, const bench_limit *limit)
 {
     sherd_prediction     predicted;

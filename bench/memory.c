@@ -1,7 +1,7 @@
-/* bench-memory: what an engine plans, what it holds and what the system says, in one table. Real ranks are
- * processes that train two steps; large worlds are planned on simulated ones. A row whose ranks hold other bytes
- * than planned, or whose plan is not within 2 % or 32 MiB of what the system reports, makes the program
- * fail. Read next: memory.h. */
+/* bench-memory: what an engine plans, what it holds and what the system says, in one table. Real
+ * ranks are processes that train two steps; large worlds are planned on simulated ones. A row whose
+ * ranks hold other bytes than planned, or whose plan is not within 2 % or 32 MiB of what the system
+ * reports, makes the program fail. Read next: memory.h. */
 #include "bench/memory.h"
 #include "bench/timing.h"
 

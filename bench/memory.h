@@ -128,9 +128,9 @@ typedef struct memory_run {
     const char           *keys; /* more of the configuration: "\"key\": value, ..."; NULL: none */
 } memory_run;
 
-/** Plans the row that `layout` says as the ranks will plan it, and runs them if they fit. What happened
- *  is in the row: is_real, is_equal, is_close, why. 1: cannot be in this build, no row; -1: a rank or
- *  the plan failed, with a sentence in row->why. */
+/** Plans the row that `layout` says as the ranks will plan it, and runs them if they fit. What
+ *  happened is in the row: is_real, is_equal, is_close, why. 1: cannot be in this build, no row;
+ *  -1: a rank or the plan failed, with a sentence in row->why. */
 int memory_row_run(const memory_run *run, const planning_model *model, const char *name,
                    const planning_layout *layout, memory_row *row);
 /** The row as planned, with default settings. */
@@ -184,11 +184,12 @@ typedef struct memory_options {
     size_t               touch_bytes; /* 0: rows */
 } memory_options;
 
-/** Fills what the arguments say over defaults. Ends the program after --help and after a mistake. */
+/** Fills what the arguments say over defaults. Ends the program after --help and after a
+ *  mistake. */
 void memory_options_parse(int argc, char **argv, memory_options *options);
 
-/** Times the allocation of host memory, three times, and prints a table; with the backend "cuda" it is locked for the
- *  device. Returns the program's exit code. */
+/** Times the allocation of host memory, three times, and prints a table; with the backend "cuda" it
+ *  is locked for the device. Returns the program's exit code. */
 int memory_touch_run(size_t len_bytes, const char *backend);
 
 /** SVG files into an existing folder. Non-zero: gnuplot failed. */

@@ -11,7 +11,8 @@
 #define MOST_BARS   (MEMORY_STAGES * PLANNING_OFFLOADS)
 #define GIB         0x1p30
 
-/* The paper's example (Rajbhandari et al. 2020, figure 1), on one host: there every part can be seen. */
+/* The paper's example (Rajbhandari et al. 2020, figure 1), on one host: there every part can be
+ * seen. */
 #define PAPER_MODEL  "7.5B"
 #define MAKEUP_WORLD 8
 

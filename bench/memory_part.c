@@ -1,5 +1,5 @@
-/* One rank of a real row of bench-memory: makes an engine like any trainer and stops at every mark until the
- * parent has looked at it. See memory.h. */
+/* One rank of a real row of bench-memory: makes an engine like any trainer and stops at every mark
+ * until the parent has looked at it. See memory.h. */
 #include "bench/memory.h"
 
 #include "base/clock.h"
@@ -57,8 +57,8 @@ static void must(sherd_status status, const char *what)
     }
 }
 
-/* Waits until the free memory of this rank's GPU has not changed for a while: a figure counts what all processes have there, and is
- * taken from the one of MEMORY_PLATFORM. */
+/* Waits until the free memory of this rank's GPU has not changed for a while: a figure counts what
+ * all processes have there, and is taken from the one of MEMORY_PLATFORM. */
 static void device_wait_still(const part *p)
 {
     static const struct timespec PAUSE = {.tv_nsec = STILL_PAUSE_NS};
@@ -116,7 +116,8 @@ static sherd_status fill(void *ctx, size_t first_elem, size_t count_elems, float
     return SHERD_OK;
 }
 
-/* The same small number everywhere: what it is does not matter here, that the pages are written does. */
+/* The same small number everywhere: what it is does not matter here, that the pages are written
+ * does. */
 static void grad_write(const part *p, const planning_model *model, size_t k)
 {
     unsigned char *grad = sherd_param_grad(p->engine, (sherd_param)k);
@@ -177,8 +178,8 @@ static void params_fill(const part *p, const planning_model *model)
     }
 }
 
-/* A life of a small engine with the same configuration: what it leaves behind (libraries, stacks, the
- * allocator's and the transport's pages, a GPU's context) belongs to the platform. */
+/* A life of a small engine with the same configuration: what it leaves behind (libraries, stacks,
+ * the allocator's and the transport's pages, a GPU's context) belongs to the platform. */
 static void platform_warm(part *p)
 {
     char            why[256];

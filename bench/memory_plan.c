@@ -1,4 +1,5 @@
-/* Plans of bench-memory: models by name, rows of a layout, the largest model that fits. See memory.h. */
+/* Plans of bench-memory: models by name, rows of a layout, the largest model that fits. See
+ * memory.h. */
 #include "bench/memory.h"
 
 #include <stdlib.h>

@@ -1,8 +1,9 @@
-/* Real ranks of bench-memory as the parent sees them: processes that wait at marks while /proc and their
- * control group are read, and are sampled on the way from one to the next. See memory.h.
+/* Real ranks of bench-memory as the parent sees them: processes that wait at marks while /proc and
+ * their control group are read, and are sampled on the way from one to the next. See memory.h.
  *
- * What a row takes is the sum of the proportional set sizes: a page that several ranks map (the transport's
- * shared memory) is counted once. One thread does it all, so that the parent can fork at any time. */
+ * What a row takes is the sum of the proportional set sizes: a page that several ranks map (the
+ * transport's shared memory) is counted once. One thread does it all, so that the parent can fork
+ * at any time. */
 #include "bench/memory.h"
 
 #include "models/process.h"

@@ -1,4 +1,5 @@
-/* One row of bench-memory: planned, run if it fits, held against what the system says. See memory.h. */
+/* One row of bench-memory: planned, run if it fits, held against what the system says. See
+ * memory.h. */
 #include "bench/memory.h"
 
 #include "models/process.h"
@@ -15,7 +16,8 @@
 /* The line: planned against the system's, per rank. */
 #define LINE_SHARE 0.02
 #define LINE_BYTES 0x1p25
-/* Left free on the machine, taken by a process beside the plan, and what the plan may be short of. */
+/* Left free on the machine, taken by a process beside the plan, and what the plan may be short
+ * of. */
 #define SPARE_BYTES    0x1p30
 #define PLATFORM_BYTES 0x1p26
 #define SPARE_SHARE    1.02
@@ -240,8 +242,8 @@ static double mean_less_platform(const memory_row *row, size_t pss)
     return ((double)pss - (double)row->ranks.seen[MEMORY_PLATFORM].pss) / row->layout.world_size;
 }
 
-/* How far a figure is from the plan. Pages that a GPU's driver pins are not in every kernel's account of a
- * process, so up to all of them may be missing there. */
+/* How far a figure is from the plan. Pages that a GPU's driver pins are not in every kernel's
+ * account of a process, so up to all of them may be missing there. */
 static double off_of(const memory_row *row, double bytes, double pinned)
 {
     double off = bytes - (double)row->planned_bytes;
@@ -252,8 +254,8 @@ static double off_of(const memory_row *row, double bytes, double pinned)
     return off;
 }
 
-/* Samples read one process after the other: a page that the next one has mapped meanwhile counts more than
- * once. The control group charges the kernel's tables too. Neither can be too small. */
+/* Samples read one process after the other: a page that the next one has mapped meanwhile counts
+ * more than once. The control group charges the kernel's tables too. Neither can be too small. */
 static double peak_least(const memory_row *row)
 {
     double group = row->group_peak_bytes + row->device_bytes;
@@ -284,7 +286,8 @@ static void row_compare(memory_row *row)
         row->device_bytes = taken;
         device_peak       = taken > device_peak ? taken : device_peak;
     }
-    /* With the room for reductions of the transport that they have; plans of large worlds take NCCL's. */
+    /* With the room for reductions of the transport that they have; plans of large worlds take
+     * NCCL's. */
     row->planned_bytes  = (size_t)planned;
     row->held_bytes     = (size_t)held;
     row->platform_bytes = ranks->seen[MEMORY_PLATFORM].pss / (size_t)row->layout.world_size;

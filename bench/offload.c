@@ -8,9 +8,9 @@
  *   beside bf16    sherd_step with masters beside their bf16 parameters (--beside): 10 bytes of an element read
  *                  instead of 12
  *
- * and in every other round the other way about, so that no row always follows the same one. A ratio is taken inside
- * each round; the median of the rounds is shown. The window of a step is closed
- * by hand, so that no read has begun in backward.
+ * and in every other round the other way about, so that no row always follows the same one. A ratio
+ * is taken inside each round; the median of the rounds is shown. The window of a step is closed by
+ * hand, so that no read has begun in backward.
  *
  * With --trainer something else: whole steps of the C trainer. See offload_trainer.c. */
 #include "bench/plot.h"

@@ -226,7 +226,8 @@ static int process_start(const offload_peer_params *params, offload_peer *out)
     return out->process < 0 || out->to == NULL ? -1 : 0;
 }
 
-/* As Ctrl-C does: a script that is killed while it compiles leaves a lock that the next one waits for. */
+/* As Ctrl-C does: a script that is killed while it compiles leaves a lock that the next one waits
+ * for. */
 static void process_end(const offload_peer *peer)
 {
     struct pollfd ended = {.fd = peer->from};

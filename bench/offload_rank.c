@@ -1,4 +1,5 @@
-/* See offload_rank.h. The process reads questions from a pipe and answers on another; a failure ends it with a sentence. */
+/* See offload_rank.h. The process reads questions from a pipe and answers on another; a failure
+ * ends it with a sentence. */
 #include "bench/offload_rank.h"
 
 #include "bench/link.h"
@@ -216,7 +217,8 @@ static uint64_t drive_moved(const rank *r)
     return moved.read_bytes + moved.written_bytes;
 }
 
-/* The report of the update that runs beside the passes; as in the trainer it is asked for behind the passes. */
+/* The report of the update that runs beside the passes; as in the trainer it is asked for behind
+ * the passes. */
 static void update_wait(rank *r, offload_turn *turn)
 {
     sherd_step_report report;
@@ -227,7 +229,8 @@ static void update_wait(rank *r, offload_turn *turn)
     turn_add(turn, &report);
 }
 
-/* One more step than is timed: the first has no update beside it, and the last update is waited for behind the time. */
+/* One more step than is timed: the first has no update beside it, and the last update is waited for
+ * behind the time. */
 static void steps_queued(rank *r, size_t count, offload_turn *turn)
 {
     double first_s = 0.0;

@@ -1,5 +1,6 @@
-/* One rank of the C trainer with its state in one place, in a process of its own: offload_trainer.c asks it for turns of steps. The
- * steps are the trainer's, of passes.h and as trainer.c queues them. */
+/* One rank of the C trainer with its state in one place, in a process of its own: offload_trainer.c
+ * asks it for turns of steps. The steps are the trainer's, of passes.h and as trainer.c queues
+ * them. */
 #ifndef BENCH_OFFLOAD_RANK_H
 #define BENCH_OFFLOAD_RANK_H
 
@@ -20,8 +21,8 @@ typedef struct offload_setup {
     const char *precision; /* "fp32" or "bf16" */
     bench_drive drive;
     int         stage, threads;
-    /* As the trainer's option: where activations wait; NULL: on the device. Some other place needs the shape of the micro-batches,
-     * which is then the only one. */
+    /* As the trainer's option: where activations wait; NULL: on the device. Some other place needs
+     * the shape of the micro-batches, which is then the only one. */
     const char *activations;
     int         activation_buffers; /* 0: the engine's number */
     size_t      batch, length;
@@ -54,9 +55,11 @@ typedef struct offload_rank {
     int   to, from;
 } offload_rank;
 
-/** Starts the process; what it opens is open when the first answer is there. Call it before this process has threads or a device. */
+/** Starts the process; what it opens is open when the first answer is there. Call it before this
+ *  process has threads or a device. */
 void offload_rank_start(const offload_setup *setup, offload_rank *out);
-/** Asks, without waiting for the answer. `count` is of steps, 0 where there are none; OFFLOAD_SHAPE takes both numbers. */
+/** Asks, without waiting for the answer. `count` is of steps, 0 where there are none; OFFLOAD_SHAPE
+ *  takes both numbers. */
 void offload_rank_ask(const offload_rank *rank, offload_ask what, size_t count, size_t length);
 /** Waits for the answer. Ends this process, with the status of the rank's, if that has ended. */
 offload_turn offload_rank_answer(const offload_rank *rank);

@@ -1,4 +1,5 @@
-/* See offload_trainer.h. In every round, one after the other, and in every other round the other way about:
+/* See offload_trainer.h. In every round, one after the other, and in every other round the other
+ * way about:
  *
  *   queued    steps as the trainer makes them: sherd_step_queue, whose update runs beside the next forward
  *   waited    the same on the same engine with sherd_step; their parts are timed: forward, backward, and the update's own time, which is
@@ -8,11 +9,13 @@
  *   link      those between host and device alone
  *   DeepSpeed with its state on the same drive, at stage 3 where it takes one
  *
- * The limit is backward and the longest of what goes on beside the forward. On the CPU the kernels of forward and update take turns on
- * the same cores, so it is backward + max(forward + update, what backward did not hide of the drive's time). On a GPU the host updates
- * while the device computes: backward + max(forward, update, link, the same of the drive's time). What backward hid are the bytes that
- * were moved while it ran, of a waited or a queued step, whichever are more. The wait for the first unit is a part of the queued step that nothing can hide: it is shown by itself, and so is the
- * ratio of what is left of the step without it. */
+ * The limit is backward and the longest of what goes on beside the forward. On the CPU the kernels
+ * of forward and update take turns on the same cores, so it is backward + max(forward + update,
+ * what backward did not hide of the drive's time). On a GPU the host updates while the device
+ * computes: backward + max(forward, update, link, the same of the drive's time). What backward hid
+ * are the bytes that were moved while it ran, of a waited or a queued step, whichever are more. The
+ * wait for the first unit is a part of the queued step that nothing can hide: it is shown by
+ * itself, and so is the ratio of what is left of the step without it. */
 #include "bench/offload_trainer.h"
 
 #include "bench/offload_peer.h"
@@ -94,7 +97,8 @@ static double larger(double a, double b)
 
 /* ---------------------------------------------------------------- figures -- */
 
-/* Of the drive's time, what backward did not hide. On a GPU the host is done with a queued step's backward before the device is. */
+/* Of the drive's time, what backward did not hide. On a GPU the host is done with a queued step's
+ * backward before the device is. */
 static double drive_left(const round_turns *round)
 {
     const offload_turn *waited = &round->rows[ROW_WAITED], *queued = &round->rows[ROW_QUEUED];

@@ -1,4 +1,5 @@
-/* The options of timing programs: one table each, from which reading, refusing and the help come. */
+/* The options of timing programs: one table each, from which reading, refusing and the help
+ * come. */
 #ifndef BENCH_OPTIONS_H
 #define BENCH_OPTIONS_H
 
@@ -47,8 +48,8 @@ typedef struct bench_command {
         (program), (about), (rows), sizeof(rows) / sizeof((rows)[0]), NULL, 0                      \
     }
 
-/** Fills the values of the options that are given and returns the index of the first argument behind "--". Ends the
- *  program with 0 after --help, with 2 and a sentence after a mistake. */
+/** Fills the values of the options that are given and returns the index of the first argument
+ *  behind "--". Ends the program with 0 after --help, with 2 and a sentence after a mistake. */
 int bench_options_read(const bench_command *command, int argc, char **argv);
 /** Ends the program with 2: options that do not go together. */
 _Noreturn void bench_options_refuse(const bench_command *command, const char *format, ...)

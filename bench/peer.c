@@ -1,6 +1,7 @@
-/* One rank of the C trainer's model beside the contestants of pytorch.py, which starts it: the weights and the rows
- * come from files, what to do comes by lines on standard input ("step COUNT"), and answers are lines of JSON. The
- * rank, the world and where they meet are in the environment, as torchrun sets it. */
+/* One rank of the C trainer's model beside the contestants of pytorch.py, which starts it: the
+ * weights and the rows come from files, what to do comes by lines on standard input ("step COUNT"),
+ * and answers are lines of JSON. The rank, the world and where they meet are in the environment, as
+ * torchrun sets it. */
 #include "bench/options.h"
 
 #include "models/blas.h"

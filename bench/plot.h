@@ -1,5 +1,5 @@
-/* Charts of benchmarks, drawn by gnuplot where that is installed. Paper stays white whatever surrounds it, so that
- * they can be read in light and in dark. */
+/* Charts of benchmarks, drawn by gnuplot where that is installed. Paper stays white whatever
+ * surrounds it, so that they can be read in light and in dark. */
 #ifndef BENCH_PLOT_H
 #define BENCH_PLOT_H
 
@@ -17,7 +17,8 @@ typedef struct bench_bars {
     int                is_stacked;
 } bench_bars;
 
-/** Writes an SVG file. Without gnuplot says so on standard error and returns 0; 1: gnuplot failed. */
+/** Writes an SVG file. Without gnuplot says so on standard error and returns 0; 1: gnuplot
+ *  failed. */
 int bench_plot_bars(const bench_bars *bars, const char *path);
 
 /* Lines through marked points, one of each series; both axes logarithmic, x to base 2. */

@@ -1,7 +1,7 @@
-/* bench-product: matrix products of the CPU, the shapes that the Muon optimizer multiplies, against the fused
- * multiply-adds that the same instruction set does without memory on as many threads. Rows take turns in each round; a
- * ratio is taken inside each round, and the median of the rounds is shown. Of a symmetric result the half is counted
- * that must be computed. */
+/* bench-product: matrix products of the CPU, the shapes that the Muon optimizer multiplies, against
+ * the fused multiply-adds that the same instruction set does without memory on as many threads.
+ * Rows take turns in each round; a ratio is taken inside each round, and the median of the rounds
+ * is shown. Of a symmetric result the half is counted that must be computed. */
 #include "bench/arrays.h"
 #include "bench/options.h"
 #include "bench/products.h"

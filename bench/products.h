@@ -1,5 +1,6 @@
-/* The matrix products of the Muon optimizer, as data: what bench-product multiplies on the CPU and bench-gpu-product on a
- * GPU. X is a matrix [rows, cols] with rows <= cols, "a tall X" is one of [cols, rows] with the same bytes, A and B are [rows, rows]. */
+/* The matrix products of the Muon optimizer, as data: what bench-product multiplies on the CPU and
+ * bench-gpu-product on a GPU. X is a matrix [rows, cols] with rows <= cols, "a tall X" is one of
+ * [cols, rows] with the same bytes, A and B are [rows, rows]. */
 #ifndef BENCH_PRODUCTS_H
 #define BENCH_PRODUCTS_H
 
@@ -23,7 +24,8 @@ typedef struct bench_product {
 
 extern const bench_product BENCH_PRODUCT_TABLE[BENCH_PRODUCTS];
 
-/** All but the destination, which has as many elements as the larger of x [rows * cols] and small [rows * rows]. */
+/** All but the destination, which has as many elements as the larger of x [rows * cols] and small
+ *  [rows * rows]. */
 sherdi_product_args bench_product_args(const bench_product *product, const float *x,
                                        const float *small, size_t rows, size_t cols);
 /** Floating-point operations; of a symmetric result the half is counted that must be computed. */

@@ -1,8 +1,8 @@
 /* bench-speed: what a step of the trainer takes by stage, number of ranks and tier of the optimizer
- * state, and whether it moves the bytes that were planned. Every cell of the table trains the same model
- * on the same sequences, in a process of its own; a round runs them all once, one after the other, so
- * that a machine that drifts does so for all. Times are medians; bytes have to be the plan's in every step
- * after the first ones. */
+ * state, and whether it moves the bytes that were planned. Every cell of the table trains the same
+ * model on the same sequences, in a process of its own; a round runs them all once, one after the
+ * other, so that a machine that drifts does so for all. Times are medians; bytes have to be the
+ * plan's in every step after the first ones. */
 #include "bench/plot.h"
 #include "bench/options.h"
 #include "bench/timing.h"
@@ -540,8 +540,8 @@ static int json_write(const bench *b, int argc, char **argv)
     return 0;
 }
 
-/* Bars of a group: cells of the same tier and stage, numbered as they come on the first number of ranks.
- * NULL: how many there are. */
+/* Bars of a group: cells of the same tier and stage, numbered as they come on the first number of
+ * ranks. NULL: how many there are. */
 static size_t series_of(const bench *b, const cell *wanted)
 {
     size_t count = 0;

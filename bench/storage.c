@@ -1,7 +1,7 @@
-/* bench-storage: the queue of transfers (offload/io.h) against a bare io_uring loop on the same file, with
- * the same memory, request size and depth, both registered. They take turns in each round, who begins
- * changes from round to round; a ratio is taken inside each round and the median shown. fio, where
- * it is installed, takes its turn too, for a figure that others know. */
+/* bench-storage: the queue of transfers (offload/io.h) against a bare io_uring loop on the same
+ * file, with the same memory, request size and depth, both registered. They take turns in each
+ * round, who begins changes from round to round; a ratio is taken inside each round and the median
+ * shown. fio, where it is installed, takes its turn too, for a figure that others know. */
 #include "bench/bare.h"
 #include "bench/plot.h"
 #include "bench/options.h"

@@ -22,7 +22,8 @@ size_t traffic_shape_bytes(const traffic_shape *shape)
     return bytes + shape->param_bytes * (shape->kind == TRAFFIC_UPDATES_PARAM ? 2 : 1);
 }
 
-/* Bits that no compiler knows to be none: what is or'ed with them is read and written, and stays. */
+/* Bits that no compiler knows to be none: what is or'ed with them is read and written, and
+ * stays. */
 static uint64_t no_bits(void)
 {
     uint64_t none = 0;

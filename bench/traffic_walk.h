@@ -1,6 +1,7 @@
-/* The loops of traffic.h over vectors of one instruction set, included by traffic.c with these defined: TARGET, the attribute
- * of its functions; IN(name), their names; VECTOR, a register; and the primitives load, store, stream, set, or, add
- * and first. A shape is known where its loop is compiled. They end here. */
+/* The loops of traffic.h over vectors of one instruction set, included by traffic.c with these
+ * defined: TARGET, the attribute of its functions; IN(name), their names; VECTOR, a register; and
+ * the primitives load, store, stream, set, or, add and first. A shape is known where its loop is
+ * compiled. They end here. */
 
 TARGET static inline __attribute__((always_inline)) void IN(touch)(unsigned char *at, size_t bytes,
                                                                    int is_written, VECTOR none,

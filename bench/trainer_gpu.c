@@ -1,4 +1,5 @@
-/* Steps on one GPU, queued as the trainer queues them, and each timed from one report to the next. See trainer_gpu.h. */
+/* Steps on one GPU, queued as the trainer queues them, and each timed from one report to the next.
+ * See trainer_gpu.h. */
 #include "bench/trainer_gpu.h"
 
 #include "bench/timing.h"
@@ -128,8 +129,8 @@ static int fail(const char *why)
     return -1;
 }
 
-/* Waits for the report and the loss of the step that was queued. Its time is that since the step before it was told. The last step has
- * none, because no passes are queued behind it. */
+/* Waits for the report and the loss of the step that was queued. Its time is that since the step
+ * before it was told. The last step has none, because no passes are queued behind it. */
 static int step_tell(gpu_run *run)
 {
     sherd_step_report report;
@@ -156,7 +157,8 @@ static void batch_set(gpu_run *run)
     passes_batch_set(run->passes, run->tokens, run->tokens + run->p->batch * run->p->length);
 }
 
-/* Runs one step without waiting for its update. The step before it is told behind these passes, as in the trainer. */
+/* Runs one step without waiting for its update. The step before it is told behind these passes, as
+ * in the trainer. */
 static int step_queue(gpu_run *run, int is_last)
 {
     if (passes_train(run->passes, NULL, NULL) != SHERD_OK) {

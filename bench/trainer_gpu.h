@@ -1,4 +1,5 @@
-/* A training step of the example's model on one GPU: tokens per second and their share of the device's peak. */
+/* A training step of the example's model on one GPU: tokens per second and their share of the
+ * device's peak. */
 #ifndef BENCH_TRAINER_GPU_H
 #define BENCH_TRAINER_GPU_H
 
@@ -18,7 +19,8 @@ typedef struct trainer_gpu_params {
     double          peak_tflops; /* 0: by the device's name */
 } trainer_gpu_params;
 
-/** Runs and prints. Returns the status of the program: 77, with the reason, where there is no GPU. */
+/** Runs and prints. Returns the status of the program: 77, with the reason, where there is no
+ *  GPU. */
 int trainer_gpu_run(const trainer_gpu_params *params);
 
 #endif

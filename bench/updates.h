@@ -19,11 +19,12 @@ extern const size_t       BENCH_NUM_UPDATES;
 
 /** Fills the arrays with a state of its encodings. */
 void bench_update_prepare(const bench_run *run, const bench_update *update);
-/** Whether every number of the state is still zero or normal: others take more time than a trainer's. */
+/** Whether every number of the state is still zero or normal: others take more time than a
+ *  trainer's. */
 int  bench_update_is_sound(const bench_run *run, const bench_update *update);
 void bench_update_run(bench_run *run, const bench_update *update);
-/** How far ahead an engine with this optimizer fills the caches, once its first updates have tried: what is to be the
- *  backend's before a run that is timed. */
+/** How far ahead an engine with this optimizer fills the caches, once its first updates have tried:
+ *  what is to be the backend's before a run that is timed. */
 sherdi_ahead bench_update_settle(bench_run *run, const bench_update *update);
 /** Bytes of an element, as the engine counts them: those of its shape. */
 double bench_update_bytes(const bench_arrays *arrays, const bench_update *update);
