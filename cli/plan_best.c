@@ -223,10 +223,11 @@ static int has_tier(const planning_request *request, const char *device)
 }
 
 /* Where activations do not fit beside the rest, moves them to host memory or the drive, or computes
- * them again, in part or whole: what gives the shortest step. */
+ * them again, in part or whole: what gives the shortest step; where nothing fits, what needs the
+ * least. */
 static void entry_move(const plan_options *options, plan_entry *entry)
 {
-    plan_entry best = *entry;
+    plan_entry best = *entry, least = *entry;
 
     if (can_be(entry) || !is_place_open(options, entry)) {
         return;
@@ -237,14 +238,16 @@ static void entry_move(const plan_options *options, plan_entry *entry)
 
         layout.place = (layer_place)place;
         if (!has_tier(&options->request, layer_place_device(layout.place)) ||
-            plan_entry_make(options, &layout, &moved) != SHERD_OK || !can_be(&moved)) {
+            plan_entry_make(options, &layout, &moved) != SHERD_OK || moved.refused[0] != '\0') {
             continue;
         }
-        if (!can_be(&best) || moved.row.time.queued_s < best.row.time.queued_s) {
+        least = is_less(&moved, &least) ? moved : least;
+        if (can_be(&moved) &&
+            (!can_be(&best) || moved.row.time.queued_s < best.row.time.queued_s)) {
             best = moved;
         }
     }
-    *entry = best;
+    *entry = can_be(&best) ? best : least;
 }
 
 /* ---------------------------------------------------------------- reasons -- */

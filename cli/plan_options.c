@@ -253,6 +253,16 @@ static const struct option OPTIONS[] = {{"arch", required_argument, NULL, 'a'},
                                         {"force", no_argument, NULL, FORCE},
                                         {NULL, 0, NULL, 0}};
 
+/* Where activations are, and what they take, is said once. */
+static int activations_check(const planning_request *request)
+{
+    return request->places.count == 0 && request->activation_bytes == 0
+               ? 0
+               : cli_bad("plan",
+                         "--activations and --recompute say where activations are, or what "
+                         "they take: give one of them, once");
+}
+
 /* Reads an option that takes a number. */
 static int number_take(int option, const char *value, plan_parse *in)
 {
@@ -263,6 +273,9 @@ static int number_take(int option, const char *value, plan_parse *in)
     size_t *const     bytes[] = {&request->device_bytes, &request->host_bytes, &request->nvme_bytes,
                                  &request->activation_bytes};
 
+    if (option == ACTIVATIONS && activations_check(request) != 0) {
+        return 2;
+    }
     if (option == ACTIVATIONS && (value[0] < '0' || value[0] > '9')) {
         char why[320];
 
@@ -371,6 +384,9 @@ static int option_take(int option, const char *value, plan_parse *in)
                    ? 0
                    : cli_bad("plan", "--nvme-path wants a folder without quotes, not '%s'", value);
     case RECOMPUTE:
+        if (activations_check(&out->request) != 0) {
+            return 2;
+        }
         out->request.places = layer_places_all(LAYER_RECOMPUTED);
         return 0;
     case 'j':

@@ -243,18 +243,55 @@ static int heads_get(reader *r, const family *f)
 }
 
 /* transformers 5 keeps the rotation in one object, earlier versions its base in the root. */
+/* Returns the block that says how positions are rotated, as transformers 5 takes it: rope_scaling, of older files, before
+ * rope_parameters; an empty one is none. */
+static const json_t *rope_block(reader *r)
+{
+    const json_t *older = json_object_get(r->root, "rope_scaling");
+    const json_t *newer = json_object_get(r->root, "rope_parameters");
+
+    if ((older != NULL && !json_is_null(older) && !json_is_object(older)) ||
+        (newer != NULL && !json_is_null(newer) && !json_is_object(newer))) {
+        note(r, "rope_scaling or rope_parameters is no block of keys");
+    }
+    return json_object_size(older) > 0 ? older : newer;
+}
+
+/* Returns the word for the way of rotation; NULL: the plain one. */
+static const char *rope_type(reader *r, const json_t *block)
+{
+    const json_t *type = json_object_get(block, "rope_type");
+
+    type = type != NULL ? type : json_object_get(block, "type");
+    if (type != NULL && !json_is_string(type)) {
+        note(r, "rope_type is no text");
+    }
+    return json_string_value(type);
+}
+
+/* Returns the length for which a model of kind llama3 was trained first. A number beside the block goes before the one in it. */
+static size_t rope_original_length(reader *r, const json_t *block)
+{
+    double length = (double)r->out->sizes.max_length;
+
+    length = constant_get(r, block, "original_max_position_embeddings", length);
+    length = constant_get(r, r->root, "original_max_position_embeddings", length);
+    if (length != floor(length)) {
+        note(r, "original_max_position_embeddings is no whole number");
+    }
+    return (size_t)fmin(length, 0x1p28);
+}
+
 static void rope_get(reader *r)
 {
-    arch_rope    *rope   = &r->out->sizes.rope;
-    const json_t *whole  = json_object_get(r->root, "rope_parameters");
-    const json_t *object = json_is_object(whole) ? whole : json_object_get(r->root, "rope_scaling");
-    const json_t *type   = json_object_get(object, "rope_type");
-    const char   *word   = json_string_value(type != NULL ? type : json_object_get(object, "type"));
+    arch_rope    *rope  = &r->out->sizes.rope;
+    const json_t *block = rope_block(r);
+    const char   *word  = rope_type(r, block);
 
     rope->theta = constant_get(r, r->root, "rope_theta", rope->theta);
-    rope->theta = constant_get(r, whole, "rope_theta", rope->theta);
+    rope->theta = constant_get(r, block, "rope_theta", rope->theta);
     if (constant_get(r, r->root, "partial_rotary_factor", 1.0) != 1.0 ||
-        constant_get(r, object, "partial_rotary_factor", 1.0) != 1.0) {
+        constant_get(r, block, "partial_rotary_factor", 1.0) != 1.0) {
         note(r, "partial_rotary_factor is not 1; the trainer rotates whole heads");
     }
     if (word == NULL || strcmp(word, "default") == 0) {
@@ -262,14 +299,13 @@ static void rope_get(reader *r)
     }
     if (strcmp(word, "linear") == 0) {
         rope->kind   = ARCH_ROPE_LINEAR;
-        rope->factor = constant_get(r, object, "factor", 0.0);
+        rope->factor = constant_get(r, block, "factor", 0.0);
     } else if (strcmp(word, "llama3") == 0) {
-        rope->kind        = ARCH_ROPE_LLAMA3;
-        rope->factor      = constant_get(r, object, "factor", 0.0);
-        rope->low_factor  = constant_get(r, object, "low_freq_factor", 0.0);
-        rope->high_factor = constant_get(r, object, "high_freq_factor", 0.0);
-        rope->original_length =
-            (size_t)fmin(constant_get(r, object, "original_max_position_embeddings", 0.0), 0x1p28);
+        rope->kind            = ARCH_ROPE_LLAMA3;
+        rope->factor          = constant_get(r, block, "factor", 0.0);
+        rope->low_factor      = constant_get(r, block, "low_freq_factor", 0.0);
+        rope->high_factor     = constant_get(r, block, "high_freq_factor", 0.0);
+        rope->original_length = rope_original_length(r, block);
     } else {
         note(
             r,

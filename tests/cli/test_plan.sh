@@ -347,6 +347,16 @@ says err "the trainer takes --activations cheap"
 run 0 $large --best --rates assumed --force --out moved.json --device-memory 26G --host-memory 120G
 says err "the trainer takes --activations recompute-cpu"
 grep -q '"device": "cpu"' moved.json || fail "inputs do not move"
+# Where nothing fits, what is told as the least has tried the other words too.
+# shellcheck disable=SC2086
+run 1 --arch llama --preset 8b --tokens 2048 --best --rates assumed --force --out moved.json --device-memory 5G --host-memory 126G
+says err "nothing fits. The least is stage 3, offload params-cpu, .*activations recompute-cpu"
+# shellcheck disable=SC2086
+run 2 $large --recompute --activations cpu
+says err "give one of them, once"
+# shellcheck disable=SC2086
+run 2 $large --activations 1G --activations 2G
+says err "give one of them, once"
 # shellcheck disable=SC2086
 run 2 $large --activations shelf
 says err '"shelf" is no place of layers'

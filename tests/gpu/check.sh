@@ -472,11 +472,9 @@ part_exposed() {
 
 # profiled NAME STEPS ARGS: the kernels of the trainer's later steps under Nsight Compute, which runs them one at a time.
 profiled() {
-    local name=$1 trainer ncu
-    shift
+    local name=$1 ncu=$2 trainer
+    shift 2
     trainer=$(program trainer)
-    ncu=$(command -v ncu || command -v /usr/local/cuda/bin/ncu || true)
-    [ -n "$ncu" ] || skip "ncu is not installed"
     # As the program meets them: warm caches, and the clocks that the device has.
     # A step has 465 to 515 launches, and a window of two steps holds a whole one wherever it begins.
     # shellcheck disable=SC2046
@@ -488,9 +486,11 @@ profiled() {
 }
 
 part_profile() {
-    local attempts_failed=0
-    attempt profiled default
-    attempt profiled cudnn --attention cudnn
+    local attempts_failed=0 ncu
+    ncu=$(command -v ncu || command -v /usr/local/cuda/bin/ncu || true)
+    [ -n "$ncu" ] || skip "ncu is not installed"
+    attempt profiled default "$ncu"
+    attempt profiled cudnn "$ncu" --attention cudnn
     return "$attempts_failed"
 }
 
@@ -590,7 +590,7 @@ export OUT="" BUILD=$root/build-gpu EMULATED=0 PYTHON="" ARCH=""
 while [ $# -gt 0 ]; do
     case $1 in
     --carried | --out | --build | --part | --limit | --arch | --python)
-        [ $# -gt 1 ] || { usage >&2 && exit 2; }
+        [ $# -gt 1 ] && [ -n "$2" ] || { usage >&2 && exit 2; }
         case $1 in
         --carried) carried=$(realpath "$2") ;;
         --out) OUT=$(realpath -m "$2") ;;

@@ -205,6 +205,13 @@ echo '[]' >"$scratch/found/meson-info/intro-targets.json"
 )
 grep -q '^skipped: /of/build/:/carried none$' "$scratch/found.said" || fail "libraries of a test: $(cat "$scratch/found.said")"
 
+# Without the profiler the part is not tested, which is no failure.
+PATH=$(printf '%s' "$PATH" | sed "s#$scratch/bin:##") rehearse unprofiled --build "$build" --part profile
+[ "$status" = 0 ] || fail "a profile without ncu gives $status"
+told unprofiled profile '"result": "not tested", .*"figure": "ncu is not installed"'
+rehearse wrong --part ""
+[ "$status" = 2 ] || fail "an empty list of parts gives $status"
+
 # No time: said, and no failure of what did not run.
 rehearse late --build "$build" --part env,large --limit 5
 [ "$status" = 0 ] || fail "no time gives $status"

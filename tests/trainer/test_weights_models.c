@@ -269,6 +269,35 @@ static void rotations_of_older_files_are_read(void)
     CHECK(rope.theta == 7.0 && rope.kind == ARCH_ROPE_PLAIN);
 }
 
+#define LLAMA3_BLOCK(more)                                                                         \
+    "{\"rope_type\": \"llama3\", \"factor\": 4, \"low_freq_factor\": 1, \"high_freq_factor\": "    \
+    "4" more "}"
+
+/* As transformers 5 reads a file that somebody has added the older block to. */
+static void the_older_block_of_rotation_goes_before_the_newer(void)
+{
+    arch_rope rope = config_of("llama", ", \"rope_parameters\": {\"rope_theta\": 7, \"rope_type\": "
+                                        "\"default\"}, \"rope_scaling\": {\"type\": \"linear\", "
+                                        "\"factor\": 2}")
+                         .sizes.rope;
+
+    CHECK(rope.theta == 1e4 && rope.kind == ARCH_ROPE_LINEAR && rope.factor == 2.0);
+    rope = config_of("qwen3", ", \"rope_parameters\": {\"rope_theta\": 7}, \"rope_scaling\": {}")
+               .sizes.rope;
+    CHECK(rope.theta == 7.0 && rope.kind == ARCH_ROPE_PLAIN);
+    rope = config_of("mistral", ", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 4, "
+                                "\"rope_theta\": 123456}")
+               .sizes.rope;
+    CHECK(rope.theta == 123456.0 && rope.kind == ARCH_ROPE_LINEAR);
+    rope = config_of("llama",
+                     ", \"original_max_position_embeddings\": 16, \"rope_scaling\": " LLAMA3_BLOCK(
+                         ", \"original_max_position_embeddings\": 32"))
+               .sizes.rope;
+    CHECK(rope.original_length == 16);
+    rope = config_of("llama", ", \"rope_scaling\": " LLAMA3_BLOCK("")).sizes.rope;
+    CHECK(rope.kind == ARCH_ROPE_LLAMA3 && rope.original_length > 0);
+}
+
 /* Sizes hold all the same, which is all that planning needs. */
 static void what_is_not_computed_is_named(void)
 {
@@ -281,6 +310,12 @@ static void what_is_not_computed_is_named(void)
         {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 4, \"low_freq_factor\": 1}",
          "high_freq_factor is missing"},
         {", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 0}", "factor is 0"},
+        {", \"rope_parameters\": {\"rope_theta\": 7}, \"rope_scaling\": {\"rope_type\": \"yarn\"}",
+         "rope_type is \"yarn\""},
+        {", \"rope_scaling\": \"linear\"", "is no block of keys"},
+        {", \"rope_scaling\": {\"rope_type\": null, \"type\": \"linear\"}", "rope_type is no text"},
+        {", \"rope_scaling\": " LLAMA3_BLOCK(", \"original_max_position_embeddings\": 32.5"),
+         "is no whole number"},
         {", \"rope_theta\": -1", "rope_theta is 0, or below"},
         {", \"rms_norm_eps\": \"1e-5\"", "rms_norm_eps is a text"},
         {", \"partial_rotary_factor\": 0.5", "partial_rotary_factor"},
@@ -368,6 +403,7 @@ static const test_case CASES[] = {
     CASE(every_model_is_read_as_it_was_written),
     CASE(windows_are_read_as_transformers_does),
     CASE(rotations_of_older_files_are_read),
+    CASE(the_older_block_of_rotation_goes_before_the_newer),
     CASE(what_is_not_computed_is_named),
     CASE(llmc_headers_say_what_the_model_is),
     CASE(llmc_headers_of_other_models_are_refused),
