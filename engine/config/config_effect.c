@@ -114,7 +114,7 @@ static int batch_of(const sherdi_config_question *asked, sherdi_config_batch *ba
 
 void sherdi_effect_train_batch(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
-    sherdi_config_batch batch;
+    sherdi_config_batch batch = {0};
 
     if (batch_of(asked, &batch, out)) {
         out->value.integer = batch.train;
@@ -123,7 +123,7 @@ void sherdi_effect_train_batch(const sherdi_config_question *asked, sherdi_confi
 
 void sherdi_effect_micro_batch(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
-    sherdi_config_batch batch;
+    sherdi_config_batch batch = {0};
 
     if (batch_of(asked, &batch, out)) {
         out->value.integer = batch.micro;
@@ -132,7 +132,7 @@ void sherdi_effect_micro_batch(const sherdi_config_question *asked, sherdi_confi
 
 void sherdi_effect_accumulation(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
-    sherdi_config_batch batch;
+    sherdi_config_batch batch = {0};
 
     if (batch_of(asked, &batch, out)) {
         out->value.integer = batch.accumulation;
