@@ -4,7 +4,7 @@
 # The static library is the core alone: what it trains has the bits that CORE_CLIENT gets from all of the library.
 set -eu
 source=$1
-core_client=$2
+core_client=$(realpath "$2")
 scratch=$(mktemp -d)
 trap 'rm -r "$scratch"' EXIT
 
