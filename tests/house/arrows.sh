@@ -64,6 +64,13 @@ if [ -s "$scratch/borders" ]; then
     failed=1
 fi
 
+# What a build has is asked for in the lists that register tables, and nowhere else.
+bad=$(grep -rlE 'SHERDI_MODULE_[A-Z]' --include='*.[ch]' base kernels collectives offload engine | grep -v '_\?list\.h$' || true)
+if [ -n "$bad" ]; then
+    echo "SHERDI_MODULE_... outside a list: $bad"
+    failed=1
+fi
+
 # Sources with slow asserts are those that are compiled with them for the tests.
 grep -rlE 'include "base/assert\.h"' --include='*.c' base kernels collectives offload engine | sort >"$scratch/with"
 sed -n "/^slow = \[/,/\]/p" meson.build | grep -oE "[a-z_/]+\.c" | sort >"$scratch/listed"
