@@ -1,20 +1,16 @@
-/* gpt2: trains GPT-2 on the bytes of a text, on any number of ranks, at any ZeRO stage. One file,
- * to be copied as the beginning of a trainer of your own: examples/minimal is the page before it,
- * trainer the full trainer. It reads from top to bottom: options, text, arithmetic, model,
- * training, ranks. What is sherd's begins with sherd_, and a comment explains each call where it is
- * used first. Which stage is trained, and where state and parameters rest, is not in this file: the
- * configuration says it.
+/* gpt2: trains GPT-2 on the bytes of a text, on any number of ranks, at any ZeRO stage. One file, to be copied as the beginning of a
+ * trainer of your own: examples/minimal is the page before it, trainer the full trainer. It reads from top to bottom: options,
+ * text, arithmetic, model, training, ranks. What is sherd's begins with sherd_, and a comment explains each call where it is used first.
+ * Which stage is trained, and where state and parameters rest, is not in this file: the configuration says it.
  *
- * It is not made for large models: it computes in fp32, with one thread of the CPU for each rank,
- * and has no tokenizer, no dropout and no sampling. Names and shapes of the parameters are those of
- * transformers' GPT-2.
+ * It is not made for large models: it computes in fp32, with one thread of the CPU for each rank, and has no tokenizer, no dropout and
+ * no sampling. Names and shapes of the parameters are those of transformers' GPT-2.
  *
  *     cc -O3 -march=native gpt2.c $(pkg-config --cflags --libs sherd) -lm -pthread -o gpt2
  *     ./gpt2 --data text                                     one rank
  *     ./gpt2 --data text --ranks 4                           four ranks, threads of this process
  *     mpirun -n 4 ./gpt2 --data text                         four processes; torchrun, srun and sherd launch do, too
- *     ./gpt2 --data text --save runs/a --resume 1            goes on from the latest checkpoint there, if there is one
- */
+ *     ./gpt2 --data text --save runs/a --resume 1            goes on from the latest checkpoint there, if there is one */
 #define _GNU_SOURCE 1
 #include <sherd.h>
 
@@ -27,8 +23,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A call that can fail returns a status. All pass it on, and rank_main tells it once, with sherd's
- * own sentence. */
+/* A call that can fail returns a status. All pass it on, and rank_main tells it once, with sherd's own sentence. */
 #define TRY(call)                                                                                                                          \
     do {                                                                                                                                   \
         sherd_status status_ = (call);                                                                                                     \
@@ -39,8 +34,7 @@ enum { BYTES = 256, MAX_LAYERS = 64, MAX_BATCH = 256, MAX_RANKS = 64, EVAL_ROWS 
 
 /* ---------------------------------------------------------- options ---- */
 
-/* The configuration by default, with keys as in docs/configuration.md. The program gives what is
- * "auto". */
+/* The configuration by default, with keys as in docs/configuration.md. The program gives what is "auto". */
 static const char default_json[] =
     "{\"train_micro_batch_size_per_gpu\": \"auto\", \"gradient_clipping\": 1.0, \"steps_per_print\": 10,\n"
     " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 2e-3, \"betas\": [0.9, 0.95], \"weight_decay\": 0.1}},\n"
@@ -48,8 +42,7 @@ static const char default_json[] =
     " \"sherd\": {\"groups\": [{\"name\": \"vectors\", \"matching\": [\"*.bias\", \"*ln_*\"], \"params\": {\"weight_decay\": 0}}]}}";
 
 /* clang-format off */
-/* What the command line says; nothing writes to it once there are ranks. Texts come first, then
- * numbers. */
+/* What the command line says; nothing writes to it once there are ranks. Texts come first, then numbers. */
 enum { DATA, CONFIG, SAVE, BATCH, STEPS, LENGTH, LAYERS, WIDTH, HEADS, RANKS, EVAL_EVERY, SAVE_EVERY, RESUME, NUM_OPTIONS };
 static sherd_config *config;
 static struct { const char *name, *help, *text; long number, least, most; } option[NUM_OPTIONS] = {
@@ -89,8 +82,7 @@ static int options_read(char **argv)
     return option[WIDTH].number % option[HEADS].number == 0 ? 0 : complain("--width", "is no multiple of --heads");
 }
 
-/* Reads the configuration, and gives what it leaves to the program. The engine checks it, and
- * derives the rest. */
+/* Reads the configuration, and gives what it leaves to the program. The engine checks it, and derives the rest. */
 static sherd_status config_make(void)
 {
     TRY(option[CONFIG].text != NULL ? sherd_config_load(option[CONFIG].text, &config)
@@ -124,8 +116,7 @@ static int text_read(void)
     return text.all / 10 > (size_t)option[LENGTH].number ? 0 : complain(option[DATA].text, "is shorter than 10 (--length + 1) bytes");
 }
 
-/* Random bits of a number (the finaliser of splitmix64, Steele, Lea, Flood 2014): there is no
- * state, and all ranks can make the same. */
+/* Random bits of a number (the finaliser of splitmix64, Steele, Lea, Flood 2014): there is no state, and all ranks can make the same. */
 static uint64_t bits_of(uint64_t stream, uint64_t number)
 {
     uint64_t z = stream * 0xd1342543de82ef95u + (number + 1) * 0x9e3779b97f4a7c15u;
@@ -137,8 +128,7 @@ static uint64_t bits_of(uint64_t stream, uint64_t number)
 
 /* ------------------------------------------------------- arithmetic ---- */
 
-/* A matrix in memory: element [i][j] is at[i * row_step + j * column_step]. So the transpose is the
- * same memory, seen otherwise. */
+/* A matrix in memory: element [i][j] is at[i * row_step + j * column_step]. So the transpose is the same memory, seen otherwise. */
 typedef struct matrix {
     float *at;
     size_t rows, columns, row_step, column_step;
@@ -153,8 +143,7 @@ static void add(size_t count, const float *x, float *y)
     for (size_t i = 0; i < count; i++) y[i] += x[i];
 }
 
-/* Takes PANEL columns of b from row k on, without gaps, and zeros where b ends; returns how many
- * rows there are. */
+/* Takes PANEL columns of b from row k on, without gaps, and zeros where b ends; returns how many rows there are. */
 static size_t panel_take(matrix b, size_t k, size_t j, float panel[DEPTH][PANEL])
 {
     size_t rows = b.rows - k < DEPTH ? b.rows - k : DEPTH, columns = b.columns - j;
@@ -165,8 +154,8 @@ static size_t panel_take(matrix b, size_t k, size_t j, float panel[DEPTH][PANEL]
     return rows;
 }
 
-/* out += a b, where a row of out has no gaps. The sums of a panel's row stay in registers, as
- * vectors. Their order is always the same, so a micro-batch has the same gradient on every rank. */
+/* out += a b, where a row of out has no gaps. The sums of a panel's row stay in registers, as vectors. Their order is always the same, so a
+ * micro-batch has the same gradient on every rank. */
 static void product_add(matrix out, matrix a, matrix b)
 {
     float panel[DEPTH][PANEL], sums[PANEL];
@@ -198,29 +187,25 @@ static double softmax(size_t count, float *x)
 
 /* ------------------------------------------------------------ model ---- */
 
-/* A parameter: its values and gradient, which are there while its unit is acquired; a vector has
- * one row. */
+/* A parameter: its values and gradient, which are there while its unit is acquired; a vector has one row. */
 typedef struct param {
     matrix      data, grad;
     float       mean, sigma; /* of its first values */
     sherd_param handle;      /* sherd's number of it */
 } param;
 
-/* What goes through the model: a row for each token. The attention weights are beside what they
- * make. */
+/* What goes through the model: a row for each token. The attention weights are beside what they make. */
 typedef struct tensor {
     matrix data, grad;
     float *weights;
 } tensor;
 
-/* Places among the tensors and the params of a unit; a bias is behind its weight. The last unit's
- * are NORM_1, with LN_F and HEAD. */
+/* Places among the tensors and the params of a unit; a bias is behind its weight. The last unit's are NORM_1, with LN_F and HEAD. */
 enum { IN, NORM_1, QKV, MIXED, MIDDLE, NORM_2, WIDE, ACTIVE, OUT, NUM_TENSORS };
 enum { LN_1 = 0, ATTN = 2, ATTN_OUT = 4, LN_2 = 6, MLP = 8, MLP_OUT = 10, LAYER_PARAMS = 12 };
 enum { WTE = 0, WPE = 1, LN_F = 0, HEAD = 2, NUM_OPS = 10 };
 
-/* A unit is what is acquired and released together: the embeddings, a layer, or the last norm with
- * the head. */
+/* A unit is what is acquired and released together: the embeddings, a layer, or the last norm with the head. */
 typedef struct unit {
     sherd_unit         handle;
     const struct kind *kind;
@@ -239,8 +224,7 @@ typedef struct model {
     double               losses[MAX_BATCH]; /* the mean of each sequence */
 } model;
 
-/* An operation makes y of x. With `back` it adds to the gradients of x and of its parameters, from
- * that of y. */
+/* An operation makes y of x. With `back` it adds to the gradients of x and of its parameters, from that of y. */
 typedef struct op {
     void (*run)(model *m, const param *p, const tensor *x, const tensor *y, int back);
     int param, x, y;
@@ -273,8 +257,7 @@ static void linear(model *m, const param *p, const tensor *x, const tensor *y, i
     if (back) product_add(x->grad, y->grad, transposed(p->data));
 }
 
-/* LayerNorm (Ba et al. 2016): p[0] is the scale, p[1] the bias. Back, y becomes what they were
- * applied to. */
+/* LayerNorm (Ba et al. 2016): p[0] is the scale, p[1] the bias. Back, y becomes what they were applied to. */
 static void norm(model *m, const param *p, const tensor *x, const tensor *y, int back)
 {
     size_t width = m->width;
@@ -299,8 +282,7 @@ static void norm(model *m, const param *p, const tensor *x, const tensor *y, int
     }
 }
 
-/* Head n of all heads of all sequences: its rows in a table of tokens, from column `first` on for
- * the first head. */
+/* Head n of all heads of all sequences: its rows in a table of tokens, from column `first` on for the first head. */
 static matrix head_of(const model *m, matrix table, size_t first, size_t n)
 {
     size_t width = m->width / m->heads;
@@ -358,9 +340,8 @@ static void residual(model *m, const param *p, const tensor *x, const tensor *y,
     if (back) add(m->tokens * m->width, y->grad.at, x->grad.at);
 }
 
-/* The head, whose weight is the table of tokens, and the loss. Forward leaves in the logits the
- * gradient of this micro-batch's mean loss, times the loss scale (1 unless fp16 is on); the mean
- * over ranks and micro-batches is sherd's. */
+/* The head, whose weight is the table of tokens, and the loss. Forward leaves in the logits the gradient of this micro-batch's mean loss,
+ * times the loss scale (1 unless fp16 is on); the mean over ranks and micro-batches is sherd's. */
 static void head(model *m, const param *p, const tensor *x, const tensor *y, int back)
 {
     float scale = sherd_loss_scale(m->engine) / (float)m->tokens;
@@ -382,8 +363,7 @@ static void head(model *m, const param *p, const tensor *x, const tensor *y, int
     }
 }
 
-/* The kinds of units. Shapes and tensors are in widths of a token; a vector has 0 rows, and a
- * tensor that a unit has not 0 columns. */
+/* The kinds of units. Shapes and tensors are in widths of a token; a vector has 0 rows, and a tensor that a unit has not 0 columns. */
 /* clang-format off */
 enum { VOCAB = 1000, LENGTHS };
 static const struct kind {
@@ -404,9 +384,8 @@ static const struct kind {
     {"head", {{"ln_f.weight", 0, 1}, {"ln_f.bias", 0, 1}}, {[NORM_1] = 1}, {{norm, LN_F, IN, NORM_1}, {head, HEAD, NORM_1, OUT}}}};
 /* clang-format on */
 
-/* Runs a unit. From acquire to release its parameters are whole on this rank, at any stage, and for
- * BACKWARD there are gradients to add to; its release says that they are complete, and stages 2 and
- * 3 then reduce them, each to the slices that the ranks own. */
+/* Runs a unit. From acquire to release its parameters are whole on this rank, at any stage, and for BACKWARD there are gradients to add
+ * to; its release says that they are complete, and stages 2 and 3 then reduce them, each to the slices that the ranks own. */
 static sherd_status unit_run(model *m, unit *u, sherd_pass pass)
 {
     int back = pass == SHERD_BACKWARD;
@@ -440,8 +419,7 @@ static matrix matrix_make(size_t rows, size_t columns)
     return matrix_of(at, rows, columns);
 }
 
-/* Declares a unit and its parameters, alike on all ranks. First values are GPT-2's: N(0, 0.02),
- * less before residual sums. */
+/* Declares a unit and its parameters, alike on all ranks. First values are GPT-2's: N(0, 0.02), less before residual sums. */
 static sherd_status unit_declare(model *m, unit *u)
 {
     sherd_unit_params  about;
@@ -470,9 +448,8 @@ static sherd_status unit_declare(model *m, unit *u)
     return SHERD_OK;
 }
 
-/* Makes the units and their memory. Forward takes units in the order of declaration, and backward
- * in the reverse, unless sherd_pass_add says otherwise: sherd gathers ahead what comes next. The
- * head is tied: it reads the embeddings' table of tokens, and adds to its gradient. */
+/* Makes the units and their memory. Forward takes units in the order of declaration, and backward in the reverse, unless sherd_pass_add says
+ * otherwise: sherd gathers ahead what comes next. The head is tied: it reads the embeddings' table of tokens, and adds to its gradient. */
 static sherd_status model_make(model *m)
 {
     unit *last = &m->units[m->layers + 1];
@@ -494,8 +471,7 @@ static sherd_status model_make(model *m)
     return sherd_unit_reads(m->engine, last->handle, last->params[HEAD].handle);
 }
 
-/* Gives sherd_param_fill first values: of any range, in any order, the same on every rank (Box and
- * Muller 1958). */
+/* Gives sherd_param_fill first values: of any range, in any order, the same on every rank (Box and Muller 1958). */
 static sherd_status values_make(void *ctx, size_t first, size_t count, float *out)
 {
     const param *p = ctx;
@@ -541,8 +517,7 @@ static sherd_status step_tell(trainer *t)
     return SHERD_OK;
 }
 
-/* Tells the mean loss of EVAL_ROWS sequences of what is held out. All ranks acquire equally often,
- * also where one has no sequence left. */
+/* Tells the mean loss of EVAL_ROWS sequences of what is held out. All ranks acquire equally often, also where one has no sequence left. */
 static sherd_status evaluate(trainer *t)
 {
     size_t batch = t->m.batch, own = (size_t)t->rank * batch, starts = text.all - text.train - t->m.length;
@@ -559,8 +534,7 @@ static sherd_status evaluate(trainer *t)
     return SHERD_OK;
 }
 
-/* Saves DIR/step-000100: every rank writes what it owns, and the checkpoint is complete or not
- * there. */
+/* Saves DIR/step-000100: every rank writes what it owns, and the checkpoint is complete or not there. */
 static sherd_status step_save(trainer *t)
 {
     if (option[SAVE].text == NULL) return SHERD_OK;
@@ -570,10 +544,9 @@ static sherd_status step_save(trainer *t)
     return SHERD_OK;
 }
 
-/* One step: its micro-batches, each ended by sherd_step_queue. The last of these calls takes the
- * norm, clips and queues the update; what the host updates (offload), it updates beside the next
- * forward. So the step before is told as late as this. The number of a sequence alone says where in
- * the text it is: any number of ranks sees the same data, and a resumed run goes on. */
+/* One step: its micro-batches, each ended by sherd_step_queue. The last of these calls takes the norm, clips and queues the update; what
+ * the host updates (offload), it updates beside the next forward. So the step before is told as late as this.
+ * The number of a sequence alone says where in the text it is: any number of ranks sees the same data, and a resumed run goes on. */
 static sherd_status step_run(trainer *t)
 {
     double sums[2] = {0.0, (double)is_asked_to_stop};
@@ -615,8 +588,7 @@ static sherd_status steps_run(trainer *t)
 
 /* ------------------------------------------------------------ ranks ---- */
 
-/* Makes the engine and the model. Seal plans all of sherd's memory and allocates it; after it,
- * training allocates nothing. */
+/* Makes the engine and the model. Seal plans all of sherd's memory and allocates it; after it, training allocates nothing. */
 static sherd_status engine_make(trainer *t)
 {
     TRY(sherd_engine_create(t->world, config, &t->m.engine));
@@ -634,9 +606,8 @@ static sherd_status engine_make(trainer *t)
     return sherd_engine_seal(t->m.engine);
 }
 
-/* Gives the parameters their values: first ones, or those of the latest checkpoint, which any
- * number of ranks can have saved, at any stage. Where state on NVMe is resumed ("resume" in the
- * configuration), fill leaves it alone. */
+/* Gives the parameters their values: first ones, or those of the latest checkpoint, which any number of ranks can have saved, at any
+ * stage. Where state on NVMe is resumed ("resume" in the configuration), fill leaves it alone. */
 static sherd_status values_begin(trainer *t)
 {
     char latest[4096];
@@ -657,8 +628,7 @@ static sherd_status values_begin(trainer *t)
     return SHERD_OK;
 }
 
-/* The fingerprint is a sum over the bits of all weights: runs that have the same one have trained
- * the same model. */
+/* The fingerprint is a sum over the bits of all weights: runs that have the same one have trained the same model. */
 static sherd_status rank_run(trainer *t)
 {
     uint64_t fingerprint;
@@ -674,8 +644,7 @@ static sherd_status rank_run(trainer *t)
 
 static trainer trainers[MAX_RANKS];
 
-/* One rank, from its world on. If it fails it tells the reason and the other ranks, whose calls end
- * then. */
+/* One rank, from its world on. If it fails it tells the reason and the other ranks, whose calls end then. */
 static void *rank_main(void *arg)
 {
     trainer *t = arg;
@@ -692,8 +661,7 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-/* Makes the worlds and runs the ranks: this process alone, or as a launcher has started it, or
- * several threads. */
+/* Makes the worlds and runs the ranks: this process alone, or as a launcher has started it, or several threads. */
 static int ranks_run(void)
 {
     sherd_world *worlds[MAX_RANKS];
