@@ -102,10 +102,13 @@ static const char *part_name(const void *root, int part)
     return part < m->num_parts ? m->parts[part].name : NULL;
 }
 
+/* Of a part that no parameter has (-1) the name is that of fp32. */
 static const char *held_name(const void *root, int encoding)
 {
     (void)root;
-    return encoding < SHERDI_ENCODINGS ? sherdi_encoding_name((sherdi_encoding)encoding) : NULL;
+    return encoding < 0                  ? sherdi_encoding_name(SHERDI_ENCODING_F32)
+           : encoding < SHERDI_ENCODINGS ? sherdi_encoding_name((sherdi_encoding)encoding)
+                                         : NULL;
 }
 
 /* Files have fp32, however the run held it. */

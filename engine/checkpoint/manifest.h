@@ -61,7 +61,9 @@ typedef struct sherdi_manifest_segment {
 /* A part of the state. */
 typedef struct sherdi_manifest_part {
     char name[32];
-    int  held; /* the encoding in which the run had it; of several, the one that loses most. Files have fp32 */
+    /* The encoding in which the run had it; of several, the one that loses most; -1: nobody had it.
+     * Files have fp32. */
+    int held;
 } sherdi_manifest_part;
 
 typedef struct sherdi_manifest {
