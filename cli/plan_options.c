@@ -258,9 +258,8 @@ static int activations_check(const planning_request *request)
 {
     return request->places.count == 0 && request->activation_bytes == 0
                ? 0
-               : cli_bad("plan",
-                         "--activations and --recompute say where activations are, or what "
-                         "they take: give one of them, once");
+               : cli_bad("plan", "--activations and --recompute say where activations are, or what "
+                                 "they take: give one of them, once");
 }
 
 /* Reads an option that takes a number. */
