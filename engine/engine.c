@@ -597,9 +597,6 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     status = sherdi_engine_plan_make(engine, &machine, &engine->plan);
     control_note(engine, SHERDI_CONTROL_PLAN);
     if (status == SHERD_OK) {
-        status = sherdi_plan_check_fit(engine->plan, &engine->model);
-    }
-    if (status == SHERD_OK) {
         status = sherdi_modules_check(engine);
     }
     status = sherdi_agree_status(engine, status);

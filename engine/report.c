@@ -257,26 +257,6 @@ sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *ou
     return SHERD_OK;
 }
 
-/* -------------------------------------------------------------------- fits -- */
-
-sherd_status sherd_engine_fits(sherd_engine *engine)
-{
-    sherdi_machine machine;
-    sherdi_plan   *plan;
-    sherd_status   status;
-
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_fits", SHERDI_NEED_OPEN));
-    SHERDI_TRY(sherdi_agree_status(engine, sherdi_groups_settle(engine)));
-    SHERDI_TRY(sherdi_agree_model(engine));
-    SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
-    status = sherdi_engine_plan_make(engine, &machine, &plan);
-    if (status == SHERD_OK) {
-        status = sherdi_plan_check_fit(plan, &engine->model);
-        sherdi_plan_destroy(plan);
-    }
-    return sherdi_agree_status(engine, status);
-}
-
 /* ----------------------------------------------------------------- info ---- */
 
 sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *out)

@@ -3,7 +3,7 @@
  *
  * Reading order: plan.c (who calls what), plan_layout.c (segments, blocks, buffers),
  * plan_schedule.c (gathers, lifetimes, wire), plan_pack.c (offsets in the pools),
- * plan_activations.c, plan_check.c (the plan's invariants). docs/glossary.md explains the terms.
+ * plan_activations.c. engine/proof/check.h has the invariants. docs/glossary.md explains the terms.
  *
  * Offsets. A unit has one segment for each way in which its parameters are treated. A segment's
  * whole, or its slice, lies in an arena at a byte offset from the arena's start, a multiple of
@@ -413,28 +413,6 @@ sherd_status sherdi_plan_create(const sherdi_model *model, const sherdi_settings
                                 sherdi_mem *mem, sherdi_plan **out);
 void         sherdi_plan_destroy(sherdi_plan *plan);
 
-/** Checks that the plan fits the machine. E_NOMEM when the ranks of this host cannot hold it; the
- *  message has what is missing and the nearest setting that would fit. */
-sherd_status sherdi_plan_check_fit(const sherdi_plan *plan, const sherdi_model *model);
-
-/** Checks the plan's invariants, for tests and debug builds; a long walk. Every element is owned
- *  once, and nothing overlaps. E_STATE, naming the rule that is broken, and where. */
-sherd_status sherdi_plan_check(const sherdi_plan *plan, const sherdi_model *model);
-
-/* How the plans of a world are made, and proved two at a time. */
-typedef struct sherdi_plan_makers {
-    sherd_status (*make)(const sherdi_model *model, const sherdi_settings *settings, int rank,
-                         int world_size, const sherdi_machine *machine, sherdi_mem *mem,
-                         sherdi_plan **out);
-    sherd_status (*prove)(const sherdi_plan *one, const sherdi_plan *other,
-                          const sherdi_model *model);
-} sherdi_plan_makers;
-
-/** Makes the plans of all ranks one after the other, as `plan` was made, and checks each one and
- *  all together: see sherd_engine_check_plans. */
-sherd_status sherdi_plan_check_ranks(const sherdi_plan *plan, const sherdi_model *model,
-                                     const sherdi_plan_makers *by);
-
 /** Returns the bytes of an element of a segment's parameters. */
 static inline size_t sherdi_compute_bytes(const sherdi_segment *segment)
 {
@@ -547,9 +525,6 @@ sherd_status sherdi_plan_fetches(sherdi_plan *plan);
 /** Decides where activations rest. E_NOTSUP: a pass lists a unit with an activation more than once,
  *  or does not list it. */
 sherd_status sherdi_plan_activations_lay_out(sherdi_plan *plan, const sherdi_model *model);
-/** A part of sherdi_plan_check: whether the places of activations hold them, and no two share one
- *  that may not. */
-int sherdi_plan_activations_are_valid(const sherdi_plan *plan);
 
 /** Decides how the parts of a new segment's state are stored. */
 void sherdi_plan_encode(const sherdi_plan *plan, sherdi_segment *segment);
@@ -560,6 +535,16 @@ sherd_status sherdi_plan_check_encodings(const sherdi_plan *plan, const sherdi_m
 /* In plan_offload.c, for the layout. */
 /** Returns the bytes of a block's state: all its parts together. */
 size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block);
+/** Returns whether the values of a block's parameter are stored with its state: the bf16 parameter is
+ *  a half of the master, so a commit needs both. */
+int sherdi_plan_keeps_values(const sherdi_plan *plan, const sherdi_block *block);
+/** Returns whether these values are read with the state, because the parameter rests on storage. */
+int sherdi_plan_reads_values(const sherdi_plan *plan, const sherdi_block *block);
+/** Return the bytes of these values, and where those begin that are read with the state, behind it. */
+size_t sherdi_plan_values_bytes(const sherdi_plan *plan, const sherdi_block *block);
+size_t sherdi_plan_values_begin(const sherdi_plan *plan, const sherdi_block *block);
+/** Returns the bytes of the state and of values that are read with it. */
+size_t sherdi_plan_stored_bytes(const sherdi_plan *plan, const sherdi_block *block);
 /** Returns where a segment's parameters rest; adds to *host_elems what they take of the host's
  *  budget. */
 sherdi_space sherdi_plan_param_space(const sherdi_plan *plan, const sherdi_segment *segment,
@@ -592,9 +577,6 @@ typedef struct sherdi_plan_wear {
     double bytes_a_day, days; /* of one drive, which the ranks of the host share */
 } sherdi_plan_wear;
 sherdi_plan_wear sherdi_plan_drive_wear(const sherdi_plan *plan);
-
-/** A part of sherdi_plan_check: whether extents, gradients and pieces tile what they should. */
-int sherdi_plan_offload_is_valid(const sherdi_plan *plan);
 
 /** Returns whether the sum of a window's gradients stays on the device and goes down once. */
 int sherdi_plan_accumulates_on_device(const sherdi_plan *plan);

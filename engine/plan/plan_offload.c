@@ -112,36 +112,33 @@ size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *bloc
                : sherdi_plan_part_offset(plan, block, last, block->elems);
 }
 
-/* Whether the values of a block's parameter are stored with its state: the bf16 parameter is a half
- * of the master, so a commit needs both. */
-static int keeps_values(const sherdi_plan *plan, const sherdi_block *block)
+int sherdi_plan_keeps_values(const sherdi_plan *plan, const sherdi_block *block)
 {
     return block->space == SHERDI_SPACE_STORAGE &&
            sherdi_segment_is_beside(&plan->layout.segments[block->segment]);
 }
 
-/* Whether these values are read with the state, because the parameter rests on storage itself. */
-static int reads_values(const sherdi_plan *plan, const sherdi_block *block)
+int sherdi_plan_reads_values(const sherdi_plan *plan, const sherdi_block *block)
 {
-    return keeps_values(plan, block) &&
+    return sherdi_plan_keeps_values(plan, block) &&
            plan->layout.segments[block->segment].param_space == SHERDI_SPACE_STORAGE;
 }
 
-static size_t values_bytes(const sherdi_plan *plan, const sherdi_block *block)
+size_t sherdi_plan_values_bytes(const sherdi_plan *plan, const sherdi_block *block)
 {
     return block->elems * sherdi_compute_bytes(&plan->layout.segments[block->segment]);
 }
 
-/* Where values that are read with the state begin, behind it. */
-static size_t values_begin(const sherdi_plan *plan, const sherdi_block *block)
+size_t sherdi_plan_values_begin(const sherdi_plan *plan, const sherdi_block *block)
 {
     return sherdi_round_up(sherdi_plan_state_bytes(plan, block), SHERD_CHUNK_ELEMS);
 }
 
-static size_t block_state_bytes(const sherdi_plan *plan, const sherdi_block *block)
+size_t sherdi_plan_stored_bytes(const sherdi_plan *plan, const sherdi_block *block)
 {
-    size_t bytes = reads_values(plan, block) ? values_begin(plan, block) + values_bytes(plan, block)
-                                             : sherdi_plan_state_bytes(plan, block);
+    size_t bytes = sherdi_plan_reads_values(plan, block) ? sherdi_plan_values_begin(plan, block) +
+                                                               sherdi_plan_values_bytes(plan, block)
+                                                         : sherdi_plan_state_bytes(plan, block);
 
     return sherdi_round_up(bytes, SHERD_ALIGN_BYTES);
 }
@@ -185,7 +182,7 @@ static int extent_is_joined(const sherdi_plan *plan, const sherdi_block *before,
         sherdi_segment_has_matrices(&plan->layout.segments[before->segment])) {
         return before->segment == block->segment;
     }
-    return bytes + block_state_bytes(plan, block) <= most;
+    return bytes + sherdi_plan_stored_bytes(plan, block) <= most;
 }
 
 /* Makes the extents of the state. In memory each block is an extent. On a drive an extent has at
@@ -197,14 +194,14 @@ static sherd_status state_extents_make(sherdi_plan *plan)
 
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
         if (plan->layout.blocks[b].space == SHERDI_SPACE_STORAGE) {
-            most = sherdi_max_size(most, block_state_bytes(plan, &plan->layout.blocks[b]));
+            most = sherdi_max_size(most, sherdi_plan_stored_bytes(plan, &plan->layout.blocks[b]));
         }
     }
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
         sherdi_block   *block   = &plan->layout.blocks[b];
         sherdi_extent **extents = &plan->offload.extents[block->space];
         size_t         *count   = &plan->offload.num_extents[block->space];
-        size_t          bytes   = block_state_bytes(plan, block);
+        size_t          bytes   = sherdi_plan_stored_bytes(plan, block);
         sherdi_extent  *last    = *count == 0 ? NULL : &(*extents)[*count - 1];
 
         block->state_offset = 0;
@@ -254,9 +251,9 @@ static sherd_status values_lay_out(sherdi_plan *plan)
         sherdi_block *block = &plan->layout.blocks[b];
 
         block->value_offset = SHERDI_NO_OFFSET;
-        if (reads_values(plan, block)) {
-            block->value_offset = block->state_offset + values_begin(plan, block);
-        } else if (keeps_values(plan, block)) {
+        if (sherdi_plan_reads_values(plan, block)) {
+            block->value_offset = block->state_offset + sherdi_plan_values_begin(plan, block);
+        } else if (sherdi_plan_keeps_values(plan, block)) {
             const sherdi_extent *head;
             sherdi_extent       *tail;
 
@@ -265,7 +262,7 @@ static sherd_status values_lay_out(sherdi_plan *plan)
             tail = &plan->offload
                         .extents[SHERDI_SPACE_STORAGE][plan->offload.num_tails + block->extent];
             block->value_offset = head->len_bytes + tail->len_bytes;
-            tail->len_bytes += values_bytes(plan, block);
+            tail->len_bytes += sherdi_plan_values_bytes(plan, block);
         }
     }
     tails_end(plan);
@@ -485,7 +482,7 @@ static void bounce_size(sherdi_plan *plan)
             continue;
         }
         grads = sherdi_max_size(grads, bounce_grad_bytes(plan, block));
-        if (segment->param_space == SHERDI_SPACE_DEVICE && !keeps_values(plan, block)) {
+        if (segment->param_space == SHERDI_SPACE_DEVICE && !sherdi_plan_keeps_values(plan, block)) {
             params = sherdi_max_size(params, block->elems * sherdi_compute_bytes(segment));
         }
         if (sherdi_segment_has_matrices(segment)) {
@@ -586,164 +583,6 @@ sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan, const sherdi_model *
     plan->offload.nvme_bytes[2] =
         extents_end(plan->offload.grad_extents, plan->offload.num_grad_extents);
     return SHERD_OK;
-}
-
-/* ------------------------------------------------------------- invariants -- */
-
-static int extents_are_valid(const sherdi_extent *extents, size_t count, size_t longest)
-{
-    int    is_memory = longest == SIZE_MAX; /* in memory a block may have no state */
-    size_t end       = 0;
-
-    for (size_t i = 0; i < count; i++) {
-        if (extents[i].offset_bytes != end || (extents[i].len_bytes == 0 && !is_memory) ||
-            extents[i].len_bytes % SHERD_ALIGN_BYTES != 0 || extents[i].len_bytes > longest) {
-            return 0;
-        }
-        end += extents[i].len_bytes;
-    }
-    return 1;
-}
-
-/* Checks that the blocks of a space fill its extents one after the other. */
-static int states_are_valid(const sherdi_plan *plan, sherdi_space space)
-{
-    size_t extent    = 0;
-    size_t end       = 0;
-    int    has_block = 0; /* an extent may have no bytes: its block has no state */
-
-    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
-        const sherdi_block *block = &plan->layout.blocks[b];
-
-        if (block->space != space) {
-            continue;
-        }
-        if (has_block && extent < plan->offload.num_extents[space] &&
-            end == plan->offload.extents[space][extent].len_bytes) {
-            extent++;
-            end = 0;
-        }
-        has_block = 1;
-        if (block->extent != extent || block->state_offset != end) {
-            return 0;
-        }
-        end += block_state_bytes(plan, block);
-    }
-    return plan->offload.num_extents[space] == 0 ||
-           (extent == plan->offload.num_extents[space] - 1 &&
-            end == plan->offload.extents[space][extent].len_bytes);
-}
-
-/* Checks that values lie behind their block's state, or follow each other in a tail that has
- * nothing else. */
-static int values_are_valid(const sherdi_plan *plan)
-{
-    const sherdi_extent *all    = plan->offload.extents[SHERDI_SPACE_STORAGE];
-    size_t               heads  = plan->offload.num_extents[SHERDI_SPACE_STORAGE];
-    size_t               extent = 0; /* whose tail `end` is in */
-    size_t               end    = 0;
-
-    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
-        const sherdi_block *block = &plan->layout.blocks[b];
-        size_t              begin = block->state_offset + values_begin(plan, block);
-
-        if (keeps_values(plan, block) != sherdi_block_keeps_values(block)) {
-            return 0;
-        }
-        if (keeps_values(plan, block) && !reads_values(plan, block)) {
-            end    = block->extent == extent ? end : 0;
-            extent = block->extent;
-            begin  = all[extent].len_bytes + end;
-            end += values_bytes(plan, block);
-            if (plan->offload.num_tails == 0 || end > all[heads + extent].len_bytes) {
-                return 0;
-            }
-        }
-        if (sherdi_block_keeps_values(block) && block->value_offset != begin) {
-            return 0;
-        }
-    }
-    for (size_t e = heads; e < sherdi_plan_stored(plan); e++) {
-        if (all[e].offset_bytes != all[e - 1].offset_bytes + all[e - 1].len_bytes ||
-            all[e].len_bytes % SHERD_ALIGN_BYTES != 0 ||
-            all[e].len_bytes + all[e - heads].len_bytes > plan->packing.ring_bytes) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
-/* Checks that gradients of blocks follow each other in an arena, and that those on NVMe are
- * numbered. */
-static int gradients_are_valid(const sherdi_plan *plan)
-{
-    size_t ends[SHERDI_SPACES] = {0};
-
-    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
-        const sherdi_block   *block   = &plan->layout.blocks[b];
-        const sherdi_segment *segment = &plan->layout.segments[block->segment];
-
-        if (!segment->is_staged) {
-            continue;
-        }
-        if (block->grad_offset < ends[block->grad_space] ||
-            (block->space == SHERDI_SPACE_DEVICE) != (block->grad_space == SHERDI_SPACE_DEVICE)) {
-            return 0;
-        }
-        ends[block->grad_space] =
-            block->grad_offset + (block->grad_space == SHERDI_SPACE_STORAGE
-                                      ? 1
-                                      : block->elems * sherdi_grad_bytes(plan, segment));
-    }
-    return ends[SHERDI_SPACE_DEVICE] <= plan->packing.buffers[SHERDI_BUFFER_GRADS].bytes &&
-           ends[SHERDI_SPACE_HOST] <= plan->packing.buffers[SHERDI_BUFFER_HOST_GRADS].bytes &&
-           ends[SHERDI_SPACE_STORAGE] == plan->offload.num_grad_extents;
-}
-
-/* Checks that pieces tile the slices that rest on NVMe, and that the pieces of a trainable segment
- * are its blocks. */
-static int pieces_are_valid(const sherdi_plan *plan)
-{
-    for (size_t s = 0; s < plan->layout.num_segments; s++) {
-        const sherdi_segment *segment = &plan->layout.segments[s];
-        size_t                at      = 0;
-
-        for (size_t p = 0; p < segment->num_pieces; p++) {
-            const sherdi_piece *piece = &plan->offload.pieces[segment->first_piece + p];
-
-            if (piece->segment != (int)s || piece->offset_elems != at ||
-                (segment->num_blocks > 0 &&
-                 plan->layout.blocks[segment->first_block + p].elems != piece->elems)) {
-                return 0;
-            }
-            at += piece->elems;
-        }
-        if (at != (segment->param_space == SHERDI_SPACE_STORAGE ? segment->slice_elems : 0)) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
-int sherdi_plan_offload_is_valid(const sherdi_plan *plan)
-{
-    for (int space = 0; space < SHERDI_SPACES; space++) {
-        size_t longest = space == SHERDI_SPACE_STORAGE ? plan->packing.ring_bytes : SIZE_MAX;
-
-        if (!extents_are_valid(plan->offload.extents[space], plan->offload.num_extents[space],
-                               longest) ||
-            !states_are_valid(plan, (sherdi_space)space)) {
-            return 0;
-        }
-    }
-    return sherdi_plan_activations_are_valid(plan) &&
-           extents_are_valid(plan->offload.activation_extents, plan->offload.num_activation_extents,
-                             SIZE_MAX - 1) &&
-           extents_are_valid(plan->offload.piece_extents, plan->offload.num_pieces,
-                             plan->packing.param_ring_bytes) &&
-           extents_are_valid(plan->offload.grad_extents, plan->offload.num_grad_extents,
-                             plan->packing.grad_ring_bytes) &&
-           values_are_valid(plan) && gradients_are_valid(plan) && pieces_are_valid(plan);
 }
 
 /* ------------------------------------------------------------------ moves -- */

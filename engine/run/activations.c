@@ -1,5 +1,5 @@
 /* What a trainer calls for activations. The program decides what is moved
- * (engine/plan/program_activations.c). */
+ * (engine/program/program_activations.c). */
 #include "engine/run/engine_impl.h"
 #include "engine/run/loop.h"
 #include "engine/run/needs.h"

@@ -1,5 +1,5 @@
 /* What must be the same on all ranks, and who differs. All of it goes through exchanges of the
- * kinds in engine/plan/exchange_list.h.
+ * kinds in engine/program/exchange_list.h.
  *
  * Either all ranks go on or none: each rank comes with its own outcome, and leaves with a failure
  * if any rank had one, its own or one that names the first rank that failed. Once the program of an
@@ -10,7 +10,7 @@
 
 #include "collectives/world.h"
 #include "engine/config/config.h"
-#include "engine/plan/exchange.h"
+#include "engine/program/exchange.h"
 
 sherd_status sherdi_agree_status(sherd_engine *engine, sherd_status own);
 /** Does the same before there is an engine. */

@@ -9,7 +9,7 @@
 #ifndef SHERDI_ENGINE_RUN_DRIVE_H
 #define SHERDI_ENGINE_RUN_DRIVE_H
 
-#include "engine/plan/order.h"
+#include "engine/program/order.h"
 
 #include <pthread.h>
 

@@ -4,7 +4,7 @@
 #ifndef SHERDI_ENGINE_RUN_STORE_H
 #define SHERDI_ENGINE_RUN_STORE_H
 
-#include "engine/plan/program.h"
+#include "engine/program/program.h"
 #include "engine/run/drive.h"
 #include "engine/run/state_note.h"
 

@@ -6,8 +6,8 @@
 #define SHERDI_ENGINE_RUN_UPDATER_H
 
 #include "collectives/board.h"
+#include "engine/program/program.h"
 #include "engine/run/store.h"
-#include "engine/plan/program.h"
 
 #include <pthread.h>
 

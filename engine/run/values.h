@@ -4,7 +4,7 @@
 #ifndef SHERDI_ENGINE_RUN_VALUES_H
 #define SHERDI_ENGINE_RUN_VALUES_H
 
-#include "engine/plan/program.h"
+#include "engine/program/program.h"
 
 /** Receives or gives the values of elements [first, first + count) of the parameter. They lie in
  *  the fill buffer, and `values` is valid until this function returns. `part` is numbered as in

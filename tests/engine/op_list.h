@@ -2,7 +2,7 @@
 #ifndef TESTS_ENGINE_OP_LIST_H
 #define TESTS_ENGINE_OP_LIST_H
 
-#include "engine/plan/program.h"
+#include "engine/program/program.h"
 
 typedef struct op_list {
     sherdi_op *ops;

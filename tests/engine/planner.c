@@ -1,4 +1,4 @@
-#include "engine/dry/tell.h"
+#include "engine/proof/tell.h"
 #include "tests/engine/planner.h"
 
 #include "tests/lib/check.h"

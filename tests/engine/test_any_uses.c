@@ -4,6 +4,7 @@
 #include "tests/engine/ways.h"
 #include "tests/lib/check.h"
 
+#include "engine/proof/check.h"
 #include "sherd_build.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* What an engine carries out is what a dry engine of the same plan says, in every kind of window: the operations that are
  * printed, counted, played against rates and proved, one by one, with their lanes, ranges and bytes. */
-#include "engine/dry/dry.h"
+#include "engine/proof/dry.h"
 #include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/restore.h"

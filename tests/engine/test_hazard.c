@@ -1,6 +1,6 @@
 /* Tests of the check for hazards. First come sequences written by hand, with each kind of order in them and with that
  * order taken out; last, an allocation that fails. Drawn sequences are in test_hazard_drawn.c. */
-#include "engine/plan/hazard.h"
+#include "engine/proof/hazard.h"
 
 #include "tests/lib/check.h"
 

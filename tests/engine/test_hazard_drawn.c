@@ -1,6 +1,6 @@
 /* Draws sequences of operations and takes orders out of some of them. The check has to say at which operation the first
  * hazard is, or that there is none. It is compared with a graph of all operations in which every path is looked for. */
-#include "engine/plan/hazard.h"
+#include "engine/proof/hazard.h"
 
 #include "tests/lib/check.h"
 

@@ -1,6 +1,7 @@
 /* Where units lie in the pools, and how far ahead they are gathered: plans of layered models, without an engine. */
-#include "engine/dry/tell.h"
 #include "engine/plan/plan.h"
+#include "engine/proof/check.h"
+#include "engine/proof/tell.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 

@@ -1,11 +1,12 @@
 /* Tests of the plan without an engine: what must hold for any model, settings and world. The checks here walk through
- * the plan by themselves, beside those of plan_check.c. */
-#include "engine/dry/tell.h"
+ * the plan by themselves, beside those of engine/proof/check.c. */
+#include "engine/proof/check.h"
+#include "engine/proof/tell.h"
 #include "tests/engine/planner.h"
 #include "tests/lib/check.h"
 
 #include "base/checked.h"
-#include "engine/plan/program.h"
+#include "engine/program/program.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "engine/engine.h"
+#include "engine/proof/check.h"
 #include "engine/run/engine_impl.h"
 #include "sherd_tools.h"
 #include "tests/lib/check.h"

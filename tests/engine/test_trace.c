@@ -1,6 +1,6 @@
 /* SHERD_TRACE: a file per rank that is JSON, with a span for everything that the plan has, rows on which one
  * thing runs at a time, and the report's sums of the same times. */
-#include "engine/dry/tell.h"
+#include "engine/proof/tell.h"
 #include "base/json.h"
 #include "engine/run/engine_impl.h"
 #include "sherd_build.h"

@@ -23,13 +23,14 @@ allowed kernels "kernels/|base/|sherd"
 allowed collectives "collectives/|kernels/|base/|sherd"
 allowed offload "offload/|kernels/|base/|sherd"
 allowed engine "engine/|offload/|collectives/|kernels/|base/|sherd|$generated"
-# Its rooms: run sees plan, plan sees the optimizers and the configuration, which know each other's tables.
+# Its rooms: run sees program and plan, program sees plan, plan sees the optimizers and the configuration, which know each other's tables.
 allowed engine/config "engine/(config|optimizers)/|offload/|base/|sherd"
 allowed engine/optimizers "engine/(config|optimizers)/|engine/model\.h|kernels/|base/|sherd"
 allowed engine/monitor "engine/(monitor|config)/|base/|sherd"
 allowed engine/plan "engine/(plan|config|optimizers)/|engine/model\.h|collectives/world\.h|offload/|kernels/|base/|sherd"
-allowed engine/checkpoint "engine/(checkpoint|run|plan|config|optimizers)/|engine/model\.h|collectives/world\.h|offload/|kernels/|base/|sherd"
-allowed engine/dry "engine/(dry|run|plan|config|optimizers)/|engine/(model|engine)\.h|collectives/world\.h|offload/|kernels/|base/|sherd"
+allowed engine/program "engine/(program|plan|config|optimizers)/|engine/model\.h|collectives/world\.h|offload/|kernels/|base/|sherd"
+allowed engine/checkpoint "engine/(checkpoint|run|program|plan|config|optimizers)/|engine/model\.h|collectives/world\.h|offload/|kernels/|base/|sherd"
+allowed engine/proof "engine/(proof|run|program|plan|config|optimizers)/|engine/(model|engine|groups|machine)\.h|collectives/world\.h|offload/|kernels/|base/|sherd"
 allowed models "models/|sherd"
 allowed planning "planning/|models/|sherd"
 allowed cli "cli/|planning/|models/|sherd"
@@ -105,7 +106,7 @@ vendor() {
     fi
 }
 vendor 'mpi\.h' '^collectives/mpi[a-z_]*\.[ch]$|^include/sherd_mpi\.h$'
-vendor 'jansson\.h' '^base/json[a-z_]*\.[ch]$|^engine/(env|dry/print|checkpoint/(fields|manifest)|config/config[a-z_]*)\.[ch]$|^models/hf_config\.c$|^planning/[a-z_]*\.[ch]$|^cli/(plan|bench)[a-z_]*\.[ch]$'
+vendor 'jansson\.h' '^base/json[a-z_]*\.[ch]$|^engine/(env|proof/print|checkpoint/(fields|manifest)|config/config[a-z_]*)\.[ch]$|^models/hf_config\.c$|^planning/[a-z_]*\.[ch]$|^cli/(plan|bench)[a-z_]*\.[ch]$'
 vendor 'hwloc' '^kernels/cpu/binding\.c$'
 vendor 'xxhash\.h' '^offload/checksum(_avx2|_avx512)?\.c$'
 vendor 'liburing' '^offload/uring\.c$'

@@ -1,0 +1,35 @@
+#include "engine/program/exchange.h"
+
+#include "engine/program/program.h"
+
+static const sherdi_exchange_row ROWS[] = {
+#define SHERDI_EXCHANGE(kind, words, name, told, calls) {#kind, words, name, told, calls},
+#include "engine/program/exchange_list.h"
+#undef SHERDI_EXCHANGE
+};
+
+_Static_assert(sizeof(sherdi_word_message) == SHERDI_WORDS_OF_OUTCOME * sizeof(uint64_t) &&
+                   sizeof(sherdi_uses_message) == SHERDI_WORDS_OF_USES * sizeof(uint64_t) &&
+                   sizeof(sherdi_norm_message) == SHERDI_WORDS_OF_NORM * sizeof(uint64_t),
+               "the table has the words of each message");
+
+const sherdi_exchange_row *sherdi_exchange_row_of(sherdi_exchange_kind kind)
+{
+    return &ROWS[kind];
+}
+
+size_t sherdi_exchange_bytes(const sherdi_plan *plan, sherdi_exchange_kind kind)
+{
+    size_t bytes = ROWS[kind].words * sizeof(uint64_t);
+
+    switch (kind) {
+    case SHERDI_EXCHANGE_USED:
+        return sherdi_plan_used_words(plan->layout.num_open_ended) * sizeof(uint64_t);
+    case SHERDI_EXCHANGE_UNIT_USES:
+        return plan->layout.num_units * sizeof(sherdi_unit_uses);
+    case SHERDI_EXCHANGE_FIRST_HASHES:
+        return bytes + plan->layout.num_params * sizeof(uint64_t);
+    default:
+        return bytes;
+    }
+}

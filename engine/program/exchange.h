@@ -1,0 +1,50 @@
+/* What the ranks tell each other beside data: one row for each kind of exchange. Who exchanges,
+ * engine/run/agree.h says. */
+#ifndef SHERDI_ENGINE_PROGRAM_EXCHANGE_H
+#define SHERDI_ENGINE_PROGRAM_EXCHANGE_H
+
+#include "engine/plan/plan.h"
+
+typedef enum sherdi_exchange_kind {
+#define SHERDI_EXCHANGE(kind, words, name, told, calls) SHERDI_EXCHANGE_##kind,
+#include "engine/program/exchange_list.h"
+#undef SHERDI_EXCHANGE
+    SHERDI_EXCHANGES,
+} sherdi_exchange_kind;
+
+enum {
+#define SHERDI_EXCHANGE(kind, words, name, told, calls) SHERDI_WORDS_OF_##kind = (words),
+#include "engine/program/exchange_list.h"
+#undef SHERDI_EXCHANGE
+};
+
+typedef struct sherdi_exchange_row {
+    const char *kind;
+    size_t      words;
+    const char *name, *told, *calls; /* see exchange_list.h */
+} sherdi_exchange_row;
+
+/* Messages. All but those of USED, UNIT_USES and ACQUIRE begin with the rank's status so far. */
+typedef struct sherdi_word_message {
+    uint64_t status, word;
+} sherdi_word_message;
+
+typedef struct sherdi_uses_message {
+    uint64_t status;
+    uint64_t uses_hash; /* which units were acquired and had a backward, and how often */
+    uint64_t micro_seen;
+    uint64_t micro_backward; /* micro-batches seen that had a backward pass */
+    uint64_t call;           /* sherdi_step_call */
+} sherdi_uses_message;
+
+typedef struct sherdi_norm_message {
+    uint64_t            status;
+    sherdi_norm_acc     norm;
+    sherdi_fixed_counts counts;
+} sherdi_norm_message;
+
+const sherdi_exchange_row *sherdi_exchange_row_of(sherdi_exchange_kind kind);
+/** Returns the bytes that each rank gives. */
+size_t sherdi_exchange_bytes(const sherdi_plan *plan, sherdi_exchange_kind kind);
+
+#endif

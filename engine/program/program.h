@@ -1,0 +1,601 @@
+/* The program: what every call of the trainer does, as operations, which are plain data. The
+ * functions here hand operations over one by one, in order, to whoever asks. An engine carries them
+ * out (run.c); with a dry engine they are added up, printed, played and proved (engine/proof). So
+ * nothing is decided twice, and there is no list of all operations, which would be too large for a
+ * large model.
+ *
+ * An operation names the lane that orders it, and the bytes that it reads and writes. What it has
+ * to wait for follows from these alone (order.h) and is stored nowhere.
+ *
+ *   program.c          ranges of segments, blocks and slots
+ *   program_units.c    acquire and release: gathers, the trainer's use
+ *   program_activations.c  what forward leaves for backward
+ *   program_grads.c    gradients of a window
+ *   program_norm.c     the squares of a window's gradient
+ *   program_walk.c     walks over the blocks: update, publish, fingerprint
+ *   program_beside.c   an update beside the trainer's calls
+ *   program_matrices.c directions of matrices, and what is made of them
+ *   program_params.c   the parameters of a block, beside its state and at rest
+ *   program_scalars.c  what kernels are told, and their results
+ *   program_values.c   first values, and any range of any value */
+#ifndef SHERDI_ENGINE_PROGRAM_PROGRAM_H
+#define SHERDI_ENGINE_PROGRAM_PROGRAM_H
+
+#include "engine/program/exchange.h"
+#include "sherd_tools.h"
+
+typedef enum sherdi_op_kind {
+    SHERDI_OP_USE = 0, /* the trainer's own: reads parameters, in backward adds to gradients */
+    SHERDI_OP_ZERO,    /* with SHERDI_OP_GAPS: what no parameter covers of a block */
+    SHERDI_OP_COPY,    /* between pools, or between the trainer's memory and the engine's */
+    SHERDI_OP_CAST,    /* to another type */
+    SHERDI_OP_ACCUMULATE,
+    SHERDI_OP_ENCODE, /* fp32 values into a part of a block's state, as it is stored */
+    SHERDI_OP_DECODE, /* ... and out of it */
+    SHERDI_OP_WIDEN,  /* the integers of the deterministic mode to fp32 */
+    SHERDI_OP_GATHER,
+    SHERDI_OP_REDUCE, /* to the slice */
+    SHERDI_OP_ALL_REDUCE,
+    SHERDI_OP_EXCHANGE, /* control data */
+    SHERDI_OP_SUM,      /* of integers over the ranks: norms of tensors */
+    SHERDI_OP_FILL,     /* a caller gives values of a parameter */
+    SHERDI_OP_TAKE,     /* a caller gets them, and may change the copy */
+    SHERDI_OP_READ,     /* a file's extent into a slot */
+    SHERDI_OP_WRITE,    /* a slot to a file's extent */
+    SHERDI_OP_COMMIT,   /* of all extents of the state: what was written becomes valid, */
+    SHERDI_OP_ABANDON,  /* ... is forgotten, */
+    SHERDI_OP_ROLLBACK, /* ... or the generation before becomes valid again */
+    SHERDI_OP_NORM,
+    SHERDI_OP_UPDATE, /* one sweep of the optimizer over a block */
+    SHERDI_OP_MATRIX, /* what the optimizer makes of a matrix of directions, in place */
+    SHERDI_OP_FINGERPRINT,
+    SHERDI_OP_SAVE,    /* a block's values go to a checkpoint */
+    SHERDI_OP_LOAD,    /* a block's values come from a checkpoint */
+    SHERDI_OP_CLEAR,   /* results of kernels are set to zero */
+    SHERDI_OP_COLLECT, /* the device's results, which have come down, are added to the host's */
+    SHERDI_OP_POISON,  /* debug: fills what nobody may read any more with NaN */
+    SHERDI_OP_COEFFS,  /* the host writes what kernels are told of a step ... */
+    SHERDI_OP_RATIOS,  /* ... and, of the norms of tensors, the ratios */
+    SHERDI_OP_HASH,    /* the host hashes a parameter that is whole on this rank */
+    SHERDI_OP_POST,    /* the updater says how far it is; `part`: sherdi_post */
+    SHERDI_OP_PUT,     /* the trainer's own: writes an activation ... */
+    SHERDI_OP_GET,     /* ... and reads it */
+    SHERDI_OP_AWAIT, /* the calling thread waits until it has said so; with STABLE, on every rank */
+    SHERDI_OP_KINDS,
+} sherdi_op_kind;
+
+/* A lane: an order of work. Operations of one lane run in the order in which they are given, except
+ * those of the drive. */
+typedef enum sherdi_lane_id {
+    SHERDI_LANE_COMPUTE = 0, /* the trainer's */
+    SHERDI_LANE_UPDATE,
+    SHERDI_LANE_UP,   /* host to device */
+    SHERDI_LANE_DOWN, /* device to host */
+    SHERDI_LANE_WIRE,
+    SHERDI_LANE_DRIVE,
+    SHERDI_LANE_HOST, /* the calling thread, and the host's kernels */
+    SHERDI_LANES,
+} sherdi_lane_id;
+
+/* Where bytes are, in addition to the buffers of the plan (sherdi_buffer_id). */
+enum {
+    SHERDI_AT_NOWHERE      = -1,
+    SHERDI_AT_TRAINER_DATA = SHERDI_BUFFERS, /* bound memory; offset: sherdi_trainer_offset */
+    SHERDI_AT_TRAINER_GRAD,
+    SHERDI_AT_STATE_LIVE,  /* file of state: the live generation */
+    SHERDI_AT_STATE_SPARE, /* file of state: the generation that is being written */
+    SHERDI_AT_PARAM_FILE,
+    SHERDI_AT_GRAD_FILE,
+    SHERDI_AT_ACTIVATION_FILE,
+    SHERDI_BUFFERS_AND_FILES,
+};
+
+typedef enum sherdi_access {
+    SHERDI_READS  = 1,
+    SHERDI_WRITES = 2,
+    SHERDI_ADDS   = 3, /* reads and writes */
+} sherdi_access;
+
+typedef struct sherdi_range {
+    int16_t where;        /* SHERDI_AT_NOWHERE: not used */
+    uint8_t access;       /* sherdi_access */
+    uint8_t is_all_ranks; /* 1: also the other ranks' bytes at the same offset */
+    size_t  offset, bytes;
+} sherdi_range;
+
+/* The role of a range in its operation. */
+enum {
+    SHERDI_USE_DST = 0,
+    SHERDI_USE_SRC,                      /* also the gradient, for norm and update */
+    SHERDI_USE_THIRD,                    /* by the kind of operation: */
+    SHERDI_USE_STATE = SHERDI_USE_THIRD, /* of a block */
+    SHERDI_USE_BEHIND =
+        SHERDI_USE_THIRD, /* a collective in place: what lies behind this rank's slice */
+    SHERDI_USE_WORKSPACE = SHERDI_USE_THIRD, /* of a matrix */
+    SHERDI_USE_PARAM, /* of an update: the compute type that it writes; the master where the two are one */
+    SHERDI_USE_SCALARS, /* what kernels add to */
+    SHERDI_USES,
+};
+
+/* The rings through which extents of files pass. */
+typedef enum sherdi_ring {
+    SHERDI_RING_STATE = 0,
+    SHERDI_RING_PARAMS,
+    SHERDI_RING_GRADS,
+    SHERDI_RING_ACTIVATIONS, /* its slots are the places that the plan gives activations */
+    SHERDI_RINGS,
+} sherdi_ring;
+
+#define SHERDI_OP_MEETS  1u  /* no rank goes on before all ranks are there */
+#define SHERDI_OP_STABLE 2u  /* a gather that does not meet */
+#define SHERDI_OP_GAPS   4u  /* ZERO: of a block, what no parameter covers */
+#define SHERDI_OP_ADDS   8u  /* a reduction is added to what is there */
+#define SHERDI_OP_WAITS  16u /* the calling thread goes on when the operation is over */
+#define SHERDI_OP_ALONE                                                                            \
+    32u /* of what this rank holds: other ranks may have more or fewer of them */
+#define SHERDI_OP_AHEAD                                                                            \
+    64u /* for what comes later: parameters for the next micro-batch, state for the boundary */
+#define SHERDI_OP_LATE                                                                             \
+    128u /* for what came before: of a gradient that has waited in a staging buffer ... */
+#define SHERDI_OP_FIRST  256u /* ... in the first micro-batch of the window */
+#define SHERDI_OP_BESIDE 512u /* given by the updater, beside the trainer's calls */
+#define SHERDI_OP_MEASURES                                                                         \
+    1024u /* adds the squares of what it leaves, which is of op.to, to the norm */
+
+/* How far an update beside the trainer's calls is. */
+typedef enum sherdi_post {
+    SHERDI_POST_UNIT = 0, /* the parameters of op.unit are new where they rest */
+    SHERDI_POST_WALK,     /* of all units; no kernel of the update is under way */
+    SHERDI_POST_END,      /* the state is written, and the generation is committed */
+} sherdi_post;
+
+typedef struct sherdi_op {
+    sherdi_op_kind      kind;
+    sherdi_lane_id      lane;
+    int                 unit, segment, param; /* subject; -1: none */
+    const sherdi_block *block;                /* NULL: none */
+    uint32_t            flags;
+    sherd_dtype         from, to;
+    size_t              elems; /* for a collective, of a slice */
+    /* Number of the first element, for values that are given or asked for and what is made of them:
+     * in the model; for ENCODE and DECODE in the block. */
+    uint64_t     index;
+    int          part;   /* the part of these values: of the optimizer's state, or SHERDI_VALUE_...;
+                        * for EXCHANGE its kind */
+    size_t       extent; /* of a file */
+    sherdi_ring  ring;   /* the ring whose slot the extent comes into, or goes back from */
+    int          sweep;  /* of the optimizer */
+    sherdi_space space;  /* whose kernels and scalars are used */
+    sherdi_range uses[SHERDI_USES];
+    uint64_t     moves[SHERDI_MEDIA];
+} sherdi_op;
+
+/** Receives every operation, borrowed for the call. A return other than SHERD_OK ends the event. */
+typedef sherd_status (*sherdi_op_fn)(void *ctx, const sherdi_op *op);
+
+#define SHERDI_NO_EXTENT SIZE_MAX
+
+/* What a rank did with a unit in this window; the ranks compare it at the boundary. */
+typedef struct sherdi_unit_uses {
+    uint64_t runs;        /* micro-batches with a gradient */
+    uint64_t acquired[3]; /* by pass */
+} sherdi_unit_uses;
+
+typedef struct sherdi_unit_state {
+    int    acquired[3];   /* by pass: acquires of the unit itself, not yet released */
+    int    held;          /* acquires that reach it, not yet released */
+    int    held_backward; /* the part of `held` that is for BACKWARD */
+    int    is_gathered;   /* gathered, or on its way, at offset gathered_at in the pool */
+    size_t gathered_at;
+    int    has_gradient;   /* its gradient was zeroed in this micro-batch and is not complete */
+    int    is_complete;    /* its last planned use of this micro-batch is over */
+    int    is_measured;    /* the squares of its staged slices are summed where these are made */
+    int    is_updating;    /* by the updater; nobody has waited for it yet */
+    int    is_unpublished; /* ... and the other ranks' slices have not been gathered */
+    int    uses_left; /* planned BACKWARD uses to come in this micro-batch; below 0: unplanned */
+    sherdi_unit_uses uses;
+} sherdi_unit_state;
+
+typedef struct sherdi_cursor {
+    const sherdi_sequence *sequence;
+    size_t                 next; /* step that the plan expects next */
+} sherdi_cursor;
+
+/* A slice of a gradient that was reduced to a staging buffer and is not yet where it rests. */
+typedef struct sherdi_staged_grad {
+    int segment;           /* -1: none */
+    int is_first, is_last; /* of the window's micro-batches */
+} sherdi_staged_grad;
+
+#define SHERDI_MOST_STAGED 2
+
+/* Where the bytes of an activation are. */
+typedef struct sherdi_activation_state {
+    unsigned char is_put; /* in this micro-batch; below: its bytes are, or are on their way ... */
+    unsigned char is_scratch;          /* of EVAL: it is never read */
+    unsigned char is_written, is_read; /* by the trainer, who has it now */
+    unsigned char is_over;             /* backward has read it */
+    unsigned char is_here;             /* ... in its place on the device */
+    unsigned char is_on_host;          /* ... in its place there, which it takes when it is put */
+    unsigned char is_stored;           /* ... in its extent */
+} sherdi_activation_state;
+
+/* Values of a parameter beside the parts of the optimizer's state; the numbers of the parts come
+ * first. */
+enum {
+    /* what passes read; a frozen parameter's only value */
+    SHERDI_VALUE_COMPUTE = SHERDI_MOST_PARTS,
+    SHERDI_VALUE_GRADIENT, /* reduced, while a step is prepared; as it is stored, in fp32 */
+    SHERDI_VALUE_PARTS,
+};
+
+#define SHERDI_VALUES_MASTER   1u
+#define SHERDI_VALUES_COMPUTE  (1u << SHERDI_VALUE_COMPUTE)
+#define SHERDI_VALUES_GRADIENT (1u << SHERDI_VALUE_GRADIENT)
+
+/* A range of a parameter's elements, of one part or of several. */
+typedef struct sherdi_values {
+    size_t   param;
+    size_t   first, count;
+    unsigned parts; /* bit i: part i of the optimizer's state, or SHERDI_VALUES_... */
+} sherdi_values;
+
+/* What is known of an extent while its values are given. */
+typedef struct sherdi_fill_extent {
+    uint32_t left;     /* parameters whose values have not come yet */
+    uint16_t is_begun; /* some of its values have come */
+    uint16_t is_spare; /* what was written of it is not committed */
+} sherdi_fill_extent;
+
+/* A slot of a ring. An extent may have a tail, which lies behind it in the slot and is an extent of
+ * its own. */
+typedef struct sherdi_slot {
+    size_t head, tail; /* the extents that are in it; SHERDI_NO_EXTENT: none */
+    int    is_changed; /* since it was last written */
+} sherdi_slot;
+
+/* A ring: its slots, and the extents that pass through them. */
+typedef struct sherdi_ring_progress {
+    sherdi_slot        *slots;
+    size_t              num_slots;
+    size_t              next; /* the slot whose turn it is to make room */
+    sherdi_fill_extent *extents;
+    size_t              num_extents;
+} sherdi_ring_progress;
+
+/* What the next operations depend on, beside the plan: what is where by now. */
+typedef struct sherdi_progress {
+    sherdi_unit_state *units;
+    sherdi_cursor      train, eval;
+    /* Units of EVAL that a release leaves gathered: this many of those that the plan keeps, the
+     * first ones. */
+    size_t             eval_keep;
+    sherdi_staged_grad staged[SHERDI_MOST_STAGED];
+    int                staged_next;
+    size_t             bounced; /* blocks whose gradient went down in this walk */
+    size_t             met;     /* operations of this walk that meet, and were given */
+    uint32_t           flags;   /* of all operations that are given now */
+    /* 1: the parameters that are published next come from an update; 0: from the state as it is. */
+    int is_updated;
+    int is_last; /* the micro-batch under way ends the window */
+    int is_beside; /* an update beside the trainer's calls was begun; nobody has waited for its end, */
+    int                      is_walking;  /* ... nor for the end of its walk */
+    sherdi_ring_progress    *rings;       /* [SHERDI_RINGS] */
+    sherdi_activation_state *activations; /* as in the plan */
+} sherdi_progress;
+
+typedef struct sherdi_program {
+    const sherdi_plan  *plan;
+    const sherdi_model *model;
+    sherdi_progress    *progress;
+    sherdi_op_fn        fn;
+    void               *ctx;
+    /* Whether an await of the unit would return at once, on all ranks; NULL: it never would. */
+    int (*is_posted)(void *ctx, int unit);
+} sherdi_program;
+
+/** Makes a progress at the beginning. E_NOMEM. */
+sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *plan,
+                                  const sherdi_model *model, sherdi_mem *mem);
+void         sherdi_progress_close(sherdi_progress *progress);
+/** Makes a progress for the updater, which uses the rings of `of`. E_NOMEM. Close it before that
+ *  one. */
+sherd_status sherdi_progress_open_beside(sherdi_progress *progress, const sherdi_progress *of,
+                                         const sherdi_plan *plan, sherdi_mem *mem);
+void         sherdi_progress_close_beside(sherdi_progress *progress);
+/** Forgets what the slots of a ring hold: it is read again, or the slots are used otherwise. */
+void sherdi_progress_forget(sherdi_progress *progress, sherdi_ring ring);
+/** Forgets what the slot that the extent of that number takes holds. */
+void sherdi_progress_release(sherdi_progress *progress, sherdi_ring ring, size_t number);
+/** Records that not all writes of a ring were made: what its slots hold is written again. */
+void sherdi_progress_keep(sherdi_progress *progress, sherdi_ring ring);
+
+/** Records that all first values of a ring are there: an extent of which some are given later is
+ *  read first. */
+void sherdi_progress_complete(sherdi_progress *progress, sherdi_ring ring);
+
+/* ---- events: values ---- */
+
+/** Fills what this rank holds of a parameter, from the trainer, or from what its own memory has; in
+ *  any order, and repeatedly. After a failure, the same call once more makes it good; after one of
+ *  a drive, call sherdi_progress_keep before. */
+sherd_status sherdi_program_fill(const sherdi_program *program, size_t param, int is_given);
+/** Puts values of a range, from who gives them (SHERDI_OP_FILL): as much of it as this rank holds,
+ *  in ascending portions, and in each portion by part. Parts of the state go where this rank
+ *  updates it. With the master weights, or with SHERDI_VALUE_COMPUTE of a trainable parameter,
+ *  which is put as both, all copies of the parameter that rest here are set. Adds what this rank
+ *  has of their fingerprint, as they rest, where the engine keeps it: of what is frozen, and of
+ *  state with generations. */
+sherd_status sherdi_program_put(const sherdi_program *program, const sherdi_values *values);
+/** Gives values of a range to who asks (SHERDI_OP_TAKE), in the same order: of the state and the
+ *  gradient what this rank updates (of the integers of the deterministic mode its slice), of the
+ *  compute type all that rests here. */
+sherd_status sherdi_program_get(const sherdi_program *program, const sherdi_values *values);
+/** Writes what is still in slots to the drive. */
+sherd_status sherdi_program_fill_end(const sherdi_program *program);
+/** Hashes a parameter that is resident, or bound. */
+sherd_status sherdi_program_hash(const sherdi_program *program, size_t param);
+/** Brings this rank's share of the fingerprint of a range to the host; the parts of `values` do not
+ *  matter. */
+sherd_status sherdi_program_fingerprint(const sherdi_program *program, const sherdi_values *values);
+
+/* ---- events: acquire and release ---- */
+
+/** Gathers what is missing and what the plan gathers ahead, begins gradients, and emits the
+ *  trainer's use of them. A call that fails changes nothing. E_NOMEM: what is held, or a gradient
+ *  that is open, is in the way. */
+sherd_status sherdi_program_acquire(const sherdi_program *program, int unit, sherd_pass pass);
+/** Releases all that the acquire reached, whatever fails meanwhile; reduces gradients that are
+ *  complete. */
+sherd_status sherdi_program_release(const sherdi_program *program, int unit, sherd_pass pass);
+/** Counts all that is acquired, for any pass, as released, whatever was to become of it; emits no
+ *  operation. Call sherdi_program_forget and _window_begin after it. */
+void sherdi_program_let_go(const sherdi_program *program);
+/** Gives up what releases left gathered for evaluation (eval_keep). */
+sherd_status sherdi_program_eval_leave(const sherdi_program *program);
+/** Forgets all that is gathered, and begins the passes anew. */
+sherd_status sherdi_program_forget(const sherdi_program *program);
+/** Reads parameters for the next micro-batch, as many as there are slots. */
+sherd_status sherdi_program_fetch_ahead(const sherdi_program *program);
+
+/* ---- events: activations ---- */
+
+/** Give the place of a unit's activation to the trainer: to write what is read later, or what is
+ *  not (EVAL), and to read. E_STATE if that is not possible now. */
+sherd_status sherdi_program_activation_put(const sherdi_program *program, int unit);
+sherd_status sherdi_program_activation_scratch(const sherdi_program *program, int unit);
+sherd_status sherdi_program_activation_get(const sherdi_program *program, int unit);
+/** Is part of the release of a unit: the activation leaves after forward, and ends after
+ *  backward. */
+sherd_status sherdi_program_activation_release(const sherdi_program *program, int unit,
+                                               sherd_pass pass);
+/** Forgets what was put. */
+void sherdi_program_activations_forget(const sherdi_program *program);
+
+/* ---- events: micro-batch and window ---- */
+
+/** Completes the gradients that are still open, in the order of the plan. By now all ranks have
+ *  gradients of the same open-ended units: a rank without one that another rank has began it
+ *  (sherdi_program_gradient_begin). */
+sherd_status sherdi_program_micro_batch_end(const sherdi_program *program);
+/** Reduces what is reduced late, zeroes what no micro-batch brought, and brings all of it to where
+ *  it rests. */
+sherd_status sherdi_program_window_end(const sherdi_program *program);
+/** Begins a window that knows nothing of the last one, however that one ended. */
+sherd_status sherdi_program_window_begin(const sherdi_program *program);
+
+/* ---- events: parts of the calls at a boundary ---- */
+
+/** Exchanges control data between the ranks; the operation's `part` is the kind. */
+sherd_status sherdi_program_exchange(const sherdi_program *program, sherdi_exchange_kind kind);
+/** Writes what kernels are told, by SHERDI_OP_COEFFS or SHERDI_OP_RATIOS, and sends it to the
+ *  device. */
+sherd_status sherdi_program_scalars_tell(const sherdi_program *program, sherdi_op_kind kind);
+/** Adds the norms of tensors over the ranks, where a rank has only a part of them. */
+sherd_status sherdi_program_sum(const sherdi_program *program);
+/** Emits SHERDI_OP_COMMIT, SHERDI_OP_ABANDON or SHERDI_OP_ROLLBACK; nothing where no state is on a
+ *  drive. */
+sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_kind kind);
+
+/* What a walk over the blocks does with each block. */
+typedef enum sherdi_walk {
+    SHERDI_WALK_MEASURE = 0, /* the first sweep of an optimizer that measures before it writes */
+    SHERDI_WALK_UPDATE,
+    SHERDI_WALK_REPUBLISH, /* makes new parameters from the master weights */
+    SHERDI_WALK_FINGERPRINT,
+    SHERDI_WALK_SAVE,      /* gives the state to a checkpoint */
+    SHERDI_WALK_LOAD,      /* takes it from one, and makes new parameters from its master weights */
+    SHERDI_WALK_LOAD_SOME, /* the same for some of the state: the rest stays */
+} sherdi_walk;
+
+/** Begins an update beside the trainer's calls: SHERDI_WALK_UPDATE by `updater`, a program with a
+ *  progress of its own (sherdi_progress_open_beside). From now on acquires wait for their units. */
+void sherdi_program_beside_begin(const sherdi_program *program, const sherdi_program *updater);
+/** Ends it: waits for it (SHERDI_POST_END), and publishes what no acquire has published. A failure
+ *  of the update is not returned. */
+sherd_status sherdi_program_beside_end(const sherdi_program *program);
+/** Forgets an update that has failed and ended. */
+void sherdi_program_beside_forget(const sherdi_program *program);
+/** Returns whether a rank may never acquire a unit (SHERD_USES_ANY) that is whole on every rank.
+ *  Where its gather meets the others', no acquire can publish it. */
+int sherdi_program_has_loose_publish(const sherdi_plan *plan);
+/** Returns whether updates can run beside the trainer's calls: the host updates blocks, nothing in
+ *  the walk meets the other ranks, and on devices every publish has its acquire. */
+int sherdi_program_can_be_beside(const sherdi_plan *plan);
+/** Waits for the updater to be that far, if it is not known to be. */
+sherd_status sherdi_program_await(const sherdi_program *program, sherdi_post post, int unit);
+/** Returns whether a gather ahead of the unit need not wait for its update, and so does not hold up
+ *  an acquire of another unit. */
+int sherdi_program_may_gather(const sherdi_program *program, int unit);
+/** Says how far the updater is. */
+sherd_status sherdi_program_post(const sherdi_program *updater, sherdi_post post, int unit);
+/** Reads state for the next walk, as much as there are slots. */
+sherd_status sherdi_program_read_ahead(const sherdi_program *program);
+/** Sums the squares of what this rank holds of the gradient, and brings the results of all kernels
+ *  to the host. */
+sherd_status sherdi_program_norm(const sherdi_program *program);
+/** Does the same for one parameter's gradient, while a step is prepared. */
+sherd_status sherdi_program_param_norm(const sherdi_program *program, size_t param);
+sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk);
+/** Ends a walk that has failed on this rank. The other ranks do not know of it yet, and still come
+ *  to what the walk gathers on its way; so this rank does too, and emits nothing else. What it
+ *  brings does not matter: the exchange after the walk tells all ranks of the failure. The rings
+ *  must be settled. */
+sherd_status sherdi_program_walk_leave(const sherdi_program *program, sherdi_walk walk);
+/** Brings the results of kernels to the host, which waits for them. */
+sherd_status sherdi_program_collect(const sherdi_program *program);
+/** Sends the fingerprint of a walk to the host, which does not wait; and waits for it, before the
+ *  next walk. */
+sherd_status sherdi_program_fingerprint_send(const sherdi_program *program);
+sherd_status sherdi_program_fingerprint_sent(const sherdi_program *program);
+/** Sends what the ranks have updated to all ranks, where it has not been sent yet. */
+sherd_status sherdi_program_publish(const sherdi_program *program);
+/** Does so for one unit whose update all ranks have waited for. */
+sherd_status sherdi_program_unit_publish(const sherdi_program *program, int unit);
+/** Returns whether that gathers the segment, which is whole on every rank. */
+int sherdi_segment_is_published(const sherdi_plan *plan, const sherdi_segment *segment);
+
+/* ---- for the parts of the program ---- */
+
+static inline sherdi_range sherdi_range_of(int where, size_t offset, size_t bytes)
+{
+    return (sherdi_range){.where = (int16_t)where, .offset = offset, .bytes = bytes};
+}
+/** Returns where a parameter's own memory begins in all memory of the trainer, in which every
+ *  element has the room of the widest. */
+static inline size_t sherdi_trainer_offset(const sherdi_plan *plan, const sherdi_model *model,
+                                           size_t param)
+{
+    return (size_t)model->params[param].first_index * plan->layout.widest_bytes;
+}
+static inline sherdi_unit_state *sherdi_program_unit(const sherdi_program *program, int unit)
+{
+    return &program->progress->units[unit];
+}
+/** Returns the slot that the extent of that number takes. */
+static inline sherdi_slot *sherdi_progress_slot(sherdi_progress *progress, sherdi_ring ring,
+                                                size_t number)
+{
+    return &progress->rings[ring].slots[number % progress->rings[ring].num_slots];
+}
+static inline const char *sherdi_program_name(const sherdi_program *program, int unit)
+{
+    return program->model->units[unit].name;
+}
+/** Returns segment `index` of a unit's num_segments, in the order in which they are used. */
+static inline const sherdi_segment *sherdi_unit_segment(const sherdi_plan *plan, int unit,
+                                                        size_t index)
+{
+    return &plan->layout.segments
+                [plan->layout.unit_segments[plan->layout.units[unit].first_segment + index]];
+}
+/** Returns the lane of the kernels that work with memory of a space. */
+static inline sherdi_lane_id sherdi_lane_at(sherdi_space space)
+{
+    return space == SHERDI_SPACE_DEVICE ? SHERDI_LANE_UPDATE : SHERDI_LANE_HOST;
+}
+
+/** Returns an operation without subject and ranges. */
+sherdi_op sherdi_op_of(sherdi_op_kind kind, sherdi_lane_id lane);
+/** Returns one whose subject is a segment. */
+sherdi_op sherdi_op_of_segment(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_lane_id lane,
+                               const sherdi_segment *segment);
+/** Returns one whose subject is a block, for the kernels of the space in which its state is
+ *  updated. */
+sherdi_op sherdi_op_of_block(const sherdi_plan *plan, sherdi_op_kind kind,
+                             const sherdi_block *block);
+void      sherdi_op_use(sherdi_op *op, int role, sherdi_access access, sherdi_range range);
+/** Sets the ranges of a gather in place: this rank's slice of `whole` goes to all ranks and theirs
+ *  come, so all of `whole` but this rank's slice is written. */
+void         sherdi_op_gather_in_place(sherdi_op *op, const sherdi_plan *plan, sherdi_range whole);
+sherd_status sherdi_program_emit(const sherdi_program *program, const sherdi_op *op);
+/** Gives these flags to all operations from now on, beside those that they have. Returns what
+ *  progress->flags has to be set to again. */
+uint32_t sherdi_program_flag(const sherdi_program *program, uint32_t flags);
+/** Emits an operation that makes `dst` of `src`. A copy is as long as its source, and counts what
+ *  passes over the link. */
+sherd_status sherdi_program_move(const sherdi_program *program, sherdi_op op, sherdi_range dst,
+                                 sherdi_range src);
+/** Emits a copy of a segment's bytes on a lane of the link. */
+sherd_status sherdi_program_copy(const sherdi_program *program, sherdi_lane_id lane,
+                                 const sherdi_segment *segment, sherdi_range dst, sherdi_range src);
+/** Returns the range of a parameter in the trainer's own memory: `where` is SHERDI_AT_TRAINER_DATA
+ *  or SHERDI_AT_TRAINER_GRAD. */
+sherdi_range sherdi_program_trainer(const sherdi_program *program, int where, size_t param);
+
+/** Counts, for each extent, the parameters whose values have to come. */
+void sherdi_program_fill_count(sherdi_progress *progress, const sherdi_plan *plan,
+                               const sherdi_model *model);
+/** Returns where gradients of a segment are made. */
+sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi_segment *segment);
+/** Returns where a block's gradient rests, or passes between drive and memory. */
+sherdi_range sherdi_program_gradient(const sherdi_plan *plan, const sherdi_block *block);
+/** Read it from the drive, and write it back; they do nothing for a gradient that rests in
+ *  memory. */
+sherd_status sherdi_program_gradient_read(const sherdi_program *program, const sherdi_block *block);
+/** Returns whether a unit has a gradient where it is made: an open one, or a complete one that is
+ *  retained. */
+int sherdi_program_has_gradient(const sherdi_program *program, int unit);
+/** Returns E_NOMEM when another gradient lies where the unit's is made. */
+sherd_status sherdi_program_gradient_check(const sherdi_program *program, int unit);
+sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int unit);
+sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int unit);
+/** Debug: poisons a range that nobody reads any more. */
+sherd_status sherdi_program_poison(const sherdi_program *program, int unit, sherdi_range range);
+
+/** Widens integers of the deterministic mode to fp32, in device memory. */
+sherd_status sherdi_program_widen(const sherdi_program *program, const sherdi_segment *segment,
+                                  sherdi_range src, sherdi_range dst);
+/** Returns a block's state: where it rests, or in the slot that a walk takes. */
+sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block);
+/** Returns the values that are kept with that state on storage (sherdi_block_keeps_values), in that
+ *  slot. */
+sherdi_range sherdi_state_values_at(const sherdi_plan *plan, const sherdi_block *block);
+/** Returns the block's parameters in the compute type: where they rest in memory, or pass on their
+ *  way to the trainer's. */
+sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segment *segment,
+                                     const sherdi_block *block);
+/** Returns what fingerprints of a space's kernels are added to. */
+sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_space space);
+/** Sets `bytes` bytes of the results of kernels to zero, on a lane. */
+sherd_status sherdi_program_clear(const sherdi_program *program, sherdi_lane_id lane, size_t offset,
+                                  size_t bytes);
+
+/** Returns whether an operation is the trainer's own work, which lasts to the release. */
+static inline int sherdi_op_is_trainers(sherdi_op_kind kind)
+{
+    return kind == SHERDI_OP_USE || kind == SHERDI_OP_PUT || kind == SHERDI_OP_GET;
+}
+
+/** Return the first `bytes` bytes of the slot that the extent of that number takes; the number of
+ *  slots; the number of extents. */
+sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring ring, size_t number,
+                              size_t bytes);
+size_t       sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring ring);
+size_t       sherdi_ring_extents(const sherdi_plan *plan, sherdi_ring ring);
+/** Returns the most transfers that are under way at once: out of each slot and into it, tails
+ *  apart, and one more. */
+size_t sherdi_program_transfers(const sherdi_plan *plan);
+/** Returns the number of an extent's tail; SHERDI_NO_EXTENT: it has none. */
+size_t sherdi_ring_tail(const sherdi_plan *plan, sherdi_ring ring, size_t extent);
+/** Returns the bytes of an extent with its tail, in the slot of that number. */
+sherdi_range sherdi_ring_whole(const sherdi_plan *plan, sherdi_ring ring, size_t number,
+                               size_t extent);
+/** Read an extent, or a tail, into the slot of that number, unless it is there; read an extent with
+ *  its tail; write it back with its tail, which frees the slot. What is read is what was written
+ *  last, committed or not. */
+sherd_status sherdi_program_read(const sherdi_program *program, sherdi_ring ring, size_t number,
+                                 size_t extent, int unit);
+sherd_status sherdi_program_read_whole(const sherdi_program *program, sherdi_ring ring,
+                                       size_t number, size_t extent, int unit);
+sherd_status sherdi_program_write(const sherdi_program *program, sherdi_ring ring, size_t number,
+                                  size_t extent, int unit);
+
+const char *sherdi_op_kind_name(sherdi_op_kind kind);
+const char *sherdi_lane_name(sherdi_lane_id lane);
+/** Returns "reads", "writes" or "adds". */
+const char *sherdi_access_name(sherdi_access access);
+/** Returns "gathered units", ..., "file of state". */
+const char *sherdi_where_name(const sherdi_plan *plan, int where);
+
+#endif

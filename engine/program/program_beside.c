@@ -1,0 +1,203 @@
+/* An update beside the trainer's calls. The updater, a thread of the engine's own, walks over the
+ * blocks in the order of the units, and says after each unit that its parameters are new. An
+ * acquire waits for its own unit, and for nothing else:
+ *
+ *     trainer   queue | acquire 0, use | acquire 1, use | ... | backward 1 ... | the next boundary
+ *     updater         | unit 0 | unit 1 | unit 2 | ... | writes | commit |
+ *
+ * Where ranks read each other's slices in place, an acquire waits for its unit on all of them;
+ * elsewhere its gather meets. Parameters that are whole on every rank are published by the acquire
+ * that needs them first.
+ *
+ * The first gradient waits for the end of the walk: gradients come to where the walk reads them,
+ * and through the same buffers. So does the first acquire at all if parameters pass through a ring.
+ * Writes of the state, and its commit, go on until the next boundary. */
+#include "engine/program/program.h"
+
+#include "engine/program/program_walk.h"
+
+static int segment_is_trained(const sherdi_segment *segment)
+{
+    return segment->kind != SHERDI_SEGMENT_FROZEN && segment->slice_elems > 0;
+}
+
+/* Whether the ranks read this rank's slices in place, without a meeting. */
+static int unit_is_read(const sherdi_program *program, int unit)
+{
+    const sherdi_plan *plan = program->plan;
+
+    for (size_t s = 0; s < plan->layout.units[unit].num_segments; s++) {
+        const sherdi_segment *segment = sherdi_unit_segment(plan, unit, s);
+
+        if (segment_is_trained(segment) && plan->layout.is_sliced && !plan->machine.has_device &&
+            (segment->is_resident || segment->param_space == SHERDI_SPACE_DEVICE)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Whether a gather of the unit meets the other ranks, so that all give it at the same place. */
+static int unit_meets(const sherdi_program *program, int unit)
+{
+    const sherdi_plan *plan = program->plan;
+
+    for (size_t s = 0; s < plan->layout.units[unit].num_segments; s++) {
+        const sherdi_segment *segment = sherdi_unit_segment(plan, unit, s);
+
+        if (plan->layout.is_sliced && plan->world_size > 1 && !segment->is_resident &&
+            (plan->machine.has_device || segment->param_space != SHERDI_SPACE_DEVICE)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+void sherdi_program_beside_begin(const sherdi_program *program, const sherdi_program *updater)
+{
+    const sherdi_plan *plan = program->plan;
+
+    for (size_t u = 0; u < plan->layout.num_units; u++) {
+        sherdi_unit_state *state      = sherdi_program_unit(program, (int)u);
+        int                is_trained = 0;
+        int                is_whole   = 0;
+
+        for (size_t s = 0; s < plan->layout.units[u].num_segments; s++) {
+            const sherdi_segment *segment = sherdi_unit_segment(plan, (int)u, s);
+
+            is_trained |= segment_is_trained(segment);
+            is_whole |= sherdi_segment_is_published(plan, segment);
+        }
+        sherdi_program_unit(updater, (int)u)->uses = state->uses;
+        state->is_updating                         = is_trained;
+        state->is_unpublished =
+            is_whole && !(plan->settings.batch.skips_unused && state->uses.runs == 0);
+    }
+    program->progress->is_beside = program->progress->is_walking = 1;
+}
+
+sherd_status sherdi_program_post(const sherdi_program *updater, sherdi_post post, int unit)
+{
+    sherdi_op op = sherdi_op_of(SHERDI_OP_POST, SHERDI_LANE_HOST);
+
+    if ((updater->progress->flags & SHERDI_OP_BESIDE) == 0) {
+        return SHERD_OK;
+    }
+    op.unit = unit;
+    op.part = (int)post;
+    return sherdi_program_emit(updater, &op);
+}
+
+static sherd_status await_emit(const sherdi_program *program, sherdi_post post, int unit,
+                               uint32_t flags)
+{
+    sherdi_op op = sherdi_op_of(SHERDI_OP_AWAIT, SHERDI_LANE_HOST);
+
+    op.unit  = unit;
+    op.part  = (int)post;
+    op.flags = SHERDI_OP_ALONE | flags;
+    return sherdi_program_emit(program, &op);
+}
+
+/* Where a publish meets the other ranks, a rank whose update has failed takes part too. What it
+ * brings does not matter. */
+static sherd_status unit_await(const sherdi_program *program, int unit)
+{
+    sherdi_unit_state *state  = sherdi_program_unit(program, unit);
+    sherd_status       status = SHERD_OK;
+
+    if (state->is_updating) {
+        status             = await_emit(program, SHERDI_POST_UNIT, unit,
+                            unit_is_read(program, unit) ? SHERDI_OP_STABLE : 0);
+        state->is_updating = status != SHERD_OK;
+    }
+    if (state->is_unpublished && (status == SHERD_OK || program->plan->schedule.publishes_early)) {
+        const sherdi_outcome here = sherdi_outcome_of(status);
+
+        status                = sherdi_program_unit_publish(program, unit);
+        state->is_unpublished = status != SHERD_OK;
+        status                = here.status == SHERD_OK ? status : sherdi_outcome_end(&here);
+    }
+    return status;
+}
+
+sherd_status sherdi_program_await(const sherdi_program *program, sherdi_post post, int unit)
+{
+    sherdi_progress *progress = program->progress;
+
+    if (post == SHERDI_POST_UNIT) {
+        return unit_await(program, unit);
+    }
+    if (post == SHERDI_POST_WALK ? progress->is_walking : progress->is_beside) {
+        SHERDI_TRY(await_emit(program, post, -1, 0));
+        progress->is_walking = 0;
+        progress->is_beside &= post != SHERDI_POST_END;
+    }
+    return SHERD_OK;
+}
+
+int sherdi_program_may_gather(const sherdi_program *program, int unit)
+{
+    const sherdi_unit_state *state = sherdi_program_unit(program, unit);
+
+    return !state->is_updating || (!unit_meets(program, unit) && program->is_posted != NULL &&
+                                   program->is_posted(program->ctx, unit));
+}
+
+sherd_status sherdi_program_beside_end(const sherdi_program *program)
+{
+    sherdi_outcome all = sherdi_outcome_of(sherdi_program_await(program, SHERDI_POST_END, -1));
+
+    for (size_t u = 0; u < program->plan->layout.num_units; u++) {
+        if (all.status == SHERD_OK || program->plan->schedule.publishes_early) {
+            sherdi_outcome_add(&all, unit_await(program, (int)u));
+        }
+    }
+    return sherdi_outcome_end(&all);
+}
+
+void sherdi_program_beside_forget(const sherdi_program *program)
+{
+    program->progress->is_beside = program->progress->is_walking = 0;
+    for (size_t u = 0; u < program->plan->layout.num_units; u++) {
+        sherdi_program_unit(program, (int)u)->is_updating    = 0;
+        sherdi_program_unit(program, (int)u)->is_unpublished = 0;
+    }
+}
+
+/* Whether the update of a segment gathers in mid-walk, or changes memory that is the trainer's
+ * own. */
+static int segment_stays(const sherdi_plan *plan, const sherdi_segment *segment)
+{
+    return segment_is_trained(segment) &&
+           (segment->is_bound || sherdi_segment_has_matrices(segment) ||
+            (plan->layout.is_deterministic && !plan->layout.is_sliced));
+}
+
+int sherdi_program_has_loose_publish(const sherdi_plan *plan)
+{
+    for (size_t u = 0; u < plan->layout.num_units && plan->world_size > 1; u++) {
+        for (size_t s = 0;
+             s < plan->layout.units[u].num_segments && plan->layout.units[u].is_open_ended; s++) {
+            if (sherdi_segment_is_published(plan, sherdi_unit_segment(plan, (int)u, s))) {
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
+
+int sherdi_program_can_be_beside(const sherdi_plan *plan)
+{
+    int has_host = 0;
+
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        if (segment_stays(plan, &plan->layout.segments[s])) {
+            return 0;
+        }
+    }
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        has_host |= !sherdi_is_on_device(plan->layout.blocks[b].space);
+    }
+    return has_host && !(plan->machine.has_device && sherdi_program_has_loose_publish(plan));
+}

@@ -1,0 +1,643 @@
+/* The gradients of a window: where they are made, what happens when the gradient of a unit is
+ * complete, and what is left for the end of the window.
+ *
+ *   stage 0, 1   made whole in the gradient arena, reduced at the end of the window; with several micro-batches made in
+ *                the transient pool and added to a whole accumulator
+ *   stage 2, 3   made in the transient pool, reduced to the slice at the last planned use; gradients of offloaded state
+ *                go through a staging buffer to where they rest
+ *   deterministic, any stage: as stages 2 and 3, with slices of 64-bit integers
+ *
+ * An open-ended unit (SHERD_USES_ANY) has no last planned use. The end of the micro-batch completes
+ * its gradient, after the ranks have agreed which of these units have one.
+ *
+ * In the last micro-batch of the window, what makes a staged slice adds its squares to the norm, so
+ * that nobody reads it for that.
+ *
+ * `runs` of a unit counts the micro-batches of the window that brought a gradient. The first one
+ * overwrites what was there, the later ones add to it. */
+#include "engine/program/program_walk.h"
+
+#include "base/checked.h"
+#include "collectives/world.h"
+
+#include <stddef.h>
+
+static const sherdi_segment *gradient_segment(const sherdi_plan *plan, int unit, size_t index)
+{
+    const sherdi_segment *segment = sherdi_unit_segment(plan, unit, index);
+
+    return segment->has_gradient ? segment : NULL;
+}
+
+/* What the gradient arena keeps of a segment. */
+static sherdi_range kept_gradient(const sherdi_plan *plan, const sherdi_segment *segment)
+{
+    size_t elems = plan->layout.has_slices ? segment->slice_elems : segment->padded_elems;
+
+    return sherdi_range_of(SHERDI_BUFFER_GRADS, segment->grad_offset,
+                           elems * sherdi_grad_bytes(plan, segment));
+}
+
+sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi_segment *segment)
+{
+    if (!plan->layout.has_transient) {
+        return kept_gradient(plan, segment);
+    }
+    if (segment->padded_elems == 0) { /* the unit may have no offset in the pool */
+        return sherdi_range_of(SHERDI_BUFFER_TRANSIENT, 0, 0);
+    }
+    return sherdi_range_of(SHERDI_BUFFER_TRANSIENT,
+                           plan->layout.units[segment->unit].transient_pool_offset +
+                               segment->transient_offset,
+                           segment->padded_elems * sherdi_compute_bytes(segment));
+}
+
+sherdi_range sherdi_program_gradient(const sherdi_plan *plan, const sherdi_block *block)
+{
+    size_t bytes = block->elems * sherdi_grad_bytes(plan, &plan->layout.segments[block->segment]);
+
+    if (block->grad_space == SHERDI_SPACE_STORAGE) {
+        return sherdi_ring_slot(plan, SHERDI_RING_GRADS, block->grad_offset, bytes);
+    }
+    return sherdi_range_of(block->grad_space == SHERDI_SPACE_HOST ? SHERDI_BUFFER_HOST_GRADS
+                                                                  : SHERDI_BUFFER_GRADS,
+                           block->grad_offset, bytes);
+}
+
+sherd_status sherdi_program_gradient_read(const sherdi_program *program, const sherdi_block *block)
+{
+    if (block->grad_space != SHERDI_SPACE_STORAGE) {
+        return SHERD_OK;
+    }
+    return sherdi_program_read(program, SHERDI_RING_GRADS, block->grad_offset, block->grad_offset,
+                               program->plan->layout.segments[block->segment].unit);
+}
+
+static sherd_status gradient_write(const sherdi_program *program, const sherdi_block *block)
+{
+    if (block->grad_space != SHERDI_SPACE_STORAGE) {
+        return SHERD_OK;
+    }
+    return sherdi_program_write(program, SHERDI_RING_GRADS, block->grad_offset, block->grad_offset,
+                                program->plan->layout.segments[block->segment].unit);
+}
+
+/* ------------------------------------------------------------------- begin -- */
+
+static int transients_overlap(const sherdi_plan_unit *a, const sherdi_plan_unit *b)
+{
+    return a->transient_pool_offset < b->transient_pool_offset + b->transient_bytes &&
+           b->transient_pool_offset < a->transient_pool_offset + a->transient_bytes;
+}
+
+static sherd_status gradient_has_no_room(const sherdi_program *program, int unit, int holder)
+{
+    const char              *name  = sherdi_program_name(program, unit);
+    const char              *other = sherdi_program_name(program, holder);
+    const sherdi_unit_state *state = sherdi_program_unit(program, holder);
+
+    if (state->held_backward > 0) {
+        return sherdi_fail(SHERD_E_NOMEM,
+                           "unit %s has no room for its gradient: the plan gives it the memory of "
+                           "unit %s, which is still acquired; release %s before this acquire, or "
+                           "declare with sherd_pass_add_held that both are held together",
+                           name, other, other);
+    }
+    if (program->plan->layout.units[holder].is_open_ended || state->is_complete) {
+        return sherdi_fail(SHERD_E_NOMEM,
+                           "unit %s has no room for its gradient: the plan gives it the memory of "
+                           "unit %s, whose gradient stays until sherd_step (%s); acquire units in "
+                           "the declared order, or declare the order with sherd_pass_add",
+                           name, other, state->is_complete ? "retain_grads" : "SHERD_USES_ANY");
+    }
+    return sherdi_fail(
+        SHERD_E_NOMEM,
+        "unit %s has no room for its gradient: the plan gives it the memory of unit %s, and unit "
+        "%s still expects %d of its %d uses; acquire units in the declared order, or declare the "
+        "order with sherd_pass_add and sherd_unit_reads",
+        name, other, other, state->uses_left, program->plan->layout.units[holder].backward_uses);
+}
+
+int sherdi_program_has_gradient(const sherdi_program *program, int unit)
+{
+    const sherdi_unit_state *state = sherdi_program_unit(program, unit);
+
+    return state->has_gradient ||
+           (state->is_complete && program->plan->layout.units[unit].retains_grads);
+}
+
+sherd_status sherdi_program_gradient_check(const sherdi_program *program, int unit)
+{
+    const sherdi_plan_unit *info = &program->plan->layout.units[unit];
+
+    if (sherdi_program_unit(program, unit)->has_gradient || info->transient_bytes == 0) {
+        return SHERD_OK;
+    }
+    for (size_t u = 0; u < program->plan->layout.num_units; u++) {
+        if ((int)u != unit && sherdi_program_has_gradient(program, (int)u) &&
+            program->plan->layout.units[u].transient_bytes > 0 &&
+            transients_overlap(info, &program->plan->layout.units[u])) {
+            return gradient_has_no_room(program, unit, (int)u);
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status zero_emit(const sherdi_program *program, const sherdi_segment *segment,
+                              size_t param, sherdi_range range)
+{
+    sherdi_op op =
+        sherdi_op_of_segment(program->plan, SHERDI_OP_ZERO, SHERDI_LANE_COMPUTE, segment);
+
+    op.param = param == SIZE_MAX ? -1 : (int)param;
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, range);
+    return sherdi_program_emit(program, &op);
+}
+
+sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int unit)
+{
+    const sherdi_plan       *plan    = program->plan;
+    const sherdi_model_unit *info    = &program->model->units[unit];
+    int                      has_any = 0;
+
+    if (sherdi_program_unit(program, unit)->has_gradient) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_program_await(program, SHERDI_POST_WALK, -1)); /* it reads gradients */
+    for (size_t s = 0; s < plan->layout.units[unit].num_segments; s++) {
+        const sherdi_segment *segment = gradient_segment(plan, unit, s);
+
+        if (segment != NULL) {
+            has_any = 1;
+            SHERDI_TRY(zero_emit(program, segment, SIZE_MAX,
+                                 sherdi_program_micro_gradient(plan, segment)));
+        }
+    }
+    for (size_t i = 0; i < info->num_params; i++) {
+        size_t param = (size_t)info->params[i];
+
+        if (program->model->params[param].bound_grad != NULL) {
+            SHERDI_TRY(zero_emit(program,
+                                 &plan->layout.segments[plan->layout.params[param].segment], param,
+                                 sherdi_program_trainer(program, SHERDI_AT_TRAINER_GRAD, param)));
+        }
+    }
+    sherdi_program_unit(program, unit)->has_gradient = has_any;
+    return SHERD_OK;
+}
+
+/* ----------------------------------------------------------------- complete -- */
+
+/* Copies the gradient that the trainer left in its own memory into the segment. */
+static sherd_status bound_take(const sherdi_program *program, size_t param)
+{
+    const sherdi_plan    *plan    = program->plan;
+    const sherdi_segment *segment = &plan->layout.segments[plan->layout.params[param].segment];
+    sherdi_op    op  = sherdi_op_of_segment(plan, SHERDI_OP_COPY, SHERDI_LANE_COMPUTE, segment);
+    sherdi_range src = sherdi_program_trainer(program, SHERDI_AT_TRAINER_GRAD, param);
+    sherdi_range dst = sherdi_program_micro_gradient(plan, segment);
+
+    dst.offset += plan->layout.params[param].offset_elems * sherdi_compute_bytes(segment);
+    op.param = (int)param;
+    return sherdi_program_move(program, op, dst, src);
+}
+
+static sherd_status bound_gradients_take(const sherdi_program *program, int unit)
+{
+    const sherdi_model_unit *info = &program->model->units[unit];
+
+    for (size_t i = 0; i < info->num_params; i++) {
+        if (program->model->params[info->params[i]].bound_grad != NULL) {
+            SHERDI_TRY(bound_take(program, (size_t)info->params[i]));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* Adds the addend to the sum; the first one becomes the sum. */
+static sherd_status add_emit(const sherdi_program *program, sherdi_op op, int is_first,
+                             sherdi_range sum, sherd_dtype sum_dtype, sherdi_range addend,
+                             sherd_dtype addend_dtype)
+{
+    op.kind  = is_first ? SHERDI_OP_CAST : SHERDI_OP_ACCUMULATE;
+    op.from  = addend_dtype;
+    op.to    = sum_dtype;
+    op.elems = addend.bytes / sherd_dtype_bytes(addend_dtype);
+    sherdi_op_use(&op, SHERDI_USE_DST, is_first ? SHERDI_WRITES : SHERDI_ADDS, sum);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, addend);
+    return sherdi_program_emit(program, &op);
+}
+
+/* Gives the gradient in the type that is sent: where it is, or cast into the staging buffer. */
+static sherd_status wire_gradient(const sherdi_program *program, const sherdi_segment *segment,
+                                  sherdi_range gradient, sherd_dtype made_in, sherdi_range *out)
+{
+    sherd_dtype wire = segment->types.wire;
+    sherdi_op   op =
+        sherdi_op_of_segment(program->plan, SHERDI_OP_CAST, SHERDI_LANE_COMPUTE, segment);
+
+    *out = gradient;
+    if (wire == made_in) {
+        return SHERD_OK;
+    }
+    *out =
+        sherdi_range_of(SHERDI_BUFFER_STAGING, 0, segment->padded_elems * sherd_dtype_bytes(wire));
+    return add_emit(program, op, 1, *out, wire, gradient, made_in);
+}
+
+static uint64_t wire_bytes(const sherdi_plan *plan, const sherdi_segment *segment)
+{
+    return sherdi_wire_all_gather(plan->world_size,
+                                  segment->slice_elems * sherd_dtype_bytes(segment->types.wire));
+}
+
+static sherdi_op reduce_of(const sherdi_plan *plan, const sherdi_segment *segment)
+{
+    sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_REDUCE, SHERDI_LANE_WIRE, segment);
+
+    op.from                     = segment->types.wire;
+    op.to                       = segment->types.grad;
+    op.flags                    = SHERDI_OP_MEETS;
+    op.moves[SHERDI_MOVES_WIRE] = wire_bytes(plan, segment);
+    return op;
+}
+
+/* Stages 2 and 3: reduces the gradient to this rank's slice; `adds`: to what the window has so
+ * far. */
+static sherd_status scatter_emit(const sherdi_program *program, const sherdi_segment *segment,
+                                 sherdi_range dst, sherd_dtype dst_dtype, int adds)
+{
+    const sherdi_plan *plan = program->plan;
+    sherdi_op          op   = reduce_of(plan, segment);
+    sherdi_range       send;
+
+    SHERDI_TRY(wire_gradient(program, segment, sherdi_program_micro_gradient(plan, segment),
+                             segment->types.compute, &send));
+    send.is_all_ranks = 1;
+    op.to             = dst_dtype;
+    op.flags |= adds ? SHERDI_OP_ADDS : 0;
+    sherdi_op_use(&op, SHERDI_USE_DST, adds ? SHERDI_ADDS : SHERDI_WRITES, dst);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, send);
+    if (plan->layout.is_deterministic) {
+        sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
+                      sherdi_range_of(SHERDI_BUFFER_SCALARS, offsetof(sherdi_scalars_head, counts),
+                                      sizeof(sherdi_fixed_counts)));
+    }
+    return sherdi_program_emit(program, &op);
+}
+
+/* ---------------------------------------------------------- staged slices -- */
+
+static sherdi_range grad_staging_at(const sherdi_plan *plan, int slot, size_t offset, size_t bytes)
+{
+    return sherdi_range_of(SHERDI_BUFFER_GRAD_STAGING,
+                           (size_t)slot * plan->packing.grad_staging_bytes + offset, bytes);
+}
+
+/* Lets the operation that makes a sum on the host add its squares to the norm, if this is the
+ * window's last micro-batch. */
+static void measure(const sherdi_program *program, sherdi_op *op, int is_last)
+{
+    if (is_last) {
+        op->flags |= SHERDI_OP_MEASURES;
+        op->space = SHERDI_SPACE_HOST;
+        sherdi_op_use(op, SHERDI_USE_SCALARS, SHERDI_ADDS,
+                      sherdi_program_norm_at(program->plan, SHERDI_SPACE_HOST));
+    }
+}
+
+/* Brings down an addend that is the sum. A device has measured it; else the copy does. */
+static sherd_status addend_copy(const sherdi_program *program, const sherdi_segment *segment,
+                                sherdi_range addend, sherdi_range sum, int is_last)
+{
+    sherdi_op op = sherdi_op_of_segment(program->plan, SHERDI_OP_COPY, SHERDI_LANE_DOWN, segment);
+
+    if (program->plan->machine.has_device) {
+        SHERDI_TRY(is_last ? sherdi_program_measure(program, segment, addend) : SHERD_OK);
+    } else {
+        op.to = segment->types.grad;
+        measure(program, &op, is_last);
+    }
+    return sherdi_program_move(program, op, sum, addend);
+}
+
+/* Brings the addend down to the host, which keeps it or adds it to the sum. */
+static sherd_status addend_to_host(const sherdi_program *program, const sherdi_segment *segment,
+                                   sherdi_range addend, sherdi_range sum,
+                                   const sherdi_staged_grad *staged)
+{
+    const sherdi_plan *plan   = program->plan;
+    sherdi_range       bounce = sherdi_range_of(SHERDI_BUFFER_BOUNCE, 0, addend.bytes);
+    sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_HOST, segment);
+
+    if (!plan->layout.has_accumulator) {
+        return addend_copy(program, segment, addend, sum, staged->is_last);
+    }
+    SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_DOWN, segment, bounce, addend));
+    measure(program, &op, staged->is_last);
+    return add_emit(program, op, staged->is_first, sum, segment->types.grad, bounce,
+                    segment->types.comm);
+}
+
+static sherd_status addend_rest(const sherdi_program *program, const sherdi_segment *segment,
+                                const sherdi_block *block, sherdi_range addend,
+                                const sherdi_staged_grad *staged)
+{
+    const sherdi_plan *plan = program->plan;
+    sherdi_range       rest = sherdi_program_gradient(plan, block);
+    sherdi_op          op   = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_DOWN, segment);
+
+    if (block->grad_space == SHERDI_SPACE_DEVICE) {
+        SHERDI_TRY(add_emit(program, op, staged->is_first, rest, segment->types.grad, addend,
+                            segment->types.comm));
+        return staged->is_last ? sherdi_program_measure(program, segment, rest) : SHERD_OK;
+    }
+    if (!staged->is_first) {
+        SHERDI_TRY(sherdi_program_gradient_read(program, block));
+    }
+    SHERDI_TRY(addend_to_host(program, segment, addend, rest, staged));
+    return gradient_write(program, block);
+}
+
+static sherd_status slice_rest(const sherdi_program *program, int slot,
+                               const sherdi_staged_grad *staged)
+{
+    const sherdi_plan    *plan    = program->plan;
+    const sherdi_segment *segment = &plan->layout.segments[staged->segment];
+    size_t                elem    = sherd_dtype_bytes(segment->types.comm);
+
+    for (size_t b = 0; b < segment->num_blocks; b++) {
+        const sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
+
+        SHERDI_TRY(addend_rest(
+            program, segment, block,
+            grad_staging_at(plan, slot, block->offset_elems * elem, block->elems * elem), staged));
+    }
+    return SHERD_OK;
+}
+
+/* Brings a staged slice to where its blocks rest. */
+static sherd_status staged_drain(const sherdi_program *program, int slot)
+{
+    sherdi_staged_grad staged = program->progress->staged[slot];
+    uint32_t           before;
+    sherd_status       status;
+
+    if (staged.segment < 0) {
+        return SHERD_OK;
+    }
+    program->progress->staged[slot].segment = -1;
+    before = sherdi_program_flag(program, SHERDI_OP_LATE | (staged.is_first ? SHERDI_OP_FIRST : 0));
+    status = slice_rest(program, slot, &staged);
+    program->progress->flags = before;
+    return status;
+}
+
+/* Whether the host works on the way from a staging buffer. If it does, the slice stays there until
+ * its slot is needed again, so that it does not delay what the ranks reduce meanwhile. */
+static int drain_needs_host(const sherdi_plan *plan)
+{
+    return !plan->machine.has_device || plan->layout.has_accumulator ||
+           plan->offload.num_grad_extents > 0;
+}
+
+static sherd_status staged_reduce(const sherdi_program *program, const sherdi_segment *segment,
+                                  int is_first)
+{
+    const sherdi_plan *plan     = program->plan;
+    sherdi_progress   *progress = program->progress;
+    int                slot     = progress->staged_next;
+    sherd_dtype        comm     = segment->types.comm;
+
+    SHERDI_TRY(staged_drain(program, slot));
+    progress->staged_next = (slot + 1) % plan->packing.num_grad_stagings;
+    SHERDI_TRY(scatter_emit(
+        program, segment,
+        grad_staging_at(plan, slot, 0, segment->slice_elems * sherd_dtype_bytes(comm)), comm, 0));
+    progress->staged[slot] = (sherdi_staged_grad){.segment = (int)(segment - plan->layout.segments),
+                                                  .is_first = is_first,
+                                                  .is_last  = progress->is_last};
+    return drain_needs_host(plan) ? SHERD_OK : staged_drain(program, slot);
+}
+
+/* Brings staged slices to where they rest: as soon as their slot is needed again, and by the end of
+ * the window. */
+static sherd_status staged_drain_all(const sherdi_program *program)
+{
+    int slots = program->plan->packing.num_grad_stagings;
+
+    for (int i = 0; i < slots; i++) { /* the older slice first */
+        SHERDI_TRY(staged_drain(program, (program->progress->staged_next + i) % slots));
+    }
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------------ of a micro-batch -- */
+
+static sherd_status segment_complete(const sherdi_program *program, const sherdi_segment *segment)
+{
+    const sherdi_plan *plan     = program->plan;
+    int                is_first = sherdi_program_unit(program, segment->unit)->uses.runs == 0;
+    sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_COMPUTE, segment);
+
+    if (segment->is_staged) {
+        return staged_reduce(program, segment, is_first);
+    }
+    if (plan->layout.has_slices) {
+        return scatter_emit(program, segment, kept_gradient(plan, segment), segment->types.grad,
+                            !is_first);
+    }
+    if (plan->layout.has_accumulator) { /* the window's end reduces the sum */
+        return add_emit(program, op, is_first, kept_gradient(plan, segment), segment->types.grad,
+                        sherdi_program_micro_gradient(plan, segment), segment->types.compute);
+    }
+    return SHERD_OK;
+}
+
+/* Poisons a transient gradient that nobody writes or reads any more. */
+static sherd_status gradient_poison(const sherdi_program *program, int unit)
+{
+    return sherdi_program_poison(
+        program, unit,
+        sherdi_range_of(SHERDI_BUFFER_TRANSIENT,
+                        program->plan->layout.units[unit].transient_pool_offset,
+                        program->plan->layout.units[unit].transient_bytes));
+}
+
+sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int unit)
+{
+    const sherdi_plan *plan  = program->plan;
+    sherdi_unit_state *state = sherdi_program_unit(program, unit);
+
+    SHERDI_TRY(bound_gradients_take(program, unit));
+    for (size_t s = 0; s < plan->layout.units[unit].num_segments; s++) {
+        const sherdi_segment *segment = gradient_segment(plan, unit, s);
+
+        if (segment != NULL) {
+            SHERDI_TRY(segment_complete(program, segment));
+        }
+    }
+    if (!plan->layout.units[unit].retains_grads) {
+        SHERDI_TRY(gradient_poison(program, unit));
+    }
+    state->is_measured  = program->progress->is_last;
+    state->has_gradient = 0;
+    state->is_complete  = 1;
+    state->uses.runs++;
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_micro_batch_end(const sherdi_program *program)
+{
+    const sherdi_sequence *train = &program->plan->schedule.train;
+
+    sherdi_program_activations_forget(program);
+    for (size_t p = 0; p < train->num_steps; p++) {
+        if (train->steps[p].pass == SHERD_BACKWARD &&
+            sherdi_program_unit(program, train->steps[p].unit)->has_gradient) {
+            SHERDI_TRY(sherdi_program_gradient_complete(program, train->steps[p].unit));
+        }
+    }
+    for (size_t u = 0; u < program->plan->layout.num_units;
+         u++) { /* also units that no pass lists */
+        sherdi_unit_state *state = sherdi_program_unit(program, (int)u);
+
+        if (state->has_gradient) {
+            SHERDI_TRY(sherdi_program_gradient_complete(program, (int)u));
+        }
+        if (sherdi_program_has_gradient(program, (int)u)) { /* it was retained */
+            SHERDI_TRY(gradient_poison(program, (int)u));
+        }
+        state->is_complete = 0;
+        state->uses_left   = program->plan->layout.units[u].backward_uses;
+    }
+    program->progress->train.next = 0;
+    return SHERD_OK;
+}
+
+/* ---------------------------------------------------------------- of a window -- */
+
+/* Whether the gradient is the sum already: one rank, and the same type. The reduction could only
+ * change which NaN a NaN is, and neither the norm nor the update depends on that. */
+static int is_reduced(const sherdi_plan *plan, const sherdi_segment *segment)
+{
+    return plan->world_size == 1 && segment->types.wire == segment->types.grad &&
+           segment->types.comm == segment->types.grad;
+}
+
+/* Stage 1: reduces to this rank's slice. If it is done in place, only the other ranks' slices are
+ * sent. */
+static sherd_status late_scatter(const sherdi_program *program, const sherdi_segment *segment,
+                                 sherdi_range kept, sherdi_range send)
+{
+    const sherdi_plan *plan  = program->plan;
+    sherdi_op          op    = reduce_of(plan, segment);
+    size_t             slice = kept.bytes / (size_t)plan->world_size;
+    sherdi_range own = sherdi_range_of(kept.where, kept.offset + (size_t)plan->rank * slice, slice);
+    sherdi_range behind = send;
+
+    if (send.where == kept.where) {
+        send.bytes          = (size_t)plan->rank * slice;
+        behind.offset       = own.offset + slice;
+        behind.bytes        = kept.offset + kept.bytes - behind.offset;
+        behind.is_all_ranks = 1;
+        sherdi_op_use(&op, SHERDI_USE_BEHIND, SHERDI_READS, behind);
+    }
+    send.is_all_ranks = 1;
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS, own);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, send);
+    return sherdi_program_emit(program, &op);
+}
+
+/* Stages 0 and 1: reduces the whole gradient, or the sum of the window, over the ranks. */
+static sherd_status segment_reduce_late(const sherdi_program *program,
+                                        const sherdi_segment *segment)
+{
+    const sherdi_plan *plan = program->plan;
+    sherdi_range       kept = kept_gradient(plan, segment);
+    sherdi_op          op   = reduce_of(plan, segment);
+    sherdi_op    cast = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_COMPUTE, segment);
+    sherdi_range send;
+
+    SHERDI_TRY(wire_gradient(program, segment, kept, segment->types.grad, &send));
+    if (plan->layout.is_sliced) {
+        return late_scatter(program, segment, kept, send);
+    }
+    op.kind = SHERDI_OP_ALL_REDUCE;
+    op.to   = segment->types.wire;
+    op.moves[SHERDI_MOVES_WIRE] *= 2;
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS, send);
+    SHERDI_TRY(sherdi_program_emit(program, &op));
+    if (send.where == kept.where) {
+        return SHERD_OK;
+    }
+    return add_emit(program, cast, 1, kept, segment->types.grad, send, segment->types.wire);
+}
+
+/* Zeroes the gradient of a block to which no micro-batch brought one. */
+static sherd_status block_zero(const sherdi_program *program, const sherdi_segment *segment,
+                               const sherdi_block *block)
+{
+    sherdi_op op = sherdi_op_of_segment(program->plan, SHERDI_OP_ZERO,
+                                        sherdi_lane_at(block->grad_space), segment);
+
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
+                  sherdi_program_gradient(program->plan, block));
+    SHERDI_TRY(sherdi_program_emit(program, &op));
+    return gradient_write(program, block);
+}
+
+static sherd_status segment_zero(const sherdi_program *program, const sherdi_segment *segment)
+{
+    const sherdi_plan *plan = program->plan;
+
+    if (!segment->is_staged) {
+        return zero_emit(program, segment, SIZE_MAX, kept_gradient(plan, segment));
+    }
+    for (size_t b = 0; b < segment->num_blocks; b++) {
+        SHERDI_TRY(block_zero(program, segment, &plan->layout.blocks[segment->first_block + b]));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_window_end(const sherdi_program *program)
+{
+    const sherdi_plan *plan = program->plan;
+
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        const sherdi_segment *segment = &plan->layout.segments[s];
+
+        if (!segment->has_gradient) {
+            continue;
+        }
+        if (sherdi_program_unit(program, segment->unit)->uses.runs == 0) { /* on no rank */
+            SHERDI_TRY(segment_zero(program, segment));
+        } else if (!plan->layout.has_slices && !is_reduced(plan, segment)) {
+            SHERDI_TRY(segment_reduce_late(program, segment));
+        }
+    }
+    return staged_drain_all(program);
+}
+
+sherd_status sherdi_program_window_begin(const sherdi_program *program)
+{
+    sherdi_progress *progress = program->progress;
+
+    sherdi_program_activations_forget(program);
+    for (size_t u = 0; u < program->plan->layout.num_units; u++) {
+        sherdi_unit_state *state = &progress->units[u];
+
+        state->has_gradient = 0;
+        state->is_complete  = 0;
+        state->is_measured  = 0;
+        state->uses_left    = program->plan->layout.units[u].backward_uses;
+        state->uses         = (sherdi_unit_uses){0};
+    }
+    progress->train.next = 0;
+    for (int slot = 0; slot < SHERDI_MOST_STAGED; slot++) {
+        progress->staged[slot].segment =
+            -1; /* dropped: the next window overwrites the sum to which it belonged */
+    }
+    return sherdi_program_clear(program, SHERDI_LANE_COMPUTE, offsetof(sherdi_scalars_head, norm),
+                                sizeof(sherdi_norm_acc) + sizeof(sherdi_fixed_counts));
+}

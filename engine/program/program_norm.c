@@ -1,0 +1,229 @@
+/* The squares of the gradient, of the whole model and of one parameter. They are summed as exact
+ * integers, so it does not matter in which pieces and when. Slices that are made in backward and
+ * rest on the host or a drive are measured where they are made, in the last micro-batch
+ * (program_grads.c), so the boundary need not read them. It reads the others; gradients that lie
+ * together are read by one operation. */
+#include "engine/program/program_walk.h"
+
+#include "base/checked.h"
+
+#include <stddef.h>
+
+static int norm_medium(sherdi_space space)
+{
+    return sherdi_is_on_device(space) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST;
+}
+
+sherdi_range sherdi_program_norm_at(const sherdi_plan *plan, sherdi_space space)
+{
+    return sherdi_program_scalars_at(plan, space, offsetof(sherdi_scalars_head, norm),
+                                     sizeof(sherdi_norm_acc));
+}
+
+static sherdi_op norm_op(const sherdi_plan *plan, const sherdi_segment *segment, sherdi_space space,
+                         sherdi_range gradient, sherd_dtype dtype)
+{
+    sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_NORM, sherdi_lane_at(space), segment);
+
+    op.space = space;
+    op.from  = dtype;
+    op.elems = gradient.bytes / sherd_dtype_bytes(dtype);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
+    sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS, sherdi_program_norm_at(plan, space));
+    op.moves[norm_medium(space)] = op.elems * sherdi_grad_bytes(plan, segment);
+    return op;
+}
+
+sherd_status sherdi_program_measure(const sherdi_program *program, const sherdi_segment *segment,
+                                    sherdi_range gradient)
+{
+    sherdi_op op =
+        norm_op(program->plan, segment, SHERDI_SPACE_DEVICE, gradient, segment->types.grad);
+
+    return sherdi_program_emit(program, &op);
+}
+
+static int is_in_memory(sherdi_space space)
+{
+    return space != SHERDI_SPACE_STORAGE;
+}
+
+/* Whether `next` reads on where `run` ends. Where no other rank updates by what this rank keeps,
+ * only padding is between two segments; it is zero and stays zero. */
+static int norm_goes_on(const sherdi_plan *plan, const sherdi_op *run, const sherdi_op *next)
+{
+    const sherdi_range *before = &run->uses[SHERDI_USE_SRC];
+    const sherdi_range *behind = &next->uses[SHERDI_USE_SRC];
+    int is_all_ours = plan->layout.has_slices || !plan->layout.is_sliced || plan->world_size == 1;
+    size_t end      = before->offset + before->bytes;
+    size_t padded   = sherdi_round_up(end, SHERD_ALIGN_BYTES);
+
+    return run->elems > 0 && run->space == next->space && run->from == next->from &&
+           before->where == behind->where &&
+           (behind->offset == end || (is_all_ours && behind->offset == padded));
+}
+
+/* Emits the run, and begins an empty one. */
+static sherd_status norm_flush(const sherdi_program *program, sherdi_op *run)
+{
+    sherdi_op op = *run;
+
+    run->elems = 0;
+    return op.elems > 0 ? sherdi_program_emit(program, &op) : SHERD_OK;
+}
+
+/* Adds to the run what goes on with it; else emits the run, and begins another one with `op`. */
+static sherd_status norm_add(const sherdi_program *program, sherdi_op *run, const sherdi_op *op)
+{
+    sherdi_range       *all          = &run->uses[SHERDI_USE_SRC];
+    const sherdi_range *more         = &op->uses[SHERDI_USE_SRC];
+    size_t              before_bytes = all->bytes;
+
+    if (!norm_goes_on(program->plan, run, op)) {
+        SHERDI_TRY(norm_flush(program, run));
+        *run = *op;
+        return SHERD_OK;
+    }
+    all->bytes = more->offset + more->bytes - all->offset;
+    run->elems = all->bytes / sherd_dtype_bytes(run->from);
+    run->moves[norm_medium(run->space)] += all->bytes - before_bytes;
+    if (run->segment != op->segment) {
+        run->segment = run->unit = -1;
+    }
+    return SHERD_OK;
+}
+
+/* Adds the squares of integers [first, end) of the slice, widened in portions of the staging
+ * buffer. */
+static sherd_status fixed_norm(const sherdi_program *program, const sherdi_segment *segment,
+                               size_t first, size_t end)
+{
+    const sherdi_plan *plan   = program->plan;
+    size_t             staged = plan->packing.buffers[SHERDI_BUFFER_STAGING].bytes / sizeof(float) /
+                    SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
+
+    for (; first < end; first += staged) {
+        size_t       elems = sherdi_min_size(staged, end - first);
+        sherdi_range wide  = sherdi_staging_at(0, elems * sizeof(float));
+        sherdi_op    op;
+
+        SHERDI_TRY(sherdi_program_widen(
+            program, segment,
+            sherdi_range_of(SHERDI_BUFFER_GRADS, segment->grad_offset + first * sizeof(int64_t),
+                            elems * sizeof(int64_t)),
+            wide));
+        op = norm_op(plan, segment, SHERDI_SPACE_DEVICE, wide, SHERD_F32);
+        SHERDI_TRY(sherdi_program_emit(program, &op));
+    }
+    return SHERD_OK;
+}
+
+/* Adds the squares of elements [first, end) of a block. A gradient on a drive only passes through
+ * its slot. */
+static sherd_status block_norm(const sherdi_program *program, const sherdi_segment *segment,
+                               const sherdi_block *block, size_t first, size_t end, sherdi_op *run)
+{
+    size_t       elem     = sherdi_grad_bytes(program->plan, segment);
+    sherdi_range gradient = sherdi_program_gradient(program->plan, block);
+    sherdi_op    op;
+
+    gradient.offset += first * elem;
+    gradient.bytes = (end - first) * elem;
+    op = norm_op(program->plan, segment, block->grad_space, gradient, segment->types.grad);
+    SHERDI_TRY(sherdi_program_gradient_read(program, block));
+    return is_in_memory(op.space) ? norm_add(program, run, &op) : sherdi_program_emit(program, &op);
+}
+
+static sherd_status segment_norm(const sherdi_program *program, const sherdi_segment *segment,
+                                 sherdi_op *run)
+{
+    const sherdi_plan *plan = program->plan;
+
+    if (plan->layout.is_deterministic) {
+        return fixed_norm(program, segment, 0, segment->slice_elems);
+    }
+    for (size_t b = 0; b < segment->num_blocks; b++) {
+        const sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
+
+        SHERDI_TRY(block_norm(program, segment, block, 0, block->elems, run));
+        SHERDI_TRY(sherdi_program_gradient_give(program, SHERDI_WALK_UPDATE, block));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status norm_clear(const sherdi_program *program)
+{
+    return sherdi_program_clear(program, SHERDI_LANE_UPDATE, offsetof(sherdi_scalars_head, norm),
+                                sizeof(sherdi_norm_acc));
+}
+
+/* Whether the sum has the squares of a segment's gradient: it was measured, or is zero on all
+ * ranks. */
+static int is_summed(const sherdi_program *program, const sherdi_segment *segment)
+{
+    const sherdi_unit_state *state = sherdi_program_unit(program, segment->unit);
+
+    return state->uses.runs == 0 || (segment->is_staged && state->is_measured);
+}
+
+sherd_status sherdi_program_norm(const sherdi_program *program)
+{
+    const sherdi_plan *plan = program->plan;
+    sherdi_op          run  = {.elems = 0};
+
+    SHERDI_TRY(sherdi_program_slots_begin(program, SHERDI_WALK_UPDATE, SHERDI_RING_GRADS));
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        if (plan->layout.segments[s].has_gradient &&
+            !is_summed(program, &plan->layout.segments[s])) {
+            SHERDI_TRY(segment_norm(program, &plan->layout.segments[s], &run));
+        }
+    }
+    SHERDI_TRY(norm_flush(program, &run));
+    return sherdi_program_collect(program);
+}
+
+/* Adds the squares of what this rank holds of elements [begin, end) of a segment; both are at
+ * chunks, as blocks are. */
+static sherd_status range_norm(const sherdi_program *program, const sherdi_segment *segment,
+                               size_t begin, size_t end)
+{
+    const sherdi_plan *plan = program->plan;
+    size_t             own  = (size_t)plan->rank * segment->slice_elems;
+    sherdi_op          run  = {.elems = 0};
+
+    if (plan->layout.is_deterministic) {
+        return fixed_norm(program, segment, sherdi_max_size(begin, own) - own,
+                          sherdi_max_size(sherdi_min_size(end, own + segment->slice_elems), own) -
+                              own);
+    }
+    (void)sherdi_plan_owned(plan, segment, &own);
+    for (size_t b = 0; b < segment->num_blocks; b++) {
+        const sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
+        size_t              at    = own + block->offset_elems;
+        size_t              first = sherdi_max_size(begin, at);
+        size_t              last  = sherdi_min_size(end, at + block->elems);
+
+        if (first < last) {
+            SHERDI_TRY(block_norm(program, segment, block, first - at, last - at, &run));
+        }
+    }
+    return norm_flush(program, &run);
+}
+
+sherd_status sherdi_program_param_norm(const sherdi_program *program, size_t param)
+{
+    const sherdi_plan_param *layout  = &program->plan->layout.params[param];
+    const sherdi_segment    *segment = &program->plan->layout.segments[layout->segment];
+    size_t elems = sherdi_round_up(program->model->params[param].elems, SHERD_CHUNK_ELEMS);
+
+    SHERDI_TRY(norm_clear(program));
+    if (segment->has_gradient) {
+        uint32_t     before = sherdi_program_flag(program, SHERDI_OP_ALONE);
+        sherd_status status =
+            range_norm(program, segment, layout->offset_elems, layout->offset_elems + elems);
+
+        program->progress->flags = before;
+        SHERDI_TRY(status);
+    }
+    return sherdi_program_collect(program);
+}

@@ -1,0 +1,144 @@
+/* The scalars of kernels: the small data that kernels are told (coefficients, ratios) and add to
+ * (norms, counts, fingerprints). Without a device there is one set. With one, each side has its
+ * own: what is told goes up from the host's, and the device's results come down behind the host's,
+ * to which they are added. */
+#include "engine/program/program_walk.h"
+
+#include "collectives/world.h"
+
+sherdi_range sherdi_program_scalars_at(const sherdi_plan *plan, sherdi_space space, size_t offset,
+                                       size_t bytes)
+{
+    return sherdi_range_of(plan->machine.has_device && !sherdi_is_on_device(space)
+                               ? SHERDI_BUFFER_HOST_SCALARS
+                               : SHERDI_BUFFER_SCALARS,
+                           offset, bytes);
+}
+
+sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_space space)
+{
+    return sherdi_program_scalars_at(plan, space, offsetof(sherdi_scalars_head, fingerprint),
+                                     sizeof(uint64_t));
+}
+
+/* ------------------------------------------------------------------- told -- */
+
+static sherdi_range told_at(const sherdi_plan *plan, sherdi_space space)
+{
+    return sherdi_program_scalars_at(plan, space, plan->scalars.told,
+                                     plan->scalars.shared_bytes - plan->scalars.told);
+}
+
+/* Copies scalars between host and device, in the order of the kernels that use them. */
+static sherd_status scalars_copy(const sherdi_program *program, int medium, sherdi_range dst,
+                                 sherdi_range src)
+{
+    sherdi_op op = sherdi_op_of(SHERDI_OP_COPY, SHERDI_LANE_UPDATE);
+
+    if (!program->plan->machine.has_device) {
+        return SHERD_OK;
+    }
+    op.moves[medium] = src.bytes;
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, dst);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, src);
+    return sherdi_program_emit(program, &op);
+}
+
+sherd_status sherdi_program_scalars_tell(const sherdi_program *program, sherdi_op_kind kind)
+{
+    const sherdi_plan *plan = program->plan;
+    sherdi_op          op   = sherdi_op_of(kind, SHERDI_LANE_HOST);
+
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, told_at(plan, SHERDI_SPACE_HOST));
+    if (kind == SHERDI_OP_RATIOS) {
+        sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_READS,
+                      sherdi_program_scalars_at(plan, SHERDI_SPACE_HOST, plan->scalars.norms,
+                                                plan->scalars.results_bytes - plan->scalars.norms));
+    }
+    SHERDI_TRY(sherdi_program_emit(program, &op));
+    return scalars_copy(program, SHERDI_MOVES_UP, told_at(plan, SHERDI_SPACE_DEVICE),
+                        told_at(plan, SHERDI_SPACE_HOST));
+}
+
+/* ---------------------------------------------------------------- results -- */
+
+static sherd_status side_clear(const sherdi_program *program, sherdi_lane_id lane,
+                               sherdi_range range)
+{
+    sherdi_op op = sherdi_op_of(SHERDI_OP_CLEAR, lane);
+
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, range);
+    return sherdi_program_emit(program, &op);
+}
+
+sherd_status sherdi_program_clear(const sherdi_program *program, sherdi_lane_id lane, size_t offset,
+                                  size_t bytes)
+{
+    SHERDI_TRY(side_clear(program, lane, sherdi_range_of(SHERDI_BUFFER_SCALARS, offset, bytes)));
+    return program->plan->machine.has_device
+               ? side_clear(program, SHERDI_LANE_HOST,
+                            sherdi_range_of(SHERDI_BUFFER_HOST_SCALARS, offset, bytes))
+               : SHERD_OK;
+}
+
+/* Where results of the device arrive on the host: behind the host's own. */
+static sherdi_range arrived_at(const sherdi_plan *plan, size_t offset, size_t bytes)
+{
+    return sherdi_range_of(SHERDI_BUFFER_HOST_SCALARS, plan->scalars.shared_bytes + offset, bytes);
+}
+
+static sherd_status results_send(const sherdi_program *program, size_t offset, size_t bytes)
+{
+    const sherdi_plan *plan = program->plan;
+
+    return scalars_copy(program, SHERDI_MOVES_DOWN, arrived_at(plan, offset, bytes),
+                        sherdi_program_scalars_at(plan, SHERDI_SPACE_DEVICE, offset, bytes));
+}
+
+static sherd_status results_add(const sherdi_program *program, size_t offset, size_t bytes)
+{
+    const sherdi_plan *plan = program->plan;
+    sherdi_op          op   = sherdi_op_of(SHERDI_OP_COLLECT, SHERDI_LANE_HOST);
+
+    sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
+                  sherdi_program_scalars_at(plan, SHERDI_SPACE_HOST, offset, bytes));
+    if (plan->machine.has_device) {
+        sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, arrived_at(plan, offset, bytes));
+    }
+    return sherdi_program_emit(program, &op);
+}
+
+sherd_status sherdi_program_collect(const sherdi_program *program)
+{
+    size_t bytes = program->plan->scalars.results_bytes;
+
+    SHERDI_TRY(results_send(program, 0, bytes));
+    return results_add(program, 0, bytes);
+}
+
+sherd_status sherdi_program_fingerprint_send(const sherdi_program *program)
+{
+    return results_send(program, offsetof(sherdi_scalars_head, fingerprint), sizeof(uint64_t));
+}
+
+sherd_status sherdi_program_fingerprint_sent(const sherdi_program *program)
+{
+    return results_add(program, offsetof(sherdi_scalars_head, fingerprint), sizeof(uint64_t));
+}
+
+sherd_status sherdi_program_sum(const sherdi_program *program)
+{
+    const sherdi_plan *plan  = program->plan;
+    size_t             bytes = plan->scalars.results_bytes - plan->scalars.norms;
+    sherdi_op          op    = sherdi_op_of(SHERDI_OP_SUM, SHERDI_LANE_WIRE);
+
+    if (!plan->layout.is_sliced) {
+        return SHERD_OK;
+    }
+    op.flags                    = SHERDI_OP_MEETS | SHERDI_OP_WAITS;
+    op.elems                    = bytes / sizeof(uint64_t);
+    op.moves[SHERDI_MOVES_WIRE] = sherdi_wire_sum_u64(plan->world_size, op.elems);
+    sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
+                  sherdi_program_scalars_at(plan, SHERDI_SPACE_HOST, plan->scalars.norms, bytes));
+    return sherdi_program_emit(program, &op);
+}

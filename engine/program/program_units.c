@@ -1,0 +1,591 @@
+/* Acquire and release: which units must be gathered, what is gathered ahead, and what is in the
+ * way. The program follows the plan's sequence as long as the trainer does. On and off the plan, a
+ * unit goes to its planned offset: an acquire evicts what was only gathered ahead there, and fails
+ * if something there is held. */
+#include "engine/program/program.h"
+
+#include "base/checked.h"
+#include "collectives/world.h"
+
+#include <string.h>
+
+/* ---------------------------------------------------------------- sequence -- */
+
+static sherdi_cursor *cursor_of(const sherdi_program *program, sherd_pass pass)
+{
+    return pass == SHERD_EVAL ? &program->progress->eval : &program->progress->train;
+}
+
+/* Moves the cursor past the step that this acquire is. Returns the step; NULL: the acquire is not
+ * the one that the plan expects next. After the end, the sequence begins again. */
+static const sherdi_step_of_pass *cursor_take(sherdi_cursor *cursor, int unit, sherd_pass pass)
+{
+    const sherdi_sequence *sequence = cursor->sequence;
+    size_t                 expected = cursor->next % sequence->num_steps;
+
+    for (size_t i = 0; i < sequence->num_steps; i++) {
+        size_t                     at   = (expected + i) % sequence->num_steps;
+        const sherdi_step_of_pass *step = &sequence->steps[at];
+
+        if (step->unit == unit && step->pass == pass) {
+            cursor->next = at + 1;
+            return i == 0 ? step : NULL;
+        }
+    }
+    return NULL; /* the sequence has no such acquire */
+}
+
+/* Returns the live range of `unit` that contains the step before cursor->next; NULL: there is
+ * none. */
+static const sherdi_live_range *live_range_of(const sherdi_cursor *cursor, int unit)
+{
+    for (size_t i = 0; i < cursor->sequence->num_live_ranges && cursor->next > 0; i++) {
+        const sherdi_live_range *live_range = &cursor->sequence->live_ranges[i];
+
+        if (live_range->unit == unit && live_range->first < cursor->next &&
+            cursor->next <= live_range->last + 1) {
+            return live_range;
+        }
+    }
+    return NULL;
+}
+
+/* Whether the plan keeps `unit` gathered after the step before cursor->next. */
+static int is_kept(const sherdi_cursor *cursor, int unit)
+{
+    const sherdi_live_range *live_range = live_range_of(cursor, unit);
+
+    return live_range != NULL && cursor->next <= live_range->last;
+}
+
+/* Whether the unit stays gathered between sherd_eval_begin and sherd_eval_end. */
+static int is_kept_for_eval(const sherdi_program *program, int unit)
+{
+    size_t number = program->plan->layout.units[unit].eval_kept;
+
+    return number > 0 && number <= program->progress->eval_keep;
+}
+
+/* ----------------------------------------------------------------- offsets -- */
+
+/* Returns where `unit` lies for an acquire; `step` is NULL off the plan. All live ranges of a unit
+ * are at its offset, except with free packing. */
+static size_t offset_of(const sherdi_program *program, const sherdi_cursor *cursor,
+                        const sherdi_step_of_pass *step, int unit)
+{
+    const sherdi_live_range *live_range =
+        program->plan->settings.sharding.free_packing && step != NULL ? live_range_of(cursor, unit)
+                                                                      : NULL;
+
+    return live_range == NULL ? program->plan->layout.units[unit].gather_pool_offset
+                              : live_range->offset;
+}
+
+/* Whether the unit is gathered where it should be. A held unit stays where it is; one that nobody
+ * holds must lie at `offset`. */
+static int is_there(const sherdi_program *program, int unit, size_t offset)
+{
+    const sherdi_unit_state *state = sherdi_program_unit(program, unit);
+
+    return state->is_gathered && (state->held > 0 || state->gathered_at == offset);
+}
+
+/* Returns another unit whose gathered bytes overlap those that `unit` would take at `offset`;
+ * `is_held`: held units only. -1: there is none. */
+static int in_the_way(const sherdi_program *program, int unit, size_t offset, int is_held)
+{
+    const sherdi_plan *plan = program->plan;
+
+    for (size_t u = 0; u < plan->layout.num_units; u++) {
+        const sherdi_unit_state *state = sherdi_program_unit(program, (int)u);
+
+        if ((int)u != unit && state->is_gathered && (state->held > 0 || !is_held) &&
+            state->gathered_at < offset + plan->layout.units[unit].gather_bytes &&
+            offset < state->gathered_at + plan->layout.units[u].gather_bytes) {
+            return (int)u;
+        }
+    }
+    return -1;
+}
+
+/* Checks that no held unit, and no open gradient, is in memory that the acquire needs. After this
+ * nothing fails for lack of room. */
+static sherd_status room_check(const sherdi_program *program, const sherdi_cursor *cursor,
+                               const sherdi_step_of_pass *step, int unit, sherd_pass pass)
+{
+    int reached;
+
+    for (size_t n = 0; (reached = sherdi_model_reached(program->model, unit, n)) >= 0; n++) {
+        size_t offset = offset_of(program, cursor, step, reached);
+        int    holder;
+
+        if (pass == SHERD_BACKWARD) {
+            SHERDI_TRY(sherdi_program_gradient_check(program, reached));
+        }
+        if (program->plan->layout.units[reached].gather_bytes == 0 ||
+            is_there(program, reached, offset)) {
+            continue;
+        }
+        holder = in_the_way(program, reached, offset, 1);
+        if (holder >= 0) {
+            return sherdi_fail(
+                SHERD_E_NOMEM,
+                "unit %s has no room to be gathered: the plan gives it the memory of unit %s, "
+                "which is still acquired; release %s before this acquire, or declare with "
+                "sherd_pass_add_held that both are held together",
+                sherdi_program_name(program, reached), sherdi_program_name(program, holder),
+                sherdi_program_name(program, holder));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* ----------------------------------------------------------------- gathers -- */
+
+/* The reads of a gather: its numbers among the pass's fetches, if the gather is planned; else
+ * numbers of its own. */
+typedef struct fetch {
+    size_t          first;
+    const uint32_t *order; /* NULL: nothing is read ahead */
+    size_t          count;
+} fetch;
+
+static fetch fetch_of(const sherdi_program *program, sherd_pass pass,
+                      const sherdi_live_range *live_range)
+{
+    const sherdi_plan *plan = program->plan;
+
+    if (live_range == NULL) {
+        return (fetch){0};
+    }
+    if (pass == SHERD_EVAL) {
+        return (fetch){live_range->first_fetch,
+                       plan->schedule.fetches + plan->schedule.num_train_fetches,
+                       plan->schedule.num_eval_fetches};
+    }
+    return (fetch){live_range->first_fetch, plan->schedule.fetches,
+                   plan->schedule.num_train_fetches};
+}
+
+/* Reads a piece from the drive through a slot. Then starts the read of the piece that takes the
+ * slot next: it comes as many fetches later as there are slots. */
+static sherd_status piece_fetch(const sherdi_program *program, const sherdi_segment *segment,
+                                size_t piece, size_t number, const fetch *from, sherdi_range own)
+{
+    const sherdi_plan *plan = program->plan;
+    size_t             elem = sherdi_compute_bytes(segment);
+    size_t             next = number + sherdi_ring_slots(plan, SHERDI_RING_PARAMS);
+    sherdi_range       slot = sherdi_ring_slot(plan, SHERDI_RING_PARAMS, number,
+                                               plan->offload.pieces[piece].elems * elem);
+    int                ahead;
+
+    own.offset += plan->offload.pieces[piece].offset_elems * elem;
+    SHERDI_TRY(sherdi_program_read(program, SHERDI_RING_PARAMS, number, piece, segment->unit));
+    SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_UP, segment, own, slot));
+    sherdi_progress_release(program->progress, SHERDI_RING_PARAMS, number);
+    if (!plan->settings.offload.pipeline_read || next >= from->count) {
+        return SHERD_OK;
+    }
+    ahead = plan->layout.segments[plan->offload.pieces[from->order[next]].segment].unit;
+    if (is_kept_for_eval(program, ahead) && sherdi_program_unit(program, ahead)->is_gathered) {
+        return SHERD_OK; /* it needs no gather */
+    }
+    return sherdi_program_read(program, SHERDI_RING_PARAMS, next, from->order[next], ahead);
+}
+
+/* Brings up this rank's slice of a segment that rests elsewhere than on the device. */
+static sherd_status slice_fetch(const sherdi_program *program, const sherdi_segment *segment,
+                                fetch *from, sherdi_range own)
+{
+    if (segment->param_space == SHERDI_SPACE_HOST) {
+        return sherdi_program_copy(
+            program, SHERDI_LANE_UP, segment, own,
+            sherdi_range_of(SHERDI_BUFFER_HOST_PARAMS, segment->param_offset, own.bytes));
+    }
+    for (size_t p = 0; p < segment->num_pieces; p++) {
+        SHERDI_TRY(
+            piece_fetch(program, segment, segment->first_piece + p, from->first++, from, own));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status segment_gather(const sherdi_program *program, const sherdi_segment *segment,
+                                   size_t offset, fetch *from)
+{
+    const sherdi_plan *plan  = program->plan;
+    size_t             elem  = sherdi_compute_bytes(segment);
+    size_t             slice = segment->slice_elems * elem;
+    sherdi_range whole = sherdi_range_of(SHERDI_BUFFER_GATHER, offset + segment->gather_offset,
+                                         segment->padded_elems * elem);
+    sherdi_range own   = whole;
+    sherdi_op    op    = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
+
+    if (slice == 0) { /* its parameters have no elements; a call without bytes would still meet */
+        return SHERD_OK;
+    }
+    op.from = op.to = segment->types.compute;
+    if (segment->param_space != SHERDI_SPACE_DEVICE) { /* not there when the ranks last met */
+        own.offset += (size_t)plan->rank * slice;
+        own.bytes = slice;
+        SHERDI_TRY(slice_fetch(program, segment, from, own));
+        op.flags = SHERDI_OP_MEETS;
+        sherdi_op_gather_in_place(&op, plan, whole);
+        return sherdi_program_emit(program, &op);
+    }
+    own              = sherdi_range_of(SHERDI_BUFFER_PARAMS, segment->param_offset, slice);
+    own.is_all_ranks = 1;
+    op.flags         = SHERDI_OP_STABLE;
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, whole);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, own);
+    op.moves[SHERDI_MOVES_WIRE] = sherdi_wire_all_gather(plan->world_size, slice);
+    return sherdi_program_emit(program, &op);
+}
+
+static sherd_status unit_gather(const sherdi_program *program, int unit, sherd_pass pass,
+                                size_t offset, const sherdi_live_range *live_range)
+{
+    sherdi_unit_state *state = sherdi_program_unit(program, unit);
+    fetch              from  = fetch_of(program, pass, live_range);
+    int                evicted;
+
+    while ((evicted = in_the_way(program, unit, offset, 0)) >= 0) {
+        sherdi_program_unit(program, evicted)->is_gathered = 0;
+    }
+    state->is_gathered = 0; /* until all of it is on its way */
+    for (size_t s = 0; s < program->plan->layout.units[unit].num_segments; s++) {
+        const sherdi_segment *segment = sherdi_unit_segment(program->plan, unit, s);
+
+        if (segment->gather_offset != SHERDI_NO_OFFSET) {
+            SHERDI_TRY(segment_gather(program, segment, offset, &from));
+        }
+    }
+    state->is_gathered = 1;
+    state->gathered_at = offset;
+    return SHERD_OK;
+}
+
+/* Starts the other gathers that the plan starts here, except where a held unit is in the way. A
+ * unit that is gathered ahead is not held: an acquire off the plan may take its memory. */
+static sherd_status prefetch(const sherdi_program *program, const sherdi_cursor *cursor,
+                             const sherdi_step_of_pass *step)
+{
+    for (size_t i = 0; i < step->num_starts; i++) {
+        const sherdi_live_range *live_range = &cursor->sequence->live_ranges[step->first_start + i];
+
+        if (!is_there(program, live_range->unit, live_range->offset) &&
+            in_the_way(program, live_range->unit, live_range->offset, 1) < 0 &&
+            sherdi_program_may_gather(program, live_range->unit)) {
+            SHERDI_TRY(sherdi_program_await(program, SHERDI_POST_UNIT, live_range->unit));
+            SHERDI_TRY(
+                unit_gather(program, live_range->unit, step->pass, live_range->offset, live_range));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* Returns the live range of a unit that begins with this step; NULL: there is none. */
+static const sherdi_live_range *live_range_begun(const sherdi_cursor       *cursor,
+                                                 const sherdi_step_of_pass *step, int unit)
+{
+    for (size_t i = 0; step != NULL && i < step->num_starts; i++) {
+        const sherdi_live_range *live_range = &cursor->sequence->live_ranges[step->first_start + i];
+
+        if (live_range->unit == unit) {
+            return live_range;
+        }
+    }
+    return NULL;
+}
+
+/* ---------------------------------------------------------- the trainer's use -- */
+
+static sherd_status bound_use(const sherdi_program *program, const sherdi_segment *segment,
+                              size_t param, int is_backward)
+{
+    sherdi_op op = sherdi_op_of_segment(program->plan, SHERDI_OP_USE, SHERDI_LANE_COMPUTE, segment);
+
+    op.param = (int)param;
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
+                  sherdi_program_trainer(program, SHERDI_AT_TRAINER_DATA, param));
+    if (is_backward && segment->has_gradient) {
+        sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS,
+                      sherdi_program_trainer(program, SHERDI_AT_TRAINER_GRAD, param));
+    }
+    return sherdi_program_emit(program, &op);
+}
+
+static sherd_status segment_use(const sherdi_program *program, const sherdi_segment *segment,
+                                int is_backward)
+{
+    const sherdi_plan *plan  = program->plan;
+    size_t             bytes = segment->padded_elems * sherdi_compute_bytes(segment);
+    sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_USE, SHERDI_LANE_COMPUTE, segment);
+
+    if (segment->is_resident) {
+        sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
+                      sherdi_range_of(SHERDI_BUFFER_PARAMS, segment->param_offset, bytes));
+    } else {
+        sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
+                      sherdi_range_of(SHERDI_BUFFER_GATHER,
+                                      sherdi_program_unit(program, segment->unit)->gathered_at +
+                                          segment->gather_offset,
+                                      bytes));
+    }
+    if (is_backward && segment->has_gradient) {
+        sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS,
+                      sherdi_program_micro_gradient(plan, segment));
+    }
+    return sherdi_program_emit(program, &op);
+}
+
+static sherd_status unit_use(const sherdi_program *program, int unit, int is_backward)
+{
+    const sherdi_model_unit *info = &program->model->units[unit];
+
+    for (size_t s = 0; s < program->plan->layout.units[unit].num_segments; s++) {
+        const sherdi_segment *segment = sherdi_unit_segment(program->plan, unit, s);
+
+        if (!segment->is_bound) {
+            SHERDI_TRY(segment_use(program, segment, is_backward));
+        }
+    }
+    for (size_t i = 0; i < info->num_params; i++) {
+        const sherdi_segment *segment =
+            &program->plan->layout.segments[program->plan->layout.params[info->params[i]].segment];
+
+        if (segment->is_bound) {
+            SHERDI_TRY(bound_use(program, segment, (size_t)info->params[i], is_backward));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------------------- ahead -- */
+
+static sherd_status fetches_begin(const sherdi_program *program)
+{
+    const sherdi_plan *plan  = program->plan;
+    size_t             slots = sherdi_min_size(sherdi_ring_slots(plan, SHERDI_RING_PARAMS),
+                                               plan->schedule.num_train_fetches);
+
+    for (size_t i = 0; i < slots && plan->settings.offload.pipeline_read; i++) {
+        SHERDI_TRY(sherdi_program_read(
+            program, SHERDI_RING_PARAMS, i, plan->schedule.fetches[i],
+            plan->layout.segments[plan->offload.pieces[plan->schedule.fetches[i]].segment].unit));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_fetch_ahead(const sherdi_program *program)
+{
+    uint32_t     before = sherdi_program_flag(program, SHERDI_OP_AHEAD);
+    sherd_status status = program->progress->is_walking ? SHERD_OK : fetches_begin(program);
+
+    program->progress->flags = before;
+    return status;
+}
+
+/* ----------------------------------------------------------------- acquire -- */
+
+static sherd_status unit_hold(const sherdi_program *program, const sherdi_cursor *cursor,
+                              const sherdi_step_of_pass *step, int unit, sherd_pass pass)
+{
+    size_t offset = offset_of(program, cursor, step, unit);
+
+    SHERDI_TRY(sherdi_program_await(program, SHERDI_POST_UNIT, unit));
+    if (program->plan->layout.units[unit].gather_bytes > 0 && !is_there(program, unit, offset)) {
+        SHERDI_TRY(unit_gather(program, unit, pass, offset, live_range_begun(cursor, step, unit)));
+    }
+    sherdi_program_unit(program, unit)->held++;
+    return SHERD_OK;
+}
+
+/* Debug: poisons a range, so that a late read of it shows in the next result. */
+sherd_status sherdi_program_poison(const sherdi_program *program, int unit, sherdi_range range)
+{
+    sherdi_op op = sherdi_op_of(SHERDI_OP_POISON, SHERDI_LANE_COMPUTE);
+
+    if (!program->plan->settings.is_debug || range.bytes == 0) {
+        return SHERD_OK;
+    }
+    op.unit = unit;
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, range);
+    return sherdi_program_emit(program, &op);
+}
+
+static sherd_status unit_leave(const sherdi_program *program, int unit)
+{
+    sherdi_unit_state *state = sherdi_program_unit(program, unit);
+
+    if (!state->is_gathered) {
+        return SHERD_OK;
+    }
+    state->is_gathered = 0;
+    return sherdi_program_poison(program, unit,
+                                 sherdi_range_of(SHERDI_BUFFER_GATHER, state->gathered_at,
+                                                 program->plan->layout.units[unit].gather_bytes));
+}
+
+/* Takes back the holds on the first `count` units that an acquire reaches. If their gathers were
+ * given (may_lack_bytes), a failure behind that can mean that the bytes do not come: then they do
+ * not count as gathered. */
+static void units_unhold(const sherdi_program *program, int unit, size_t count, int may_lack_bytes)
+{
+    for (size_t n = 0; n < count; n++) {
+        int                reached = sherdi_model_reached(program->model, unit, n);
+        sherdi_unit_state *state   = sherdi_program_unit(program, reached);
+
+        if (--state->held == 0 && may_lack_bytes) {
+            state->is_gathered = 0;
+        }
+    }
+}
+
+static void gradients_unbegin(const sherdi_program *program, int unit, size_t count)
+{
+    for (size_t n = 0; n < count; n++) {
+        int                reached = sherdi_model_reached(program->model, unit, n);
+        sherdi_unit_state *state   = sherdi_program_unit(program, reached);
+
+        if (--state->held_backward == 0 &&
+            state->uses_left == program->plan->layout.units[reached].backward_uses) {
+            state->has_gradient = 0; /* this acquire was the first to reach the unit */
+        }
+    }
+}
+
+/* What an acquire has taken so far, to be taken back if it fails. */
+typedef struct taken {
+    size_t held, begun;
+    int    is_gathered; /* all gathers have been given */
+} taken;
+
+/* Waits for the end of an update beside the trainer's calls, and then begins what that update has
+ * kept from beginning. */
+static sherd_status walk_await(const sherdi_program *program)
+{
+    if (!program->progress->is_walking) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_program_await(program, SHERDI_POST_WALK, -1));
+    return sherdi_program_fetch_ahead(program);
+}
+
+static sherd_status units_take(const sherdi_program *program, sherdi_cursor *cursor, int unit,
+                               sherd_pass pass, taken *t)
+{
+    const sherdi_step_of_pass *step = cursor_take(cursor, unit, pass);
+    int                        reached;
+
+    SHERDI_TRY(room_check(program, cursor, step, unit, pass));
+    if (program->plan->offload.num_pieces > 0) {
+        SHERDI_TRY(walk_await(program));
+    }
+    for (; (reached = sherdi_model_reached(program->model, unit, t->held)) >= 0; t->held++) {
+        SHERDI_TRY(unit_hold(program, cursor, step, reached, pass));
+    }
+    if (step != NULL) {
+        SHERDI_TRY(prefetch(program, cursor, step));
+    }
+    for (; pass == SHERD_BACKWARD && t->begun < t->held; t->begun++) {
+        reached = sherdi_model_reached(program->model, unit, t->begun);
+        SHERDI_TRY(sherdi_program_gradient_begin(program, reached));
+        sherdi_program_unit(program, reached)->held_backward++;
+    }
+    t->is_gathered = 1;
+    for (size_t n = 0; n < t->held; n++) {
+        SHERDI_TRY(unit_use(program, sherdi_model_reached(program->model, unit, n),
+                            pass == SHERD_BACKWARD));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_acquire(const sherdi_program *program, int unit, sherd_pass pass)
+{
+    sherdi_cursor *cursor = cursor_of(program, pass);
+    size_t         next   = cursor->next;
+    taken          t      = {0};
+    sherd_status   status = units_take(program, cursor, unit, pass, &t);
+
+    if (status != SHERD_OK) { /* the call leaves nothing changed */
+        gradients_unbegin(program, unit, t.begun);
+        units_unhold(program, unit, t.held, t.is_gathered);
+        cursor->next = next;
+        return status;
+    }
+    sherdi_program_unit(program, unit)->acquired[pass]++;
+    sherdi_program_unit(program, unit)->uses.acquired[pass]++;
+    return SHERD_OK;
+}
+
+/* ----------------------------------------------------------------- release -- */
+
+/* Ends one use of a unit's gradient. */
+static sherd_status gradient_leave(const sherdi_program *program, int unit)
+{
+    sherdi_unit_state *state = sherdi_program_unit(program, unit);
+
+    state->held_backward--;
+    state->uses_left--;
+    if (state->uses_left <= 0 && state->held_backward == 0 && state->has_gradient &&
+        !program->plan->layout.units[unit].is_open_ended) {
+        return sherdi_program_gradient_complete(program, unit);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_release(const sherdi_program *program, int unit, sherd_pass pass)
+{
+    const sherdi_cursor *cursor = cursor_of(program, pass);
+    sherdi_outcome       all    = {.status = SHERD_OK};
+    int                  reached;
+
+    if (--sherdi_program_unit(program, unit)->acquired[pass] == 0) {
+        sherdi_outcome_add(&all, sherdi_program_activation_release(program, unit, pass));
+    }
+    for (size_t n = 0; (reached = sherdi_model_reached(program->model, unit, n)) >= 0; n++) {
+        sherd_status status = SHERD_OK;
+
+        if (--sherdi_program_unit(program, reached)->held == 0 && !is_kept(cursor, reached) &&
+            !is_kept_for_eval(program, reached)) {
+            status = unit_leave(program, reached);
+        }
+        if (pass == SHERD_BACKWARD && status == SHERD_OK) {
+            status = gradient_leave(program, reached);
+        }
+        sherdi_outcome_add(&all, status);
+    }
+    return sherdi_outcome_end(&all);
+}
+
+void sherdi_program_let_go(const sherdi_program *program)
+{
+    for (size_t u = 0; u < program->plan->layout.num_units; u++) {
+        sherdi_unit_state *state = sherdi_program_unit(program, (int)u);
+
+        memset(state->acquired, 0, sizeof(state->acquired));
+        state->held          = 0;
+        state->held_backward = 0;
+    }
+}
+
+sherd_status sherdi_program_eval_leave(const sherdi_program *program)
+{
+    for (size_t u = 0; u < program->plan->layout.num_units; u++) {
+        if (program->plan->layout.units[u].eval_kept > 0 &&
+            sherdi_program_unit(program, (int)u)->held == 0) {
+            SHERDI_TRY(unit_leave(program, (int)u));
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_forget(const sherdi_program *program)
+{
+    for (size_t u = 0; u < program->plan->layout.num_units; u++) {
+        SHERDI_TRY(unit_leave(program, (int)u));
+    }
+    program->progress->train.next = 0;
+    program->progress->eval.next  = 0;
+    return SHERD_OK;
+}

@@ -1,0 +1,231 @@
+#include "engine/proof/dry.h"
+
+#include "base/fork.h"
+#include "base/mem.h"
+#include "engine/engine.h"
+#include "engine/run/agree.h"
+#include "engine/run/engine_impl.h"
+
+#include <string.h>
+#include <unistd.h>
+
+struct sherdi_dry {
+    sherd_engine        engine;
+    sherdi_op_fn        fn;
+    void               *ctx;
+    sherdi_scalars_head head; /* the engine's on_host */
+    sherdi_backend      nothing;
+    uint64_t           *joined; /* [sherdi_plan_used_words] */
+};
+
+/* ----------------------------------------------------------------- device -- */
+
+/* Devices that do nothing: their memory is not there. */
+
+static void nothing_follow(const sherdi_backend *lane, const sherdi_backend *other)
+{
+    (void)lane, (void)other;
+}
+
+static sherd_status nothing_wait(const sherdi_backend *lane)
+{
+    (void)lane;
+    return SHERD_OK;
+}
+
+/* By whether the device's memory is its own. */
+static const sherdi_device_ops NOTHING[] = {
+    {.name = "dry", .is_async = 0, .lane_follow = nothing_follow, .lane_wait = nothing_wait},
+    {.name = "dry", .is_async = 1, .lane_follow = nothing_follow, .lane_wait = nothing_wait},
+};
+
+/* ------------------------------------------------------------- operations -- */
+
+static void used_join(sherdi_dry *dry)
+{
+    uint64_t *told  = dry->engine.exchange.used;
+    size_t    count = sherdi_plan_used_words(dry->engine.plan->layout.num_open_ended);
+
+    for (size_t i = 0; i < count; i++) {
+        told[i] |= dry->joined[i];
+        dry->joined[i] = 0;
+    }
+}
+
+static void generation_change(sherd_engine *engine, sherdi_op_kind kind)
+{
+    sherdi_dry_state *state = &engine->store.dry;
+
+    if (!sherdi_plan_has_generations(engine->plan) || kind == SHERDI_OP_ABANDON) {
+        return;
+    }
+    if (kind == SHERDI_OP_COMMIT) {
+        state->previous     = state->record;
+        state->record       = engine->run.record;
+        state->has_previous = state->live > 0;
+        state->live++;
+    } else {
+        engine->run.record = state->record = state->previous;
+        state->has_previous                = 0;
+        state->live--;
+    }
+}
+
+/* What an operation leaves in the engine, as far as calls look at it. */
+static sherd_status op_answer(sherdi_dry *dry, const sherdi_op *op)
+{
+    sherd_engine *engine = &dry->engine;
+
+    switch (op->kind) {
+    case SHERDI_OP_EXCHANGE:
+        SHERDI_TRY(sherdi_run_answer(engine, op));
+        if (op->part == SHERDI_EXCHANGE_USED) {
+            used_join(dry);
+        }
+        return SHERD_OK;
+    case SHERDI_OP_AWAIT:
+        sherdi_updater_take(engine, (sherdi_post)op->part);
+        return SHERD_OK;
+    case SHERDI_OP_COMMIT:
+    case SHERDI_OP_ABANDON:
+    case SHERDI_OP_ROLLBACK:
+        generation_change(engine, op->kind);
+        return SHERD_OK;
+    default:
+        return SHERD_OK;
+    }
+}
+
+static sherd_status op_take(void *ctx, const sherdi_op *op)
+{
+    sherdi_dry  *dry   = ctx;
+    int          depth = sherdi_mem_forbid_set(0);
+    sherd_status status;
+
+    status = dry->fn(dry->ctx, op);
+    (void)sherdi_mem_forbid_set(depth);
+    return status == SHERD_OK ? op_answer(dry, op) : status;
+}
+
+/* ------------------------------------------------------------ open, close -- */
+
+/* It says nothing, and writes nothing. */
+static void settings_still(sherdi_settings *settings)
+{
+    settings->watch.wall_clock_breakdown = 0;
+    settings->watch.logs_comms           = 0;
+    settings->watch.memory_breakdown     = 0;
+    settings->watch.steps_per_print      = 0;
+    settings->is_debug                   = 0;
+}
+
+static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const sherdi_model *model)
+{
+    sherd_engine *engine = &dry->engine;
+
+    SHERDI_TRY(sherdi_world_dry(plan->rank, plan->world_size, &engine->world));
+    dry->nothing    = (sherdi_backend){.name = "dry", .device = &NOTHING[plan->machine.has_device]};
+    engine->backend = &dry->nothing;
+    engine->host    = &dry->nothing;
+    engine->lanes   = (sherdi_lanes){engine->backend, engine->backend, engine->backend};
+    engine->marks.device  = engine->backend->device;
+    engine->step_mark     = (sherdi_mark){.slot = -1};
+    engine->on_host.head  = &dry->head;
+    engine->rank          = plan->rank;
+    engine->world_size    = plan->world_size;
+    engine->process       = sherdi_fork_process();
+    engine->settings      = plan->settings;
+    engine->model         = *model;
+    engine->plan          = (sherdi_plan *)(uintptr_t)plan;
+    engine->first_group   = sherdi_model_first_group(model);
+    engine->first_trained = sherdi_model_first_trained(model);
+    settings_still(&engine->settings);
+    sherdi_scaler_init(&engine->scaler, &engine->settings.numerics.scaler);
+    SHERDI_TRY(sherdi_engine_tables_open(engine, 1));
+    SHERDI_TRY(sherdi_progress_open(&engine->run.progress, plan, model, &engine->mem));
+    dry->joined = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL,
+                                     sherdi_plan_used_words(plan->layout.num_open_ended),
+                                     sizeof(*dry->joined));
+    if (dry->joined == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    engine->run.program = (sherdi_program){.plan     = plan,
+                                           .model    = &engine->model,
+                                           .progress = &engine->run.progress,
+                                           .fn       = op_take,
+                                           .ctx      = dry};
+    engine->phase       = SHERDI_PHASE_SEALED;
+    return sherdi_updater_open_program(engine);
+}
+
+sherd_status sherdi_dry_create(const sherdi_plan *plan, const sherdi_model *model, sherdi_op_fn fn,
+                               void *ctx, sherdi_dry **out)
+{
+    sherdi_dry  *dry = sherdi_alloc(plan->mem, SHERDI_MEM_CONTROL, sizeof(*dry));
+    sherd_status status;
+
+    if (dry == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    sherdi_mem_init(&dry->engine.mem);
+    dry->fn  = fn;
+    dry->ctx = ctx;
+    status   = dry_open(dry, plan, model);
+    if (status != SHERD_OK) {
+        sherdi_dry_destroy(dry);
+        return status;
+    }
+    *out = dry;
+    return SHERD_OK;
+}
+
+void sherdi_dry_destroy(sherdi_dry *dry)
+{
+    if (dry == NULL) {
+        return;
+    }
+    sherdi_progress_close_beside(&dry->engine.updater.progress);
+    sherdi_progress_close(&dry->engine.run.progress);
+    sherdi_engine_tables_close(&dry->engine);
+    sherdi_free(dry->joined);
+    sherd_world_destroy(dry->engine.world);
+    sherdi_free(dry);
+}
+
+sherd_status sherdi_dry_start(sherdi_dry *dry)
+{
+    sherd_engine *engine = &dry->engine;
+
+    for (size_t p = 0; p < engine->model.num_params; p++) {
+        engine->fill.is_filled[p] = 1;
+    }
+    sherdi_progress_complete(&engine->run.progress, SHERDI_RING_STATE);
+    sherdi_progress_complete(&engine->run.progress, SHERDI_RING_PARAMS);
+    engine->store.dry.live = engine->store.agreed = sherdi_plan_has_generations(engine->plan);
+    engine->phase                                 = SHERDI_PHASE_RUNNING;
+    return sherdi_program_fetch_ahead(&engine->run.program);
+}
+
+static sherd_status nothing_fill(void *ctx, size_t first, size_t count, float *values)
+{
+    (void)ctx, (void)first;
+    memset(values, 0, count * sizeof(*values));
+    return SHERD_OK;
+}
+
+sherd_status sherdi_dry_fill(sherd_engine *engine, size_t param)
+{
+    return sherd_param_fill(engine, (sherd_param)param, nothing_fill, NULL);
+}
+
+sherd_engine *sherdi_dry_engine(sherdi_dry *dry)
+{
+    return &dry->engine;
+}
+
+void sherdi_dry_join(sherdi_dry *dry, const sherdi_dry *other)
+{
+    if (dry->engine.plan->layout.num_open_ended > 0) { /* else nobody asks */
+        sherdi_agree_used_note(&other->engine, dry->joined);
+    }
+}
