@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "engine/run/store.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -47,10 +48,11 @@ sherd_status bench_drive_run(sherd_engine *engine, double *seconds_out)
         }
     }
     SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
-    SHERDI_TRY(sherdi_run_commit(engine, engine->step, engine->fingerprints.own, &engine->scaler));
+    engine->storage.ops->note(engine, engine->step, &engine->scaler, 0);
+    SHERDI_TRY(engine->storage.ops->commit(engine, engine->fingerprints.own));
     *seconds_out = (double)(sherdi_now_ns() - start_ns) * 1e-9;
     /* the next step shall tell of itself */
-    memset(engine->run.drive.waits, 0, sizeof(engine->run.drive.waits));
+    memset(engine->storage.store->drive.waits, 0, sizeof(engine->storage.store->drive.waits));
     return SHERD_OK;
 }
 

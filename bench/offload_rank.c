@@ -4,6 +4,7 @@
 
 #include "bench/link.h"
 #include "base/clock.h"
+#include "engine/run/store.h"
 
 #include "models/blas.h"
 #include "trainer/declare.h"
@@ -210,10 +211,10 @@ static uint64_t drive_moved(const rank *r)
 {
     sherdi_io_traffic moved;
 
-    if (r->engine->store.queue == NULL) {
+    if (r->engine->storage.store == NULL) {
         return 0;
     }
-    moved = sherdi_ioq_traffic(r->engine->store.queue);
+    moved = sherdi_ioq_traffic(r->engine->storage.store->queue);
     return moved.read_bytes + moved.written_bytes;
 }
 

@@ -17,7 +17,6 @@
 #include "engine/run/modules.h"
 #include "engine/run/needs.h"
 #include "engine/run/optimizer.h"
-#include "engine/run/restore.h"
 #include "engine/run/scalars.h"
 
 #include <assert.h>
@@ -127,10 +126,11 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     memset(engine, 0, sizeof(*engine));
     sherdi_mem_init(&engine->mem);
     sherdi_blobs_init(&engine->blobs, &engine->mem);
-    engine->process    = sherdi_fork_process();
-    engine->model.mem  = &engine->mem;
-    engine->world      = sherdi_world_retain(world);
-    engine->host       = sherdi_world_host(world);
+    engine->process   = sherdi_fork_process();
+    engine->model.mem = &engine->mem;
+    engine->world     = sherdi_world_retain(world);
+    engine->host      = sherdi_world_host(world);
+    sherdi_offload_clear(engine);
     engine->rank       = sherd_world_rank(world);
     engine->world_size = sherd_world_size(world);
     status             = sherdi_agree_world(world, engine_open(engine, config));
@@ -479,13 +479,14 @@ static void transfers_finish(sherd_engine *engine)
 
 static void memory_close(sherd_engine *engine)
 {
-    sherdi_updater_close(engine);
+    engine->updater.ops->close(engine);
     sherdi_modules_abandon(engine);
     transfers_finish(engine);
     sherdi_lanes_drain(engine);
     sherdi_modules_close(engine);
     sherdi_run_close(engine);
-    sherdi_store_close(engine);
+    engine->storage.ops->close(engine);
+    sherdi_offload_clear(engine);
     sherdi_lanes_close(engine);
     sherdi_scalars_close(engine);
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
@@ -611,15 +612,15 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     }
     control_note(engine, SHERDI_CONTROL_RUN);
     if (status == SHERD_OK) {
-        status = sherdi_store_open(engine);
+        status = sherdi_storage_open(engine);
     }
     control_note(engine, SHERDI_CONTROL_STORE);
     if (status == SHERD_OK) {
         status = sherdi_agree_status(engine, sherdi_updater_open(engine));
     }
     control_note(engine, SHERDI_CONTROL_UPDATER);
-    if (status == SHERD_OK && engine->store.is_resumed) {
-        status = sherdi_restore_resume(engine);
+    if (status == SHERD_OK && engine->storage.is_resumed) {
+        status = engine->storage.ops->resume(engine);
     }
     if (status != SHERD_OK) {
         memory_close(engine);
@@ -672,7 +673,7 @@ sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pas
     status = sherdi_loop_acquire(engine, unit, pass);
     if (status == SHERD_OK && pass == SHERD_BACKWARD && engine->settings.offload.pipeline_read &&
         sherdi_loop_ends_after(engine, engine->window.micro_seen + 1)) {
-        status = sherdi_updater_read_ahead(engine); /* the update follows this pass */
+        status = engine->updater.ops->read_ahead(engine); /* the update follows this pass */
     }
     sherdi_mem_forbid_end();
     return sherdi_engine_outcome(engine, status);

@@ -5,7 +5,7 @@
 #include "base/checked.h"
 #include "base/hash.h"
 #include "base/text.h"
-#include "offload/tier.h"
+#include "offload/tier_kind.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -147,7 +147,6 @@ static void field_add(sherd_memory_report *report, size_t offset, size_t bytes)
     *(size_t *)(void *)((unsigned char *)report + offset) += bytes;
 }
 
-/* The engine's object has parts of the updater in it. */
 static void control_tell(const sherd_engine *engine, sherd_memory_report *report)
 {
     const size_t *bytes = engine->control_bytes;
@@ -155,9 +154,9 @@ static void control_tell(const sherd_engine *engine, sherd_memory_report *report
     report->control_held    = sherdi_mem_held(&engine->mem, SHERDI_MEM_CONTROL) + sizeof(*engine);
     report->control_model   = bytes[SHERDI_CONTROL_MODEL];
     report->control_plan    = bytes[SHERDI_CONTROL_PLAN];
-    report->control_run     = bytes[SHERDI_CONTROL_RUN] + sizeof(*engine) - sizeof(engine->updater);
+    report->control_run     = bytes[SHERDI_CONTROL_RUN] + sizeof(*engine);
     report->control_store   = bytes[SHERDI_CONTROL_STORE];
-    report->control_updater = bytes[SHERDI_CONTROL_UPDATER] + sizeof(engine->updater);
+    report->control_updater = bytes[SHERDI_CONTROL_UPDATER];
 }
 
 sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
@@ -179,7 +178,7 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     }
     report.pinned_planned = plan->packing.pinned_bytes;
     report.pinned_held =
-        sherdi_has_device(engine) ? engine->memory.pinned_bytes : engine->store.pinned_bytes;
+        sherdi_has_device(engine) ? engine->memory.pinned_bytes : engine->storage.pinned_bytes;
     report.nvme_planned = plan->offload.nvme_bytes[0] + plan->offload.nvme_bytes[1] +
                           plan->offload.nvme_bytes[2] + plan->offload.nvme_bytes[3];
     report.nvme_state_planned       = plan->offload.nvme_bytes[0];
@@ -206,17 +205,17 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
  * trainer's calls counts when it is joined. */
 static void traffic_count(sherd_engine *engine, sherd_traffic_report *out)
 {
-    const sherdi_store *store = &engine->store;
-    const sherdi_link  *own   = &store->links[SHERDI_USER_TRAINER];
-    sherdi_io_traffic   files;
+    const sherdi_link  *own     = &engine->run.links[SHERDI_USER_TRAINER];
+    const sherdi_link  *updates = &engine->updater.joined_link;
+    sherdi_file_traffic files;
     uint64_t            received;
 
-    sherdi_updater_settle_ahead(engine);
-    files = sherdi_updater_traffic(engine);
+    engine->updater.ops->settle_ahead(engine);
+    files = engine->storage.ops->traffic(engine);
     sherd_world_traffic(engine->world, &out->wire_counted, &received);
     out->wire_counted -= engine->wire_at_seal + engine->updater.published_bytes;
-    out->down_counted    = own->down_bytes + store->joined_link.down_bytes;
-    out->up_counted      = own->up_bytes + store->joined_link.up_bytes;
+    out->down_counted    = own->down_bytes + updates->down_bytes;
+    out->up_counted      = own->up_bytes + updates->up_bytes;
     out->read_counted    = files.read_bytes;
     out->written_counted = files.written_bytes;
 }
@@ -243,7 +242,8 @@ sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *ou
     report.read_micro_planned    = micro[SHERDI_MOVES_READ];
     report.read_step_planned     = step[SHERDI_MOVES_READ];
     report.written_micro_planned = micro[SHERDI_MOVES_WRITTEN];
-    report.written_step_planned  = step[SHERDI_MOVES_WRITTEN] + sherdi_store_blob_bytes(engine);
+    report.written_step_planned =
+        step[SHERDI_MOVES_WRITTEN] + engine->storage.ops->blob_bytes(engine);
     report.update_device_planned = step[SHERDI_MOVES_DEVICE];
     report.update_host_planned   = step[SHERDI_MOVES_HOST];
     report.update_flops_planned  = step[SHERDI_MOVES_FLOPS];
@@ -276,10 +276,10 @@ sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *o
     info.backend          = engine->backend->name;
     info.param_elems      = engine->model.total_elems;
     info.trainable_elems  = engine->model.trainable_elems;
-    info.is_resumed       = engine->store.is_resumed;
+    info.is_resumed       = engine->storage.is_resumed;
     info.step             = engine->step;
     info.micro_step       = engine->micro_step;
-    info.state_run        = engine->store.run;
+    info.state_run        = engine->storage.run;
     info.resume_differs   = engine->identity.resume_differs;
     info.overlap_comm     = engine->settings.sharding.overlap_comm;
     info.samples          = sherdi_samples_seen(engine);

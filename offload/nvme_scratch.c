@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "offload/state.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -131,5 +132,12 @@ static sherd_status nvme_open(const sherdi_tier_params *params, sherdi_mem *mem,
     return SHERD_OK;
 }
 
-const sherdi_tier_kind sherdi_tier_nvme = {
-    .space = SHERDI_SPACE_STORAGE, .has_files = 1, .has_generations = 1, .open = nvme_open};
+static size_t nvme_index_bytes(size_t num_extents)
+{
+    return sherdi_state_index_bytes(num_extents, SHERDI_STATE_NOTE_BYTES);
+}
+
+const sherdi_tier_kind sherdi_tier_nvme = {.space       = SHERDI_SPACE_STORAGE,
+                                           .has_files   = 1,
+                                           .index_bytes = nvme_index_bytes,
+                                           .open        = nvme_open};

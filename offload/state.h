@@ -21,6 +21,8 @@ typedef struct sherdi_state sherdi_state;
 
 /* Bytes at the front of a note that a listing shows. */
 #define SHERDI_STATE_NOTE_FRONT 512
+/* Bytes of an engine's note: the front, and blobs. */
+#define SHERDI_STATE_NOTE_BYTES ((size_t)SHERDI_STATE_NOTE_FRONT + SHERD_BLOB_MAX_BYTES + 64)
 
 /* What names and identifies the files. The index is sherd-<run, 16 hex
  * digits>-<rank>of<world_size>.state; beside it are .slots-a, .slots-b, ...: see state_file.h. */

@@ -1,5 +1,5 @@
 /* The tiers that tier_list.h names. */
-#include "offload/tier.h"
+#include "offload/tier_kind.h"
 
 #include <assert.h>
 #include <string.h>

@@ -17,6 +17,7 @@
 #include "engine/run/modules.h"
 #include "engine/run/needs.h"
 #include "engine/run/update.h"
+#include "engine/run/store.h"
 #include "offload/checksum.h"
 
 #include <stdio.h>
@@ -328,7 +329,7 @@ static sherd_status open_local(sherdi_save *save)
 static sherd_status state_reserve(sherdi_save *save)
 {
     sherd_engine *engine = save->engine;
-    sherdi_state *state  = engine->store.state;
+    sherdi_state *state  = sherdi_store_state(engine);
     char          name[SHERDI_CHECKPOINT_NAME_BYTES];
     sherd_status  status = SHERD_OK;
 
@@ -360,7 +361,7 @@ static sherd_status state_keep(sherdi_save *save)
         return SHERD_OK;
     }
     sherdi_kept_name(engine->rank, engine->world_size, name);
-    status = sherdi_state_keep(engine->store.state, save->folder, name);
+    status = sherdi_state_keep(sherdi_store_state(engine), save->folder, name);
     if (status == SHERD_E_NOTSUP) {
         sherdi_log(SHERD_LOG_INFO, engine->rank, "the state is copied into the checkpoint: %s",
                    sherd_last_error());
@@ -368,7 +369,7 @@ static sherd_status state_keep(sherdi_save *save)
     }
     SHERDI_TRY(status);
     save->mine.is_kept = 1;
-    sherdi_state_describe_file(engine->store.state, &file);
+    sherdi_state_describe_file(sherdi_store_state(engine), &file);
     engine->checkpoint.kept_bytes += file.len_bytes;
     return SHERD_OK;
 }

@@ -12,6 +12,7 @@
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
 #include "engine/run/update.h"
+#include "engine/run/store.h"
 #include "offload/checksum.h"
 
 #include <string.h>
@@ -41,8 +42,8 @@ static sherd_status state_add(sherdi_save *save)
     if (!save->mine.is_kept) {
         return sherdi_shard_add(engine->plan, &engine->model, SHERDI_DATA_STATE, header);
     }
-    SHERDI_TRY(sherdi_kept_describe(engine->plan, &engine->model, engine->store.state, &engine->mem,
-                                    &text));
+    SHERDI_TRY(sherdi_kept_describe(engine->plan, &engine->model, sherdi_store_state(engine),
+                                    &engine->mem, &text));
     status = sherdi_safetensors_metadata(header, SHERDI_KEPT_KEY, text);
     sherdi_free(text);
     return status;

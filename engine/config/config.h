@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "engine/optimizers/scaler.h"
 #include "engine/optimizers/schedule.h"
-#include "offload/tier.h"
+#include "offload/tier_kind.h"
 #include "sherd.h"
 
 /* engine/optimizers/optimizer.h */

@@ -16,7 +16,7 @@
 #include "engine/optimizers/optimizer.h"
 #include "kernels/backend.h"
 #include "kernels/encoding.h"
-#include "offload/state.h"
+#include "offload/tier_kind.h"
 
 #define SHERDI_SPACES 3 /* values of sherdi_space */
 
@@ -31,10 +31,6 @@
 #define SHERDI_CHECKPOINT_EXTENT_BYTES ((size_t)64 << 10)
 #define SHERDI_CHECKPOINT_SLOT_BYTES   ((size_t)1 << 20)
 #define SHERDI_CHECKPOINT_SLOTS        16
-
-/* Room of a generation of state on a drive for what it keeps beside the state: the record, and the
- * trainer's blobs. */
-#define SHERDI_STATE_NOTE_BYTES ((size_t)SHERDI_STATE_NOTE_FRONT + SHERD_BLOB_MAX_BYTES + 64)
 
 /* Most blocks of a rank; more than the segments that a model can have. */
 #define SHERDI_MOST_BLOCKS ((size_t)1 << 19)

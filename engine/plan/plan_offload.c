@@ -27,7 +27,7 @@ int sherdi_plan_has_files(const sherdi_plan *plan)
 
 int sherdi_plan_has_generations(const sherdi_plan *plan)
 {
-    return plan->settings.offload.state.tier->has_generations &&
+    return plan->settings.offload.state.tier->index_bytes != NULL &&
            plan->offload.num_extents[SHERDI_SPACE_STORAGE] > 0 &&
            plan->offload.num_extents[SHERDI_SPACE_DEVICE] == 0 &&
            plan->offload.num_extents[SHERDI_SPACE_HOST] == 0;
@@ -572,7 +572,7 @@ sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan, const sherdi_model *
               &plan->packing.grad_ring_bytes);
     plan->offload.index_bytes =
         sherdi_plan_has_generations(plan)
-            ? sherdi_state_index_bytes(sherdi_plan_stored(plan), SHERDI_STATE_NOTE_BYTES)
+            ? plan->settings.offload.state.tier->index_bytes(sherdi_plan_stored(plan))
             : 0;
     /* a state of which only a part is on storage cannot be resumed, so it needs no spare slots */
     plan->offload.nvme_bytes[0] =

@@ -352,6 +352,30 @@ sherd_status sherdi_program_write(const sherdi_program *program, sherdi_ring whi
     return extent_move(program, SHERDI_OP_WRITE, which, number, tail, unit);
 }
 
+/* ---------------------------------------------------------------- updates -- */
+
+sherd_status sherdi_program_await(const sherdi_program *program, sherdi_post post, int unit)
+{
+    return program->updates == NULL ? SHERD_OK : program->updates->await(program, post, unit);
+}
+
+int sherdi_program_may_gather(const sherdi_program *program, int unit)
+{
+    return program->updates == NULL || program->updates->may_gather(program, unit);
+}
+
+sherd_status sherdi_program_post(const sherdi_program *updater, sherdi_post post, int unit)
+{
+    sherdi_op op = sherdi_op_of(SHERDI_OP_POST, SHERDI_LANE_HOST);
+
+    if ((updater->progress->flags & SHERDI_OP_BESIDE) == 0) {
+        return SHERD_OK;
+    }
+    op.unit = unit;
+    op.part = (int)post;
+    return sherdi_program_emit(updater, &op);
+}
+
 /* --------------------------------------------------------------- progress -- */
 
 static sherd_status ring_open(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which,
@@ -414,22 +438,6 @@ void sherdi_progress_close(sherdi_progress *progress)
         sherdi_free(progress->rings[r].extents);
     }
     sherdi_free(progress->rings);
-    *progress = (sherdi_progress){0};
-}
-
-sherd_status sherdi_progress_open_beside(sherdi_progress *progress, const sherdi_progress *of,
-                                         const sherdi_plan *plan, sherdi_mem *mem)
-{
-    progress->flags = SHERDI_OP_BESIDE;
-    progress->rings = of->rings;
-    progress->units = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, plan->layout.num_units,
-                                         sizeof(*progress->units));
-    return progress->units == NULL ? SHERD_E_NOMEM : SHERD_OK;
-}
-
-void sherdi_progress_close_beside(sherdi_progress *progress)
-{
-    sherdi_free(progress->units);
     *progress = (sherdi_progress){0};
 }
 

@@ -284,15 +284,26 @@ typedef struct sherdi_progress {
     sherdi_activation_state *activations; /* as in the plan */
 } sherdi_progress;
 
+struct sherdi_program;
+
+/* What the trainer's calls do about an update beside them: program_beside.c. */
+typedef struct sherdi_program_updates_ops {
+    sherd_status (*await)(const struct sherdi_program *program, sherdi_post post, int unit);
+    int (*may_gather)(const struct sherdi_program *program, int unit);
+} sherdi_program_updates_ops;
+
 typedef struct sherdi_program {
-    const sherdi_plan  *plan;
-    const sherdi_model *model;
-    sherdi_progress    *progress;
-    sherdi_op_fn        fn;
-    void               *ctx;
+    const sherdi_plan                *plan;
+    const sherdi_model               *model;
+    sherdi_progress                  *progress;
+    sherdi_op_fn                      fn;
+    void                             *ctx;
+    const sherdi_program_updates_ops *updates; /* NULL: no update is ever beside the calls */
     /* Whether an await of the unit would return at once, on all ranks; NULL: it never would. */
     int (*is_posted)(void *ctx, int unit);
 } sherdi_program;
+
+extern const sherdi_program_updates_ops sherdi_program_updates;
 
 /** Makes a progress at the beginning. E_NOMEM. */
 sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *plan,

@@ -76,18 +76,6 @@ void sherdi_program_beside_begin(const sherdi_program *program, const sherdi_pro
     program->progress->is_beside = program->progress->is_walking = 1;
 }
 
-sherd_status sherdi_program_post(const sherdi_program *updater, sherdi_post post, int unit)
-{
-    sherdi_op op = sherdi_op_of(SHERDI_OP_POST, SHERDI_LANE_HOST);
-
-    if ((updater->progress->flags & SHERDI_OP_BESIDE) == 0) {
-        return SHERD_OK;
-    }
-    op.unit = unit;
-    op.part = (int)post;
-    return sherdi_program_emit(updater, &op);
-}
-
 static sherd_status await_emit(const sherdi_program *program, sherdi_post post, int unit,
                                uint32_t flags)
 {
@@ -121,7 +109,7 @@ static sherd_status unit_await(const sherdi_program *program, int unit)
     return status;
 }
 
-sherd_status sherdi_program_await(const sherdi_program *program, sherdi_post post, int unit)
+static sherd_status update_await(const sherdi_program *program, sherdi_post post, int unit)
 {
     sherdi_progress *progress = program->progress;
 
@@ -136,7 +124,7 @@ sherd_status sherdi_program_await(const sherdi_program *program, sherdi_post pos
     return SHERD_OK;
 }
 
-int sherdi_program_may_gather(const sherdi_program *program, int unit)
+static int may_gather(const sherdi_program *program, int unit)
 {
     const sherdi_unit_state *state = sherdi_program_unit(program, unit);
 
@@ -144,9 +132,12 @@ int sherdi_program_may_gather(const sherdi_program *program, int unit)
                                    program->is_posted(program->ctx, unit));
 }
 
+const sherdi_program_updates_ops sherdi_program_updates = {.await      = update_await,
+                                                           .may_gather = may_gather};
+
 sherd_status sherdi_program_beside_end(const sherdi_program *program)
 {
-    sherdi_outcome all = sherdi_outcome_of(sherdi_program_await(program, SHERDI_POST_END, -1));
+    sherdi_outcome all = sherdi_outcome_of(update_await(program, SHERDI_POST_END, -1));
 
     for (size_t u = 0; u < program->plan->layout.num_units; u++) {
         if (all.status == SHERD_OK || program->plan->schedule.publishes_early) {
@@ -200,4 +191,20 @@ int sherdi_program_can_be_beside(const sherdi_plan *plan)
         has_host |= !sherdi_is_on_device(plan->layout.blocks[b].space);
     }
     return has_host && !(plan->machine.has_device && sherdi_program_has_loose_publish(plan));
+}
+
+sherd_status sherdi_progress_open_beside(sherdi_progress *progress, const sherdi_progress *of,
+                                         const sherdi_plan *plan, sherdi_mem *mem)
+{
+    progress->flags = SHERDI_OP_BESIDE;
+    progress->rings = of->rings;
+    progress->units = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, plan->layout.num_units,
+                                         sizeof(*progress->units));
+    return progress->units == NULL ? SHERD_E_NOMEM : SHERD_OK;
+}
+
+void sherdi_progress_close_beside(sherdi_progress *progress)
+{
+    sherdi_free(progress->units);
+    *progress = (sherdi_progress){0};
 }

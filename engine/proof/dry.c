@@ -4,7 +4,8 @@
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine/run/agree.h"
-#include "engine/run/engine_impl.h"
+#include "engine/run/store.h"
+#include "engine/run/updater.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@ struct sherdi_dry {
     sherdi_scalars_head head; /* the engine's on_host */
     sherdi_backend      nothing;
     uint64_t           *joined; /* [sherdi_plan_used_words] */
+    sherdi_storage_ops  storage;
 };
 
 /* ----------------------------------------------------------------- device -- */
@@ -54,19 +56,20 @@ static void used_join(sherdi_dry *dry)
 
 static void generation_change(sherd_engine *engine, sherdi_op_kind kind)
 {
-    sherdi_dry_state *state = &engine->store.dry;
+    sherdi_store     *store = engine->storage.store;
+    sherdi_dry_state *state = &store->dry;
 
     if (!sherdi_plan_has_generations(engine->plan) || kind == SHERDI_OP_ABANDON) {
         return;
     }
     if (kind == SHERDI_OP_COMMIT) {
         state->previous     = state->record;
-        state->record       = engine->run.record;
+        state->record       = store->record;
         state->has_previous = state->live > 0;
         state->live++;
     } else {
-        engine->run.record = state->record = state->previous;
-        state->has_previous                = 0;
+        store->record = state->record = state->previous;
+        state->has_previous           = 0;
         state->live--;
     }
 }
@@ -107,6 +110,20 @@ static sherd_status op_take(void *ctx, const sherdi_op *op)
     return status == SHERD_OK ? op_answer(dry, op) : status;
 }
 
+/* Generations are numbers, and nothing is transferred. */
+static sherdi_storage_ops storage_of(void)
+{
+    sherdi_storage_ops ops = sherdi_storage_none;
+
+    ops.begin       = sherdi_storage_drive.begin;
+    ops.note        = sherdi_storage_drive.note;
+    ops.commit      = sherdi_storage_drive.commit;
+    ops.agreed      = sherdi_storage_drive.agreed;
+    ops.restore     = sherdi_storage_drive.restore;
+    ops.stored_step = sherdi_storage_drive.stored_step;
+    return ops;
+}
+
 /* ------------------------------------------------------------ open, close -- */
 
 /* It says nothing, and writes nothing. */
@@ -123,6 +140,10 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
 {
     sherd_engine *engine = &dry->engine;
 
+    engine->storage.ops = &dry->storage;
+    engine->updater.ops = &sherdi_updater_none;
+    (void)pthread_mutex_init(&engine->run.lock, NULL);
+    SHERDI_TRY(sherdi_store_create(engine));
     SHERDI_TRY(sherdi_world_dry(plan->rank, plan->world_size, &engine->world));
     dry->nothing    = (sherdi_backend){.name = "dry", .device = &NOTHING[plan->machine.has_device]};
     engine->backend = &dry->nothing;
@@ -168,9 +189,10 @@ sherd_status sherdi_dry_create(const sherdi_plan *plan, const sherdi_model *mode
         return SHERD_E_NOMEM;
     }
     sherdi_mem_init(&dry->engine.mem);
-    dry->fn  = fn;
-    dry->ctx = ctx;
-    status   = dry_open(dry, plan, model);
+    dry->fn      = fn;
+    dry->ctx     = ctx;
+    dry->storage = storage_of();
+    status       = dry_open(dry, plan, model);
     if (status != SHERD_OK) {
         sherdi_dry_destroy(dry);
         return status;
@@ -184,7 +206,8 @@ void sherdi_dry_destroy(sherdi_dry *dry)
     if (dry == NULL) {
         return;
     }
-    sherdi_progress_close_beside(&dry->engine.updater.progress);
+    sherdi_updater_close_program(&dry->engine);
+    sherdi_store_destroy(&dry->engine);
     sherdi_progress_close(&dry->engine.run.progress);
     sherdi_engine_tables_close(&dry->engine);
     sherdi_free(dry->joined);
@@ -201,8 +224,9 @@ sherd_status sherdi_dry_start(sherdi_dry *dry)
     }
     sherdi_progress_complete(&engine->run.progress, SHERDI_RING_STATE);
     sherdi_progress_complete(&engine->run.progress, SHERDI_RING_PARAMS);
-    engine->store.dry.live = engine->store.agreed = sherdi_plan_has_generations(engine->plan);
-    engine->phase                                 = SHERDI_PHASE_RUNNING;
+    engine->storage.store->dry.live = engine->storage.store->agreed =
+        sherdi_plan_has_generations(engine->plan);
+    engine->phase = SHERDI_PHASE_RUNNING;
     return sherdi_program_fetch_ahead(&engine->run.program);
 }
 

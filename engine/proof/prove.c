@@ -11,6 +11,7 @@
 #include "engine/run/engine_impl.h"
 #include "engine/run/fill.h"
 #include "engine/run/restore.h"
+#include "engine/run/store.h"
 #include "engine/run/update.h"
 
 #include <stdio.h>
@@ -663,7 +664,7 @@ static int can_undo(const check *check)
 {
     const sherd_engine *engine = check->pair.sides[0].engine;
 
-    return engine->store.dry.has_previous && !engine->store.dry.record.note.is_written &&
+    return engine->storage.store->dry.has_previous && !engine->storage.store->dry.record.note.is_written &&
            engine->step > 0;
 }
 

@@ -5,6 +5,7 @@
 #include "engine/proof/dry.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/fill.h"
+#include "offload/state.h"
 
 #include <string.h>
 

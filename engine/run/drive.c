@@ -20,23 +20,12 @@ sherd_status sherdi_drive_open(sherdi_drive *drive, size_t count, sherdi_order *
 
 void sherdi_drive_close(sherdi_drive *drive)
 {
-    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+    for (int ring = 0; ring < SHERDI_RINGS && drive->count > 0; ring++) {
         (void)sherdi_drive_settle(drive, (sherdi_ring)ring);
     }
     sherdi_free(drive->transfers);
     sherdi_free(drive->sorted);
     *drive = (sherdi_drive){0};
-}
-
-void sherdi_drive_use(sherdi_drive *drive, sherdi_ring ring, sherdi_user user)
-{
-    if (drive->count == 0) { /* of a dry engine */
-        drive->users[ring] = user;
-        return;
-    }
-    (void)pthread_mutex_lock(drive->lock);
-    drive->users[ring] = user;
-    (void)pthread_mutex_unlock(drive->lock);
 }
 
 /* ------------------------------------------------------- under the lock -- */
@@ -174,7 +163,7 @@ static sherdi_transfer *next_of(sherdi_drive *drive, sherdi_user user, uint64_t 
     for (size_t i = 0; i < drive->num_sorted; i++) {
         sherdi_transfer *transfer = transfer_at(drive, i);
 
-        if (transfer->number > number && drive->users[transfer->ring] == user) {
+        if (transfer->number > number && drive->others.users[transfer->ring] == user) {
             return transfer;
         }
     }
@@ -242,11 +231,11 @@ static sherd_status ended_status(const sherdi_drive *drive, uint64_t number)
 
 static sherd_status number_wait(sherdi_drive *drive, uint64_t number)
 {
-    sherdi_transfer    *transfer = transfer_find(drive, number);
-    sherdi_drive_waits *waits;
-    sherdi_ring         ring;
-    int64_t             start_ns;
-    int64_t            *waited_ns;
+    sherdi_transfer      *transfer = transfer_find(drive, number);
+    sherdi_storage_waits *waits;
+    sherdi_ring           ring;
+    int64_t               start_ns;
+    int64_t              *waited_ns;
 
     if (transfer == NULL) {
         return ended_status(drive, number);
@@ -262,11 +251,11 @@ static sherd_status number_wait(sherdi_drive *drive, uint64_t number)
         transfer_start(drive, transfer);
     }
     start_ns  = sherdi_now_ns();
-    waits     = &drive->waits[drive->users[ring]][ring];
+    waits     = &drive->waits[drive->others.users[ring]][ring];
     waited_ns = transfer->is_write ? &waits->write_ns : &waits->read_ns;
     transfer_end(drive, transfer);
     *waited_ns += sherdi_now_ns() - start_ns;
-    rings_poll(drive, drive->users[ring]);
+    rings_poll(drive, drive->others.users[ring]);
     return ring_status(drive, ring);
 }
 
@@ -310,7 +299,7 @@ uint64_t sherdi_drive_give(sherdi_drive *drive, const sherdi_transfer *transfer)
     uint64_t         number;
 
     (void)pthread_mutex_lock(drive->lock);
-    entry                              = entry_find(drive, drive->users[transfer->ring]);
+    entry                              = entry_find(drive, drive->others.users[transfer->ring]);
     number                             = ++drive->given;
     *entry                             = *transfer;
     entry->number                      = number;
@@ -381,9 +370,6 @@ sherd_status sherdi_drive_settle(sherdi_drive *drive, sherdi_ring ring)
 {
     sherd_status status;
 
-    if (drive->count == 0) { /* of a dry engine */
-        return SHERD_OK;
-    }
     (void)pthread_mutex_lock(drive->lock);
     ring_settle(drive, ring);
     status                       = ring_status(drive, ring);
@@ -394,9 +380,6 @@ sherd_status sherdi_drive_settle(sherdi_drive *drive, sherdi_ring ring)
 
 void sherdi_drive_drop(sherdi_drive *drive, sherdi_ring ring)
 {
-    if (drive->count == 0) {
-        return;
-    }
     (void)pthread_mutex_lock(drive->lock);
     SHERDI_SLOW_ASSERT(!has_write(drive, ring)); /* what is written is waited for */
     ring_settle(drive, ring);

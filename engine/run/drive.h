@@ -3,21 +3,16 @@
  * transfer waits for it. So only the number of slots that the program has limits the depth of the
  * pipeline.
  *
- * Two threads use the drive: the trainer's and the updater (beside.h). A ring has one user at a
+ * Two threads use the drive: the trainer's and the updater (updater.h). A ring has one user at a
  * time, who alone starts, ends and waits for its transfers. The lock is held for the tables only,
  * and not while a tier works. */
 #ifndef SHERDI_ENGINE_RUN_DRIVE_H
 #define SHERDI_ENGINE_RUN_DRIVE_H
 
-#include "engine/program/order.h"
+#include "engine/run/offload.h"
+#include "offload/tier.h"
 
 #include <pthread.h>
-
-typedef enum sherdi_user {
-    SHERDI_USER_TRAINER = 0,
-    SHERDI_USER_UPDATER,
-    SHERDI_USERS,
-} sherdi_user;
 
 /* A transfer, from when it is given until its end has been noted. */
 typedef struct sherdi_transfer {
@@ -34,30 +29,25 @@ typedef struct sherdi_transfer {
     sherdi_follows follows;               /* valid while it is not started */
 } sherdi_transfer;
 
-/* Time that a user has spent waiting for transfers of a ring, since it last reset it. */
-typedef struct sherdi_drive_waits {
-    int64_t read_ns, write_ns;
-} sherdi_drive_waits;
-
 /* How the drive asks about operations of other lanes: is_over returns whether one is over, without
  * waiting; wait waits for it. */
 typedef struct sherdi_drive_others {
     int (*is_over)(void *ctx, sherdi_lane_id lane, uint64_t number);
     sherd_status (*wait)(void *ctx, sherdi_lane_id lane, uint64_t number);
-    void *ctx;
+    void              *ctx;
+    const sherdi_user *users; /* [SHERDI_RINGS]: changed under the lock, when none is under way */
 } sherdi_drive_others;
 
 typedef struct sherdi_drive {
     sherdi_transfer *transfers; /* [count] */
-    size_t                 *
+    size_t                  *
         sorted; /* [count]: the entries of transfers that are not over, in the order in which they were given */
-    size_t              count, num_sorted;
-    uint64_t            given;
-    sherdi_order       *order;
-    pthread_mutex_t    *lock; /* of these tables and of the order */
-    sherdi_drive_others others;
-    sherdi_user         users[SHERDI_RINGS];
-    sherdi_drive_waits  waits[SHERDI_USERS][SHERDI_RINGS];
+    size_t               count, num_sorted;
+    uint64_t             given;
+    sherdi_order        *order;
+    pthread_mutex_t     *lock; /* of these tables and of the order */
+    sherdi_drive_others  others;
+    sherdi_storage_waits waits[SHERDI_USERS][SHERDI_RINGS];
     /* The first failure since the last settle; later transfers of the ring are not started */
     sherdi_outcome outcomes[SHERDI_RINGS];
 } sherdi_drive;
@@ -69,8 +59,6 @@ sherd_status sherdi_drive_open(sherdi_drive *drive, size_t count, sherdi_order *
                                sherdi_mem *mem);
 /** Waits for the transfers under way. Accepts a drive that was never opened. */
 void sherdi_drive_close(sherdi_drive *drive);
-/** Gives a ring, which has no transfer under way, to a user. */
-void sherdi_drive_use(sherdi_drive *drive, sherdi_ring ring, sherdi_user user);
 /** Gives a transfer to the drive; the next poll starts it if it can. Before that poll, the caller
  *  enters the operation into the order (sherdi_order_enter) under the number that this returns.
  *  Waits only if there is no room. */

@@ -6,13 +6,11 @@
 #include "base/api.h"
 #include "collectives/world.h"
 #include "engine/config/config.h"
-#include "engine/run/updater.h"
 #include "engine/run/blobs.h"
 #include "engine/run/marks.h"
 #include "engine/model.h"
 #include "engine/plan/plan.h"
 #include "engine/run/run.h"
-#include "engine/run/store.h"
 #include "engine/run/values.h"
 #include "kernels/backend.h"
 
@@ -173,7 +171,7 @@ struct sherd_engine {
     sherdi_exchange       exchange;
     sherdi_fingerprints   fingerprints;
     uint64_t              wire_at_seal; /* bytes that the world had sent by then */
-    sherdi_store          store;
+    sherdi_storage        storage;
     sherdi_run            run;
     sherdi_updater        updater;
     sherdi_marks          marks;

@@ -102,7 +102,7 @@ static sherd_status rings_settle(sherd_engine *engine)
     sherd_status status = SHERD_OK;
 
     for (int ring = SHERDI_RING_STATE; ring <= SHERDI_RING_PARAMS; ring++) {
-        sherd_status own = sherdi_drive_settle(&engine->run.drive, (sherdi_ring)ring);
+        sherd_status own = engine->storage.ops->settle(engine, (sherdi_ring)ring);
 
         if (own != SHERD_OK) {
             sherdi_progress_keep(&engine->run.progress, (sherdi_ring)ring);
@@ -163,7 +163,7 @@ static sherd_status fill_check(const sherd_engine *engine, const char *call, she
  * checkpoint. */
 static int is_kept(const sherd_engine *engine, sherd_param param)
 {
-    return (engine->store.is_resumed && !engine->model.params[param].is_frozen) ||
+    return (engine->storage.is_resumed && !engine->model.params[param].is_frozen) ||
            (engine->fill.is_loaded && engine->fill.is_filled[param]);
 }
 
@@ -335,8 +335,6 @@ sherd_status sherd_param_fill_from(sherd_engine *engine, sherd_param param, int 
 
 /* ------------------------------------------------------- the first acquire -- */
 
-#define BEGINNING "while it began with its first values"
-
 static sherd_status unfilled_take(sherd_engine *engine)
 {
     for (size_t p = 0; p < engine->model.num_params; p++) {
@@ -430,7 +428,8 @@ static sherd_status starts_exchange(sherd_engine *engine, uint64_t *mine, uint64
     for (size_t p = 0; p < count && own == SHERD_OK; p++) {
         own = start_hash(engine, p, &mine[SHERDI_WORDS_OF_FIRST_HASHES + p]);
     }
-    SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_FIRST_HASHES, own, mine, all, BEGINNING));
+    SHERDI_TRY(
+        sherdi_agree_on(engine, SHERDI_EXCHANGE_FIRST_HASHES, own, mine, all, SHERDI_FILL_BEGINS));
     for (size_t p = 0; p < count; p++) {
         SHERDI_TRY(start_check(engine, p));
     }
@@ -500,7 +499,7 @@ sherd_status sherdi_fill_settle(sherd_engine *engine)
 int sherdi_fill_commits(const sherd_engine *engine)
 {
     return engine->phase == SHERDI_PHASE_SEALED && sherdi_plan_has_generations(engine->plan) &&
-           !engine->store.is_resumed && (!engine->fill.is_loaded || engine->fill.is_changed);
+           !engine->storage.is_resumed && (!engine->fill.is_loaded || engine->fill.is_changed);
 }
 
 /* Brings what was filled to where it rests. If a drive does not return what it was given, the first
@@ -515,41 +514,9 @@ static sherd_status state_settle(sherd_engine *engine)
     engine->fingerprints.has_own =
         !engine->fill.is_loaded; /* else it needs the rest of the state */
     SHERDI_TRY(sherdi_update_fingerprint(engine));
-    sherdi_store_verify(engine, engine->settings.offload.verify_reads ||
-                                    !engine->settings.offload.fast_init);
+    engine->storage.ops->verify(engine, engine->settings.offload.verify_reads ||
+                                            !engine->settings.offload.fast_init);
     return SHERD_OK;
-}
-
-/* Commits until this rank's state is at generation `wanted`. */
-static sherd_status state_commit(sherd_engine *engine, uint64_t wanted)
-{
-    while (sherdi_store_live(engine) < wanted) {
-        SHERDI_TRY(sherdi_update_fingerprint(engine));
-        SHERDI_TRY(
-            sherdi_run_commit(engine, engine->step, engine->fingerprints.own, &engine->scaler));
-    }
-    return SHERD_OK;
-}
-
-/* Commits what was filled, so that all ranks are at the same generation: a start that failed may
- * have left some of them ahead. */
-static sherd_status state_begin(sherd_engine *engine)
-{
-    uint64_t wanted = 0;
-    uint64_t unused;
-
-    if (!sherdi_plan_has_generations(engine->plan) || engine->store.is_resumed) {
-        return SHERD_OK;
-    }
-    SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_GENERATION, SHERD_OK,
-                                 sherdi_store_live(engine) + (uint64_t)sherdi_fill_commits(engine),
-                                 NULL));
-    for (int r = 0; r < engine->world_size; r++) {
-        uint64_t other = sherdi_agree_word_of(engine, r);
-
-        wanted = other > wanted ? other : wanted;
-    }
-    return sherdi_update_agree(engine, state_commit(engine, wanted), 0, BEGINNING, &unused);
 }
 
 static sherd_status filling_end(sherd_engine *engine)
@@ -560,10 +527,10 @@ static sherd_status filling_end(sherd_engine *engine)
         status = state_settle(engine);
     }
     SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_FIRST_VALUES, status,
-                                 filled_fingerprint(engine, 1), BEGINNING));
+                                 filled_fingerprint(engine, 1), SHERDI_FILL_BEGINS));
     engine->fingerprints.frozen = sherdi_agree_sum(engine);
-    SHERDI_TRY(state_begin(engine));
-    sherdi_store_agreed(engine);
+    SHERDI_TRY(engine->storage.ops->begin(engine));
+    engine->storage.ops->agreed(engine);
     SHERDI_TRY(sherdi_run_drain(engine));
     SHERDI_TRY(starts_compare(engine));
     sherdi_progress_complete(&engine->run.progress, SHERDI_RING_STATE);

@@ -4,6 +4,9 @@
 
 #include "engine/run/values.h"
 
+/* When a rank fails at the start: for the messages of the others. */
+#define SHERDI_FILL_BEGINS "while it began with its first values"
+
 /** Allocates the tables of what is to be filled; call it after the plan was made. E_NOMEM. */
 sherd_status sherdi_fill_open(sherd_engine *engine);
 void         sherdi_fill_close(sherd_engine *engine);

@@ -106,8 +106,8 @@ static void op_copy(sherd_engine *engine, const sherdi_backend *lane, const sher
     const void *src   = sherdi_run_address(engine, op, SHERDI_USE_SRC);
     sherdi_mark mark;
 
-    engine->store.links[sherdi_run_user(engine)].down_bytes += op->moves[SHERDI_MOVES_DOWN];
-    engine->store.links[sherdi_run_user(engine)].up_bytes += op->moves[SHERDI_MOVES_UP];
+    engine->run.links[sherdi_run_user(engine)].down_bytes += op->moves[SHERDI_MOVES_DOWN];
+    engine->run.links[sherdi_run_user(engine)].up_bytes += op->moves[SHERDI_MOVES_UP];
     if (op->lane != SHERDI_LANE_DOWN && op->lane != SHERDI_LANE_UP) {
         lane->kernels->copy(lane, dst, src, bytes);
         return;

@@ -98,13 +98,13 @@ static sherd_status failure_tell(sherd_engine *engine, sherd_status status)
 {
     const sherdi_outcome failed = sherdi_outcome_of(status);
 
-    (void)sherdi_updater_check(engine); /* if it was the update, the trainer is told now */
+    (void)engine->updater.ops->check(engine); /* if it was the update, the trainer is told now */
     others_tell(engine, status, failed.text);
     if (status == SHERD_E_NOMEM && engine->window.lost.status != SHERD_OK) {
         return sherdi_outcome_end(
             &engine->window.lost); /* it is kept until the window is dropped */
     }
-    if (engine->run.drive.users[SHERDI_RING_PARAMS] == SHERDI_USER_TRAINER) {
+    if (engine->run.users[SHERDI_RING_PARAMS] == SHERDI_USER_TRAINER) {
         (void)sherdi_run_settle(engine, SHERDI_RING_PARAMS); /* the next acquire reads again */
     }
     return sherdi_outcome_end(&failed);
@@ -135,7 +135,7 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
         SHERDI_TRY(backward_check(engine, unit));
     }
     SHERDI_TRY(sherdi_debug_acquire_meet(engine, unit, pass));
-    status = sherdi_updater_check(engine); /* parameters may be of two steps */
+    status = engine->updater.ops->check(engine); /* parameters may be of two steps */
     if (status == SHERD_OK) {
         status = sherdi_program_acquire(&engine->run.program, unit, pass);
     }

@@ -10,6 +10,7 @@
 #include "engine/run/fill.h"
 #include "engine/run/loop.h"
 #include "engine/run/needs.h"
+#include "engine/run/store.h"
 #include "engine/run/update.h"
 
 #include <stdio.h>
@@ -27,7 +28,7 @@ static sherd_status generation_aim(sherd_engine *engine, uint64_t wanted, sherdi
 
         *has_begun = status != SHERD_E_STATE; /* which it says before it touches anything */
         SHERDI_TRY(status);
-        *out = engine->run.record;
+        *out = engine->storage.store->record;
     }
     if (sherdi_store_live(engine) != wanted) {
         return sherdi_fail(SHERD_E_STATE,
@@ -111,7 +112,7 @@ static sherd_status steps_compare(sherd_engine *engine, sherd_status own,
             return sherdi_fail(SHERD_E_STATE,
                                "the state of run %016llx on NVMe does not belong together: rank 0 "
                                "is at step %lld and rank %d at step %lld; load a checkpoint",
-                               (unsigned long long)engine->store.run, (long long)first->step, r,
+                               (unsigned long long)engine->storage.run, (long long)first->step, r,
                                (long long)other->step);
         }
     }
@@ -158,7 +159,7 @@ static void run_compare(sherd_engine *engine, const sherdi_state_note *note)
         sherdi_log(SHERD_LOG_WARN, engine->rank,
                    "run %016llx is resumed with other settings, so the steps use other data than "
                    "they would have: %s",
-                   (unsigned long long)engine->store.run, engine->identity.resume_differs);
+                   (unsigned long long)engine->storage.run, engine->identity.resume_differs);
     }
 }
 
@@ -178,9 +179,44 @@ sherd_status sherdi_restore_resume(sherd_engine *engine)
     }
     sherdi_progress_complete(&engine->run.progress, SHERDI_RING_STATE);
     sherdi_log(SHERD_LOG_INFO, engine->rank, "resumed from step %lld of run %016llx",
-               (long long)engine->step, (unsigned long long)engine->store.run);
+               (long long)engine->step, (unsigned long long)engine->storage.run);
     run_compare(engine, &found.note);
     return SHERD_OK;
+}
+
+/* ------------------------------------------------------------------ begin -- */
+
+/* Commits until this rank's state is at generation `wanted`. */
+static sherd_status state_commit(sherd_engine *engine, uint64_t wanted)
+{
+    while (sherdi_store_live(engine) < wanted) {
+        SHERDI_TRY(sherdi_update_fingerprint(engine));
+        sherdi_store_note(engine, engine->step, &engine->scaler, 0);
+        SHERDI_TRY(sherdi_store_commit(engine, engine->fingerprints.own));
+    }
+    return SHERD_OK;
+}
+
+/* Commits what was filled, so that all ranks are at the same generation: a start that failed may
+ * have left some of them ahead. */
+sherd_status sherdi_restore_begin(sherd_engine *engine)
+{
+    uint64_t wanted = 0;
+    uint64_t unused;
+
+    if (!sherdi_plan_has_generations(engine->plan) || engine->storage.is_resumed) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_GENERATION, SHERD_OK,
+                                 sherdi_store_live(engine) + (uint64_t)sherdi_fill_commits(engine),
+                                 NULL));
+    for (int r = 0; r < engine->world_size; r++) {
+        uint64_t other = sherdi_agree_word_of(engine, r);
+
+        wanted = other > wanted ? other : wanted;
+    }
+    return sherdi_update_agree(engine, state_commit(engine, wanted), 0, SHERDI_FILL_BEGINS,
+                               &unused);
 }
 
 /* ------------------------------------------------------------------- load -- */
@@ -196,7 +232,7 @@ static sherd_status parts_load(sherd_engine *engine, sherdi_walk walk,
     SHERDI_TRY(parts->check(parts->ctx));
     SHERDI_TRY(sherdi_agree_status(engine, parts->take(parts->ctx)));
     SHERDI_TRY(sherdi_agree_status(engine, sherdi_run_commit_written(engine)));
-    sherdi_store_agreed(engine);
+    engine->storage.ops->agreed(engine);
     return SHERD_OK;
 }
 
@@ -295,7 +331,7 @@ static sherd_status generation_failed(sherd_engine *engine, uint64_t wanted, int
     has_begun = any_has_begun(engine, has_begun);
     status    = sherdi_outcome_end(&failed);
     if (has_begun) {
-        engine->store.agreed = wanted;
+        engine->storage.store->agreed = wanted;
         sherdi_engine_poison(engine, status);
     }
     return status;
@@ -324,6 +360,11 @@ sherd_status sherdi_restore_generation(sherd_engine *engine, uint64_t wanted)
     return SHERD_OK;
 }
 
+sherd_status sherdi_restore_agreed(sherd_engine *engine)
+{
+    return sherdi_restore_generation(engine, engine->storage.store->agreed);
+}
+
 sherd_status sherd_step_undo(sherd_engine *engine)
 {
     uint64_t wanted;
@@ -334,7 +375,7 @@ sherd_status sherd_step_undo(sherd_engine *engine)
         (void)sherdi_step_tell(
             engine); /* an update that has failed is undone like one that has not */
     }
-    wanted = engine->store.agreed;
+    wanted = engine->storage.store->agreed;
     if (engine->failure.why.status == SHERD_OK) {
         SHERDI_TRY(update_check(engine));
         SHERDI_TRY(sherdi_agree_status(engine, previous_check(engine)));

@@ -4,6 +4,8 @@
 
 #include "engine/run/run.h"
 
+/** Commits the first values: sherdi_storage_ops.begin. */
+sherd_status sherdi_restore_begin(sherd_engine *engine);
 /** Continues from the state that was found on the drive, at the newest generation that all ranks
  *  have. Collective. */
 sherd_status sherdi_restore_resume(sherd_engine *engine);
@@ -12,6 +14,9 @@ sherd_status sherdi_restore_resume(sherd_engine *engine);
  *  failure poisons the engine if some rank may be at `wanted` already; the next undo then takes all
  *  ranks there. Collective. */
 sherd_status sherdi_restore_generation(sherd_engine *engine, uint64_t wanted);
+
+/** Goes back to the newest generation that all ranks have: sherdi_storage_ops.restore. */
+sherd_status sherdi_restore_agreed(sherd_engine *engine);
 
 /* The parts of a load that are the checkpoint's. Each is collective, but for `block` and `take`. */
 typedef struct sherdi_load_parts {

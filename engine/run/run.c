@@ -1,7 +1,6 @@
 /* The executor: carries out the operations that the program hands over (run.h). op_run, near the
  * end, is the loop's body. Kernels, which are queued on a lane, are in kernels.c; the calls, which
  * can fail at once, are above it. */
-#include "engine/run/updater.h"
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
@@ -34,7 +33,7 @@ static const sherdi_backend *lane_of(const sherd_engine *engine, sherdi_lane_id 
 
 sherdi_user sherdi_run_user(const sherd_engine *engine)
 {
-    return sherdi_updater_is_here(engine) ? SHERDI_USER_UPDATER : SHERDI_USER_TRAINER;
+    return engine->updater.ops->is_here(engine) ? SHERDI_USER_UPDATER : SHERDI_USER_TRAINER;
 }
 
 static int is_host(sherdi_lane_id lane)
@@ -66,14 +65,11 @@ static sherd_status lane_host_wait(sherd_engine *engine, sherdi_lane_id lane, ui
     }
 }
 
-/* Blocks the host until the operation is over. Then nothing has to follow it any more, and the
- * order forgets it. */
-static sherd_status host_wait(void *ctx, sherdi_lane_id lane, uint64_t number)
+/* The order forgets what is over. */
+sherd_status sherdi_run_lane_wait(sherd_engine *engine, sherdi_lane_id lane, uint64_t number)
 {
-    sherd_engine *engine = ctx;
-
     if (lane == SHERDI_LANE_DRIVE) {
-        return sherdi_drive_wait(&engine->run.drive, number);
+        return engine->storage.ops->wait(engine, number);
     }
     SHERDI_TRY(lane_host_wait(engine, lane, number));
     (void)pthread_mutex_lock(&engine->run.lock);
@@ -83,10 +79,8 @@ static sherd_status host_wait(void *ctx, sherdi_lane_id lane, uint64_t number)
     return SHERD_OK;
 }
 
-static int lane_is_over(void *ctx, sherdi_lane_id lane, uint64_t number)
+int sherdi_run_lane_is_over(const sherd_engine *engine, sherdi_lane_id lane, uint64_t number)
 {
-    sherd_engine *engine = ctx;
-
     switch (lane) {
     case SHERDI_LANE_WIRE:
         return sherdi_world_is_done(engine->world, number);
@@ -104,7 +98,7 @@ static sherd_status lane_follow(sherd_engine *engine, sherdi_lane_id lane, sherd
     const sherdi_backend *backend = lane_of(engine, lane);
 
     if (is_host(lane) || other == SHERDI_LANE_DRIVE) {
-        return host_wait(engine, other, number);
+        return sherdi_run_lane_wait(engine, other, number);
     }
     if (other == SHERDI_LANE_WIRE) {
         return sherdi_world_follow(engine->world, backend, number);
@@ -128,7 +122,7 @@ static sherd_status rings_check(const sherd_engine *engine, const sherdi_op *op)
     for (int ring = 0; ring < SHERDI_RINGS; ring++) {
         for (int role = 0; role < SHERDI_USES; role++) {
             if (op->uses[role].where == BUFFERS[ring]) {
-                SHERDI_TRY(sherdi_drive_status(&engine->run.drive, (sherdi_ring)ring));
+                SHERDI_TRY(engine->storage.ops->status(engine, (sherdi_ring)ring));
             }
         }
     }
@@ -144,10 +138,10 @@ static sherd_status op_follow(sherd_engine *engine, const sherdi_op *op,
         }
     }
     for (size_t i = 0; i < follows->num_drives; i++) {
-        SHERDI_TRY(sherdi_drive_wait(&engine->run.drive, follows->drives[i]));
+        SHERDI_TRY(engine->storage.ops->wait(engine, follows->drives[i]));
     }
     if (follows->is_all_drives) {
-        SHERDI_TRY(sherdi_drive_wait_all(&engine->run.drive, sherdi_run_user(engine)));
+        SHERDI_TRY(engine->storage.ops->wait_all(engine));
     }
     return rings_check(engine, op);
 }
@@ -332,38 +326,19 @@ static sherd_status op_exchange(sherd_engine *engine, const sherdi_op *op, uint6
 static sherd_status op_post(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     (void)number_out;
-    return sherdi_updater_post(engine, op);
+    return engine->updater.ops->post(engine, op);
 }
 
 static sherd_status op_await(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     (void)number_out;
-    return sherdi_updater_await(engine, op);
+    return engine->updater.ops->await(engine, op);
 }
 
 static sherd_status op_generation(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     (void)number_out;
-    return sherdi_store_generation(engine, op->kind, &engine->run.record);
-}
-
-/* ------------------------------------------------------------------- drive -- */
-
-static uint64_t transfer_give(sherd_engine *engine, const sherdi_op *op,
-                              const sherdi_follows *follows)
-{
-    int             is_write = op->kind == SHERDI_OP_WRITE;
-    sherdi_transfer transfer = {
-        .tier     = engine->store.tiers[op->ring],
-        .memory   = sherdi_run_address(engine, op, is_write ? SHERDI_USE_SRC : SHERDI_USE_DST),
-        .extent   = op->extent,
-        .ring     = op->ring,
-        .is_write = is_write,
-        .account  = sherdi_updater_account(engine, op),
-        .follows  = *follows,
-    };
-
-    return sherdi_drive_give(&engine->run.drive, &transfer);
+    return engine->storage.ops->generation(engine, op->kind);
 }
 
 /* --------------------------------------------------------------- the loop -- */
@@ -403,22 +378,6 @@ static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number
         sherdi_order_enter(&engine->run.order, op, number);
         engine->run.given[op->lane] = number;
     }
-}
-
-/* Gives a transfer to the drive. */
-static sherd_status drive_give(sherd_engine *engine, const sherdi_op *op,
-                               const sherdi_follows *follows)
-{
-    sherdi_run *run    = &engine->run;
-    uint64_t    number = transfer_give(engine, op, follows);
-
-    (void)pthread_mutex_lock(&run->lock);
-    sherdi_order_enter(&run->order, op, number);
-    (void)pthread_mutex_unlock(&run->lock);
-    sherdi_drive_poll(&run->drive, sherdi_run_user(engine));
-    return op->kind == SHERDI_OP_WRITE && !engine->settings.offload.pipeline_write
-               ? sherdi_drive_wait(&run->drive, number)
-               : SHERD_OK;
 }
 
 /* Makes a call, which may block. */
@@ -465,13 +424,13 @@ static sherd_status op_run(void *ctx, const sherdi_op *op)
     sherdi_run    *run    = &engine->run;
     sherdi_follows follows;
 
-    sherdi_updater_beat(engine);
-    sherdi_drive_poll(&run->drive, sherdi_run_user(engine));
+    engine->updater.ops->beat(engine);
+    engine->storage.ops->poll(engine);
     (void)pthread_mutex_lock(&run->lock);
     sherdi_order_follows(&run->order, op, &follows);
     (void)pthread_mutex_unlock(&run->lock);
     if (op->lane == SHERDI_LANE_DRIVE) {
-        return drive_give(engine, op, &follows);
+        return engine->storage.ops->submit(engine, op, &follows);
     }
     SHERDI_TRY(op_follow_marked(engine, op, &follows));
     if (CALLS[op->kind] != NULL) {
@@ -492,49 +451,20 @@ sherd_status sherdi_run_exchange(sherd_engine *engine, sherdi_exchange_kind kind
 
 sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind)
 {
-    return sherdi_program_generation(sherdi_updater_program(engine), kind);
-}
-
-static void commit_note(sherd_engine *engine, int64_t step, const sherdi_scaler *scaler,
-                        int is_written)
-{
-    sherdi_state_note *note = &engine->run.record.note;
-
-    memset(&engine->run.record, 0, sizeof(engine->run.record));
-    note->step             = step;
-    note->micro_step       = engine->micro_step;
-    note->skipped_steps    = engine->skipped_steps;
-    note->scaler           = *scaler;
-    note->accumulation     = engine->settings.batch.accumulation;
-    note->micro_batch_size = engine->settings.batch.micro_batch_size;
-    memcpy(note->run_text, engine->identity.run_text, sizeof(note->run_text));
-    note->is_written = is_written;
-    note->samples    = sherdi_samples_seen(engine);
-    sherdi_store_note(engine, &engine->run.record);
-}
-
-void sherdi_run_commit_note(sherd_engine *engine, int64_t step, const sherdi_scaler *scaler)
-{
-    commit_note(engine, step, scaler, 0);
-}
-
-sherd_status sherdi_run_commit_noted(sherd_engine *engine, uint64_t fingerprint)
-{
-    engine->run.record.note.fingerprint = fingerprint;
-    return sherdi_run_generation(engine, SHERDI_OP_COMMIT);
-}
-
-sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
-                               const sherdi_scaler *scaler)
-{
-    commit_note(engine, step, scaler, 0);
-    return sherdi_run_commit_noted(engine, fingerprint);
+    return sherdi_program_generation(engine->updater.ops->program(engine), kind);
 }
 
 sherd_status sherdi_run_commit_written(sherd_engine *engine)
 {
-    commit_note(engine, engine->step, &engine->scaler, 1);
-    return sherdi_run_commit_noted(engine, engine->fingerprints.own);
+    engine->storage.ops->note(engine, engine->step, &engine->scaler, 1);
+    return engine->storage.ops->commit(engine, engine->fingerprints.own);
+}
+
+void sherdi_run_use_ring(sherd_engine *engine, sherdi_ring ring, sherdi_user user)
+{
+    (void)pthread_mutex_lock(&engine->run.lock);
+    engine->run.users[ring] = user;
+    (void)pthread_mutex_unlock(&engine->run.lock);
 }
 
 sherd_status sherdi_run_drain(sherd_engine *engine)
@@ -544,8 +474,9 @@ sherd_status sherdi_run_drain(sherd_engine *engine)
 
 sherd_status sherdi_run_quiet(sherd_engine *engine)
 {
-    SHERDI_TRY(host_wait(engine, SHERDI_LANE_WIRE, engine->run.given[SHERDI_LANE_WIRE]));
-    return sherdi_has_device(engine) ? host_wait(engine, SHERDI_LANE_COMPUTE, 0) : SHERD_OK;
+    SHERDI_TRY(sherdi_run_lane_wait(engine, SHERDI_LANE_WIRE, engine->run.given[SHERDI_LANE_WIRE]));
+    return sherdi_has_device(engine) ? sherdi_run_lane_wait(engine, SHERDI_LANE_COMPUTE, 0)
+                                     : SHERD_OK;
 }
 
 /* -------------------------------------------------------------- open, close -- */
@@ -565,21 +496,17 @@ static sherd_status events_open(sherd_engine *engine)
 
 sherd_status sherdi_run_open(sherd_engine *engine)
 {
-    sherdi_run         *run    = &engine->run;
-    sherdi_drive_others others = {lane_is_over, host_wait, engine};
+    sherdi_run *run = &engine->run;
 
     (void)pthread_mutex_init(&run->lock, NULL);
     SHERDI_TRY(sherdi_progress_open(&run->progress, engine->plan, &engine->model, &engine->mem));
-    SHERDI_TRY(sherdi_drive_open(&run->drive, sherdi_program_transfers(engine->plan), &run->order,
-                                 &run->lock, &others, &engine->mem));
     SHERDI_TRY(events_open(engine));
     run->program = (sherdi_program){
-        .plan      = engine->plan,
-        .model     = &engine->model,
-        .progress  = &run->progress,
-        .fn        = op_run,
-        .ctx       = engine,
-        .is_posted = sherdi_updater_is_posted,
+        .plan     = engine->plan,
+        .model    = &engine->model,
+        .progress = &run->progress,
+        .fn       = op_run,
+        .ctx      = engine,
     };
     return SHERD_OK;
 }
@@ -592,7 +519,7 @@ void sherdi_run_close(sherd_engine *engine)
         return;
     }
     run->program = (sherdi_program){0};
-    sherdi_drive_close(&run->drive);
+    engine->storage.ops->stop(engine);
     sherdi_progress_close(&run->progress);
     for (int lane = 0; lane < SHERDI_LANES; lane++) {
         for (int i = 0; i < SHERDI_RUN_EVENTS; i++) {
@@ -606,20 +533,20 @@ sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring)
 {
     sherd_status status;
 
-    if (engine->run.drive.users[ring] != sherdi_run_user(engine)) { /* an update has the ring */
+    if (engine->run.users[ring] != sherdi_run_user(engine)) { /* an update has the ring */
         SHERDI_TRY(sherdi_program_await(&engine->run.program, SHERDI_POST_END, -1));
     }
-    status = sherdi_drive_settle(&engine->run.drive, ring);
+    status = engine->storage.ops->settle(engine, ring);
     sherdi_progress_forget(&engine->run.progress, ring);
     return status;
 }
 
 void sherdi_run_drop_ahead(sherd_engine *engine, sherdi_ring ring)
 {
-    if (engine->run.drive.users[ring] != sherdi_run_user(engine)) {
+    if (engine->run.users[ring] != sherdi_run_user(engine)) {
         (void)sherdi_program_await(&engine->run.program, SHERDI_POST_END, -1);
     }
-    sherdi_drive_drop(&engine->run.drive, ring);
+    engine->storage.ops->drop(engine, ring);
     sherdi_progress_forget(&engine->run.progress, ring);
 }
 
@@ -627,12 +554,12 @@ sherd_status sherdi_run_drop(sherd_engine *engine)
 {
     sherd_status status;
 
-    if (sherdi_updater_join(engine) == SHERD_OK) {
-        sherdi_updater_report(engine, &engine->boundary);
+    if (engine->updater.ops->join(engine) == SHERD_OK) {
+        engine->updater.ops->report(engine, &engine->boundary);
         sherdi_modules_told(engine);
     }
     sherdi_modules_dropped(engine);
-    sherdi_updater_forget(engine);
+    engine->updater.ops->forget(engine);
     engine->fingerprints.is_untold = 0;
     for (int ring = 0; ring < SHERDI_RINGS;
          ring++) { /* failures of what is dropped do not matter */

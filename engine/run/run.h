@@ -5,8 +5,9 @@
 #define SHERDI_ENGINE_RUN_RUN_H
 
 #include "collectives/world.h"
-#include "engine/run/drive.h"
-#include "engine/run/state_note.h"
+#include "engine/run/offload.h"
+
+#include <pthread.h>
 
 /* How many operations of a device's lane, the latest ones, have an event of their own. The event of
  * an older one belongs to a later operation by now, so who waits for the older one waits for
@@ -26,27 +27,29 @@ typedef struct sherdi_coeffs_call {
 } sherdi_coeffs_call;
 
 typedef struct sherdi_run {
-    pthread_mutex_t
-        lock; /* of order, given and drive, and around what is given to a lane that works by itself */
+    /* of order, given, users and the storage's tables, and around what is given to a lane that
+     * works by itself */
+    pthread_mutex_t lock;
     sherdi_order    order;
     sherdi_progress progress;
-    sherdi_program  program; /* hands the operations to run.c */
-    sherdi_drive    drive;
+    sherdi_program  program;             /* hands the operations to run.c */
+    sherdi_user     users[SHERDI_RINGS]; /* who alone starts, ends and waits for its transfers */
+    sherdi_link     links[SHERDI_USERS];
+    sherdi_link     reported_link;       /* what reports have of it */
     uint64_t        given[SHERDI_LANES]; /* number of the lane's latest operation */
     /* by number modulo SHERDI_RUN_EVENTS; NULL: the lane is the host's */
-    sherdi_event       *events[SHERDI_LANES][SHERDI_RUN_EVENTS];
-    sherdi_coeffs_call  coeffs;
-    uint64_t            hash;       /* result of SHERDI_OP_HASH */
-    const void         *given_mine; /* of an exchange: this rank's data, and room for all ranks' */
-    void               *given_all;
-    const char         *given_what;
-    sherdi_told         told;     /* where the data of all ranks lie after an exchange */
-    sherdi_block_fn     block_fn; /* of the walk under way */
-    void               *block_ctx;
-    sherdi_state_record record; /* to commit; or what a rollback found */
+    sherdi_event      *events[SHERDI_LANES][SHERDI_RUN_EVENTS];
+    sherdi_coeffs_call coeffs;
+    uint64_t           hash;       /* result of SHERDI_OP_HASH */
+    const void        *given_mine; /* of an exchange: this rank's data, and room for all ranks' */
+    void              *given_all;
+    const char        *given_what;
+    sherdi_told        told;     /* where the data of all ranks lie after an exchange */
+    sherdi_block_fn    block_fn; /* of the walk under way */
+    void              *block_ctx;
 } sherdi_run;
 
-/** Makes events for the lanes and room for transfers; call it after the plan was made. E_NOMEM,
+/** Makes events for the lanes; call it after the plan was made. E_NOMEM,
  *  E_DEVICE. */
 sherd_status sherdi_run_open(sherd_engine *engine);
 /** Waits for transfers, then frees all that. */
@@ -57,20 +60,19 @@ sherd_status sherdi_run_exchange(sherd_engine *engine, sherdi_exchange_kind kind
                                  void *all, const char *what);
 /** Carries out the exchange of an operation, with what sherdi_run_exchange was given. */
 sherd_status sherdi_run_answer(sherd_engine *engine, const sherdi_op *op);
-/** Notes what a commit of the state after update `step` records, blobs included, but for the
- *  fingerprint. A failure is kept for the commit. */
-void sherdi_run_commit_note(sherd_engine *engine, int64_t step, const sherdi_scaler *scaler);
-/** Commits what was written of the state, with what was noted. */
-sherd_status sherdi_run_commit_noted(sherd_engine *engine, uint64_t fingerprint);
-/** Does both. */
-sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
-                               const sherdi_scaler *scaler);
-/** The same between two updates, with the engine's counters and fingerprint; undo cannot go back
- *  behind it. */
+/** Commits what was written of the state between two updates, with the engine's counters and
+ *  fingerprint; undo cannot go back behind it. */
 sherd_status sherdi_run_commit_written(sherd_engine *engine);
-/** Moves the state on a drive forward (SHERDI_OP_COMMIT) or back (SHERDI_OP_ABANDON,
- *  SHERDI_OP_ROLLBACK); the record is in engine->run. */
+/** Moves the state in files forward (SHERDI_OP_COMMIT) or back (SHERDI_OP_ABANDON,
+ *  SHERDI_OP_ROLLBACK). */
 sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind);
+/** Gives a ring, which has no transfer under way, to a user. */
+void sherdi_run_use_ring(sherd_engine *engine, sherdi_ring ring, sherdi_user user);
+/** Blocks until an operation of a lane is over; then nothing has to follow it any more. E_DEVICE,
+ *  E_PEER_LOST, E_IO. */
+sherd_status sherdi_run_lane_wait(sherd_engine *engine, sherdi_lane_id lane, uint64_t number);
+/** Returns whether it is over, without waiting. */
+int sherdi_run_lane_is_over(const sherd_engine *engine, sherdi_lane_id lane, uint64_t number);
 /** Waits until the wire and the compute lane have done what they were given, so that the updater,
  *  which uses neither, need not follow them. At a boundary, behind the norm, little is left.
  *  Returns the first failure. */

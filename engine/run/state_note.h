@@ -4,11 +4,8 @@
 #ifndef SHERDI_ENGINE_RUN_STATE_NOTE_H
 #define SHERDI_ENGINE_RUN_STATE_NOTE_H
 
-#include "engine/optimizers/scaler.h"
+#include "engine/run/offload.h"
 #include "offload/state.h"
-
-/* Bytes kept of the text that sherd_engine_describe_run was given, with its final zero. */
-#define SHERDI_RUN_TEXT_BYTES 256
 
 typedef struct sherdi_state_note {
     int64_t       step; /* updates done; always the first eight bytes */

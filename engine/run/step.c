@@ -10,7 +10,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/run/agree.h"
-#include "engine/run/updater.h"
 #include "engine/run/eval.h"
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
@@ -110,7 +109,7 @@ static sherd_status range_check(const sherdi_fixed_counts *counts)
  * on. */
 static void ring_leave(sherd_engine *engine, sherdi_ring ring)
 {
-    if (engine->run.drive.users[ring] == SHERDI_USER_TRAINER) {
+    if (engine->run.users[ring] == SHERDI_USER_TRAINER) {
         (void)sherdi_run_settle(engine, ring);
     }
 }
@@ -134,30 +133,14 @@ static sherd_status window_drop(sherd_engine *engine, sherd_status status)
     return sherdi_outcome_end(&why);
 }
 
-/* Returns the step whose state the drive has; while an update is under way, the one that it had
- * before. */
-static int64_t stored_step(sherd_engine *engine)
-{
-    sherdi_state_record record;
-
-    if (!sherdi_plan_has_generations(engine->plan)) {
-        return -1;
-    }
-    if (!engine->updater.is_queued) {
-        sherdi_store_record(engine, &record);
-        engine->store.stored_step = record.note.step;
-    }
-    return engine->store.stored_step;
-}
-
 static sherd_status boundary_prepare(sherd_engine *engine)
 {
     sherd_step_report  *report = &engine->report;
     sherd_status        status = SHERD_OK;
     sherdi_norm_message seen;
 
-    if (sherdi_updater_is_there(
-            &engine->updater)) { /* no rank may begin another before all have committed this one */
+    if (engine->updater
+            .is_there) { /* no rank may begin another before all have committed this one */
         status = sherdi_step_tell(engine);
     }
     if (status == SHERD_OK) {
@@ -188,7 +171,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
     report->grad_norm        = sqrt(engine->window.sumsq) * sherdi_optimizer_unscale(engine);
     report->grad_sumsq       = report->grad_norm * report->grad_norm;
     report->clip_coefficient = 1;
-    report->stored_step      = stored_step(engine);
+    report->stored_step      = engine->storage.ops->stored_step(engine);
     engine->boundary         = *report;
     engine->phase            = SHERDI_PHASE_PREPARED;
     return SHERD_OK;
@@ -308,31 +291,30 @@ static void times_close(sherd_engine *engine)
  * counts begin anew. */
 static void boundary_close(sherd_engine *engine)
 {
-    sherdi_store      *store   = &engine->store;
-    const sherdi_link *own     = &store->links[SHERDI_USER_TRAINER];
-    sherd_step_report *report  = &engine->report;
-    sherdi_io_traffic  traffic = sherdi_updater_traffic_take(engine);
+    sherdi_run         *run     = &engine->run;
+    const sherdi_link  *own     = &run->links[SHERDI_USER_TRAINER];
+    sherd_step_report  *report  = &engine->report;
+    sherdi_file_traffic traffic = engine->storage.ops->traffic_take(engine);
 
     report->wait_read_s = report->wait_write_s = report->wait_param_s = 0;
     for (int ring = 0; ring < SHERDI_RINGS; ring++) {
-        const sherdi_drive_waits *waits = &engine->run.drive.waits[SHERDI_USER_TRAINER][ring];
+        sherdi_storage_waits waits =
+            engine->storage.ops->waits_take(engine, SHERDI_USER_TRAINER, (sherdi_ring)ring);
 
         if (ring == SHERDI_RING_ACTIVATIONS) {
             continue; /* wait_activation_s has these */
         }
         *(ring == SHERDI_RING_PARAMS ? &report->wait_param_s : &report->wait_read_s) +=
-            (double)waits->read_ns * 1e-9;
-        report->wait_write_s += (double)waits->write_ns * 1e-9;
+            (double)waits.read_ns * 1e-9;
+        report->wait_write_s += (double)waits.write_ns * 1e-9;
     }
-    memset(engine->run.drive.waits[SHERDI_USER_TRAINER], 0,
-           sizeof(engine->run.drive.waits[SHERDI_USER_TRAINER]));
     times_close(engine);
     report->nvme_read_bytes    = traffic.read_bytes;
     report->nvme_written_bytes = traffic.written_bytes;
-    report->link_down_bytes    = own->down_bytes - store->reported_link.down_bytes;
-    report->link_up_bytes      = own->up_bytes - store->reported_link.up_bytes;
-    report->stored_step        = stored_step(engine);
-    store->reported_link       = *own;
+    report->link_down_bytes    = own->down_bytes - run->reported_link.down_bytes;
+    report->link_up_bytes      = own->up_bytes - run->reported_link.up_bytes;
+    report->stored_step        = engine->storage.ops->stored_step(engine);
+    run->reported_link         = *own;
     engine->boundary           = *report;
     sherdi_modules_boundary(engine);
 }
@@ -659,11 +641,11 @@ static sherd_status times_wait(sherd_engine *engine)
 /* Takes the outcome of a queued update on this rank. */
 static sherd_status queued_take(sherd_engine *engine)
 {
-    sherd_status status = sherdi_updater_join(engine);
+    sherd_status status = engine->updater.ops->join(engine);
 
-    if (sherdi_updater_is_there(&engine->updater)) {
-        sherdi_updater_report(engine, &engine->boundary);
-        engine->boundary.stored_step = stored_step(engine);
+    if (engine->updater.is_there) {
+        engine->updater.ops->report(engine, &engine->boundary);
+        engine->boundary.stored_step = engine->storage.ops->stored_step(engine);
     }
     return status == SHERD_OK && !engine->fingerprints.has_own ? own_fingerprint(engine) : status;
 }
@@ -691,7 +673,7 @@ sherd_status sherdi_step_tell(sherd_engine *engine)
         return sherdi_fail(status, "%s; %s", engine->failure.why.text,
                            sherdi_engine_way_out(engine));
     }
-    sherdi_store_agreed(engine);
+    engine->storage.ops->agreed(engine);
     sherdi_modules_told(engine);
     return SHERD_OK;
 }

@@ -1,7 +1,7 @@
 /* The engine's tiers, opened as the plan says, and the generations of its state: see store.h. A
  * run's state has a file for each rank. Opening looks for files that earlier runs left, resumes one
  * of these runs if the configuration asks for it, and otherwise starts a new run. */
-#include "engine/run/engine_impl.h"
+#include "engine/run/store.h"
 
 #include "base/checked.h"
 #include "base/clock.h"
@@ -9,6 +9,11 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "engine/run/agree.h"
+#include "engine/run/fill.h"
+#include "engine/run/kernels.h"
+#include "engine/run/restore.h"
+#include "engine/run/update.h"
+#include "engine/run/updater.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -47,8 +52,9 @@ static sherd_status queue_open(sherd_engine *engine)
                .trace         = engine->marks.trace,
     };
 
+    /* a tier without files has no use for a queue */
     return sherdi_plan_has_files(engine->plan) || engine->plan->offload.num_activation_extents > 0
-               ? sherdi_ioq_create(&params, &engine->mem, &engine->store.queue)
+               ? sherdi_ioq_create(&params, &engine->mem, &engine->storage.store->queue)
                : SHERD_OK;
 }
 
@@ -68,7 +74,8 @@ static void queue_register(sherd_engine *engine)
         }
     }
     if (count > 0) {
-        sherdi_ioq_register(engine->store.queue, memory, count, &engine->store.pinned_bytes);
+        sherdi_ioq_register(engine->storage.store->queue, memory, count,
+                            &engine->storage.pinned_bytes);
     }
 }
 
@@ -323,23 +330,23 @@ static sherd_status state_create(sherd_engine *engine, sherdi_state_params *para
 {
     params->id.run = run_draw();
     SHERDI_TRY(sherdi_world_broadcast(engine->world, &params->id.run, sizeof(params->id.run), 0));
-    SHERDI_TRY(
-        sherdi_agree_status(engine, sherdi_state_create(engine->store.queue, params, &engine->mem,
-                                                        &engine->store.state)));
-    engine->store.run = params->id.run;
+    SHERDI_TRY(sherdi_agree_status(engine, sherdi_state_create(engine->storage.store->queue, params,
+                                                               &engine->mem,
+                                                               &engine->storage.store->state)));
+    engine->storage.run = params->id.run;
     return SHERD_OK;
 }
 
 static sherd_status state_reopen(sherd_engine *engine, sherdi_state_params *params)
 {
-    sherdi_store *store = &engine->store;
+    sherdi_store *store = engine->storage.store;
 
     store->is_worth_keeping =
         1; /* whatever happens here or on another rank: it is an earlier run's */
     SHERDI_TRY(sherdi_agree_status(
         engine, sherdi_state_open(store->queue, params, &engine->mem, &store->state)));
-    store->run        = params->id.run;
-    store->is_resumed = 1;
+    engine->storage.run        = params->id.run;
+    engine->storage.is_resumed = 1;
     return SHERD_OK;
 }
 
@@ -359,8 +366,9 @@ static sherd_status state_open(sherd_engine *engine)
         .is_durable  = engine->settings.offload.durable,
     };
 
-    engine->store.note = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, SHERDI_STATE_NOTE_BYTES);
-    SHERDI_TRY(sherdi_agree_status(engine, engine->store.note == NULL
+    engine->storage.store->note =
+        sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, SHERDI_STATE_NOTE_BYTES);
+    SHERDI_TRY(sherdi_agree_status(engine, engine->storage.store->note == NULL
                                                ? SHERD_E_NOMEM
                                                : files_search(engine, folders.paths[0], &search)));
     if (engine->settings.offload.resume_state) {
@@ -386,15 +394,16 @@ static sherd_status scratch_tier_open(sherd_engine *engine, const sherdi_tier_ki
                                       size_t num_extents)
 {
     folder_list        folders = folders_of(where);
-    sherdi_tier_params params  = {.queue       = engine->store.queue,
+    sherdi_tier_params params  = {.queue       = engine->storage.store->queue,
                                   .folders     = folders.paths,
                                   .num_folders = folders.count,
                                   .what        = what,
                                   .extents     = extents,
                                   .num_extents = num_extents};
 
-    return num_extents == 0 ? SHERD_OK
-                            : kind->open(&params, &engine->mem, &engine->store.tiers[ring]);
+    return num_extents == 0
+               ? SHERD_OK
+               : kind->open(&params, &engine->mem, &engine->storage.store->tiers[ring]);
 }
 
 /* Opens state that cannot be resumed: the rest of it is in memory, or its tier keeps no
@@ -426,27 +435,68 @@ static sherd_status scratch_open(sherd_engine *engine)
                              plan->offload.grad_extents, plan->offload.num_grad_extents);
 }
 
-/* Opens what a rank can open without the other ranks. */
+static int drive_asks(void *ctx, sherdi_lane_id lane, uint64_t number)
+{
+    return sherdi_run_lane_is_over(ctx, lane, number);
+}
+
+static sherd_status drive_waits(void *ctx, sherdi_lane_id lane, uint64_t number)
+{
+    return sherdi_run_lane_wait(ctx, lane, number);
+}
+
+static sherd_status drive_open(sherd_engine *engine)
+{
+    sherdi_drive_others others = {
+        .is_over = drive_asks, .wait = drive_waits, .ctx = engine, .users = engine->run.users};
+
+    return sherdi_drive_open(&engine->storage.store->drive, sherdi_program_transfers(engine->plan),
+                             &engine->run.order, &engine->run.lock, &others, &engine->mem);
+}
+
+sherd_status sherdi_store_create(sherd_engine *engine)
+{
+    engine->storage.store =
+        sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, sizeof(*engine->storage.store));
+    return engine->storage.store == NULL ? SHERD_E_NOMEM : SHERD_OK;
+}
+
+void sherdi_store_destroy(sherd_engine *engine)
+{
+    sherdi_free(engine->storage.store);
+    engine->storage.store = NULL;
+}
+
+/* Opens what a rank can open without the other ranks. From the drive on, the engine has this
+ * table. */
 static sherd_status local_open(sherd_engine *engine)
 {
-    sherdi_store *store = &engine->store;
+    sherd_status status;
 
+    SHERDI_TRY(sherdi_store_create(engine));
+    status = drive_open(engine);
+    if (status != SHERD_OK) {
+        sherdi_drive_close(&engine->storage.store->drive);
+        sherdi_store_destroy(engine);
+        return status;
+    }
+    engine->storage.ops = &sherdi_storage_drive;
     SHERDI_TRY(queue_open(engine));
-    if (store->queue != NULL) {
+    if (engine->storage.store->queue != NULL) {
         queue_register(engine);
     }
     return scratch_open(engine);
 }
 
-sherd_status sherdi_store_open(sherd_engine *engine)
+static sherd_status store_open(sherd_engine *engine)
 {
-    sherdi_store *store = &engine->store;
-
     SHERDI_TRY(sherdi_agree_status(engine, local_open(engine)));
     if (sherdi_plan_has_generations(engine->plan)) {
+        sherdi_store *store = engine->storage.store;
+
         SHERDI_TRY(state_open(engine));
         store->tiers[SHERDI_RING_STATE] = sherdi_state_extents(store->state);
-        sherdi_world_ending_open(engine->world, &store->ending, store->run);
+        sherdi_world_ending_open(engine->world, &store->ending, engine->storage.run);
         return SHERD_OK;
     }
     return engine->plan->offload.num_extents[SHERDI_SPACE_STORAGE] > 0 ? state_scratch_open(engine)
@@ -464,7 +514,7 @@ sherd_status sherdi_store_open(sherd_engine *engine)
  * can end in any way, and their run must be resumable. */
 static int state_is_kept(sherd_engine *engine)
 {
-    sherdi_store *store   = &engine->store;
+    sherdi_store *store   = engine->storage.store;
     int           is_over = store->is_changed && !engine->settings.offload.keep_state &&
                   engine->failure.why.status == SHERD_OK &&
                   sherdi_world_status(engine->world) == SHERD_OK;
@@ -484,14 +534,14 @@ static int state_is_kept(sherd_engine *engine)
             SHERD_LOG_WARN, engine->rank,
             "the state of run %016llx stays on the drive, because not all ranks reached the end of "
             "the run; `\"resume\": true` resumes it, `sherd state remove` frees the space",
-            (unsigned long long)store->run);
+            (unsigned long long)engine->storage.run);
     }
     return 1;
 }
 
-void sherdi_store_close(sherd_engine *engine)
+static void store_close(sherd_engine *engine)
 {
-    sherdi_store *store   = &engine->store;
+    sherdi_store *store   = engine->storage.store;
     int           is_kept = state_is_kept(engine);
 
     if (store->state != NULL) {
@@ -505,7 +555,79 @@ void sherdi_store_close(sherd_engine *engine)
     }
     sherdi_ioq_destroy(store->queue);
     sherdi_free(store->note);
-    *store = (sherdi_store){0};
+    sherdi_store_destroy(engine);
+}
+
+static void store_stop(sherd_engine *engine)
+{
+    sherdi_drive_close(&engine->storage.store->drive);
+}
+
+/* -------------------------------------------------------------- transfers -- */
+
+static sherd_status store_submit(sherd_engine *engine, const sherdi_op *op,
+                                 const sherdi_follows *follows)
+{
+    sherdi_store   *store    = engine->storage.store;
+    int             is_write = op->kind == SHERDI_OP_WRITE;
+    sherdi_transfer transfer = {
+        .tier     = store->tiers[op->ring],
+        .memory   = sherdi_run_address(engine, op, is_write ? SHERDI_USE_SRC : SHERDI_USE_DST),
+        .extent   = op->extent,
+        .ring     = op->ring,
+        .is_write = is_write,
+        .account  = sherdi_updater_account(engine, op),
+        .follows  = *follows,
+    };
+    uint64_t number = sherdi_drive_give(&store->drive, &transfer);
+
+    (void)pthread_mutex_lock(&engine->run.lock);
+    sherdi_order_enter(&engine->run.order, op, number);
+    (void)pthread_mutex_unlock(&engine->run.lock);
+    sherdi_drive_poll(&store->drive, sherdi_run_user(engine));
+    return is_write && !engine->settings.offload.pipeline_write
+               ? sherdi_drive_wait(&store->drive, number)
+               : SHERD_OK;
+}
+
+static void store_poll(sherd_engine *engine)
+{
+    sherdi_drive_poll(&engine->storage.store->drive, sherdi_run_user(engine));
+}
+
+static sherd_status store_wait(sherd_engine *engine, uint64_t number)
+{
+    return sherdi_drive_wait(&engine->storage.store->drive, number);
+}
+
+static sherd_status store_wait_all(sherd_engine *engine)
+{
+    return sherdi_drive_wait_all(&engine->storage.store->drive, sherdi_run_user(engine));
+}
+
+static sherd_status store_status(const sherd_engine *engine, sherdi_ring ring)
+{
+    return sherdi_drive_status(&engine->storage.store->drive, ring);
+}
+
+static sherd_status store_settle(sherd_engine *engine, sherdi_ring ring)
+{
+    return sherdi_drive_settle(&engine->storage.store->drive, ring);
+}
+
+static void store_drop(sherd_engine *engine, sherdi_ring ring)
+{
+    sherdi_drive_drop(&engine->storage.store->drive, ring);
+}
+
+static sherdi_storage_waits store_waits_take(sherd_engine *engine, sherdi_user user,
+                                             sherdi_ring ring)
+{
+    sherdi_storage_waits *waits = &engine->storage.store->drive.waits[user][ring];
+    sherdi_storage_waits  taken = *waits;
+
+    *waits = (sherdi_storage_waits){0};
+    return taken;
 }
 
 /* ------------------------------------------------------------ generations -- */
@@ -526,11 +648,11 @@ static size_t note_bytes(const sherd_engine *engine)
                      sherdi_blobs_bytes(blobs, SHERDI_BLOB_OF_RANK, engine->rank);
 }
 
-size_t sherdi_store_blob_bytes(const sherd_engine *engine)
+static size_t blob_bytes(const sherd_engine *engine)
 {
     size_t extents;
 
-    if (engine->store.state == NULL) {
+    if (sherdi_store_state(engine) == NULL) {
         return 0;
     }
     extents = sherdi_plan_stored(engine->plan);
@@ -543,10 +665,10 @@ size_t sherdi_store_blob_bytes(const sherd_engine *engine)
 static size_t note_write(const sherd_engine *engine, const sherdi_state_record *record)
 {
     const sherdi_blobs *blobs = &engine->blobs;
-    unsigned char      *note  = engine->store.note + sizeof(*record);
+    unsigned char      *note  = engine->storage.store->note + sizeof(*record);
     uint64_t            run   = run_blobs_bytes(engine);
 
-    memcpy(engine->store.note, record, sizeof(*record));
+    memcpy(engine->storage.store->note, record, sizeof(*record));
     if (sherdi_blobs_small(blobs) > 0) {
         memcpy(note, &run, sizeof(run));
         if (run > 0) {
@@ -557,11 +679,12 @@ static size_t note_write(const sherd_engine *engine, const sherdi_state_record *
     return note_bytes(engine);
 }
 
-void sherdi_store_note(sherd_engine *engine, const sherdi_state_record *record)
+/* Writes the note, if there is room. */
+static void note_make(sherd_engine *engine)
 {
-    sherdi_store *store = &engine->store;
+    sherdi_store *store = engine->storage.store;
 
-    if (store->state == NULL) {
+    if (store->state == NULL) { /* of a dry engine, or without generations */
         return;
     }
     store->note_failure.status = SHERD_OK;
@@ -574,7 +697,46 @@ void sherdi_store_note(sherd_engine *engine, const sherdi_state_record *record)
                         engine->rank, note_bytes(engine), SHERD_BLOB_MAX_BYTES));
         return;
     }
-    store->note_bytes = note_write(engine, record);
+    store->note_bytes = note_write(engine, &store->record);
+}
+
+void sherdi_store_note(sherd_engine *engine, int64_t step, const sherdi_scaler *scaler,
+                       int is_written)
+{
+    sherdi_state_record *record = &engine->storage.store->record;
+    sherdi_state_note   *note   = &record->note;
+
+    memset(record, 0, sizeof(*record));
+    note->step             = step;
+    note->micro_step       = engine->micro_step;
+    note->skipped_steps    = engine->skipped_steps;
+    note->scaler           = *scaler;
+    note->accumulation     = engine->settings.batch.accumulation;
+    note->micro_batch_size = engine->settings.batch.micro_batch_size;
+    memcpy(note->run_text, engine->identity.run_text, sizeof(note->run_text));
+    note->is_written = is_written;
+    note->samples    = sherdi_samples_seen(engine);
+    note_make(engine);
+}
+
+sherd_status sherdi_store_commit(sherd_engine *engine, uint64_t fingerprint)
+{
+    engine->storage.store->record.note.fingerprint = fingerprint;
+    return sherdi_run_generation(engine, SHERDI_OP_COMMIT);
+}
+
+int64_t sherdi_store_step(sherd_engine *engine)
+{
+    sherdi_state_record record;
+
+    if (!sherdi_plan_has_generations(engine->plan)) {
+        return -1;
+    }
+    if (!engine->updater.is_queued) {
+        sherdi_store_record(engine, &record);
+        engine->storage.store->stored_step = record.note.step;
+    }
+    return engine->storage.store->stored_step;
 }
 
 /* Gives all ranks the run's blobs of rank 0, which are the valid ones. Collective. */
@@ -586,15 +748,15 @@ static sherd_status run_blobs_share(sherd_engine *engine, unsigned char *bytes, 
 
 sherd_status sherdi_store_blobs(sherd_engine *engine)
 {
-    unsigned char *note   = engine->store.note;
+    unsigned char *note   = engine->storage.store->note;
     size_t         len    = 0;
     size_t         head   = sizeof(sherdi_state_record) + sizeof(uint64_t);
     uint64_t       run    = 0;
     sherd_status   status = SHERD_OK;
 
     sherdi_blobs_clear(&engine->blobs, 0);
-    if (engine->store.state != NULL) {
-        len = sherdi_state_get_note(engine->store.state, note, SHERDI_STATE_NOTE_BYTES);
+    if (engine->storage.store->state != NULL) {
+        len = sherdi_state_get_note(engine->storage.store->state, note, SHERDI_STATE_NOTE_BYTES);
     }
     if (len >= head) {
         memcpy(&run, note + sizeof(sherdi_state_record), sizeof(run));
@@ -614,10 +776,10 @@ sherd_status sherdi_store_blobs(sherd_engine *engine)
     return sherdi_agree_status(engine, status);
 }
 
-sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
-                                     sherdi_state_record *record)
+static sherd_status store_generation(sherd_engine *engine, sherdi_op_kind kind)
 {
-    sherdi_state *state = engine->store.state;
+    sherdi_store *store = engine->storage.store;
+    sherdi_state *state = store->state;
     int64_t       start = sherdi_now_ns();
 
     if (state == NULL) {
@@ -628,49 +790,77 @@ sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
     }
     if (kind != SHERDI_OP_COMMIT) {
         SHERDI_TRY(sherdi_state_rollback(state));
-        (void)sherdi_state_get_note(state, record, sizeof(*record));
+        (void)sherdi_state_get_note(state, &store->record, sizeof(store->record));
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_outcome_end(&engine->store.note_failure));
-    memcpy(engine->store.note, record, sizeof(*record));
-    SHERDI_TRY(sherdi_state_commit(state, engine->store.note, engine->store.note_bytes));
-    engine->store.is_worth_keeping = 1;
-    engine->store.is_changed       = 1;
-    engine->run.drive
-        .waits[sherdi_updater_is_here(engine) ? SHERDI_USER_UPDATER : SHERDI_USER_TRAINER]
-              [SHERDI_RING_STATE]
-        .write_ns += sherdi_now_ns() - start;
+    SHERDI_TRY(sherdi_outcome_end(&store->note_failure));
+    memcpy(store->note, &store->record, sizeof(store->record));
+    SHERDI_TRY(sherdi_state_commit(state, store->note, store->note_bytes));
+    store->is_worth_keeping = 1;
+    store->is_changed       = 1;
+    store->drive.waits[sherdi_run_user(engine)][SHERDI_RING_STATE].write_ns +=
+        sherdi_now_ns() - start;
     return SHERD_OK;
 }
 
 uint64_t sherdi_store_live(const sherd_engine *engine)
 {
-    return engine->store.state == NULL ? engine->store.dry.live
-                                       : sherdi_state_generation(engine->store.state);
+    const sherdi_store *store = engine->storage.store;
+
+    return store->state == NULL ? store->dry.live : sherdi_state_generation(store->state);
 }
 
 void sherdi_store_record(const sherd_engine *engine, sherdi_state_record *out)
 {
-    *out = engine->store.dry.record;
-    if (engine->store.state != NULL) {
-        (void)sherdi_state_get_note(engine->store.state, out, sizeof(*out));
+    const sherdi_store *store = engine->storage.store;
+
+    *out = store->dry.record;
+    if (store->state != NULL) {
+        (void)sherdi_state_get_note(store->state, out, sizeof(*out));
     }
 }
 
 int sherdi_store_has_previous(const sherd_engine *engine)
 {
-    return engine->store.state == NULL ? engine->store.dry.has_previous
-                                       : sherdi_state_has_previous(engine->store.state);
+    const sherdi_store *store = engine->storage.store;
+
+    return store->state == NULL ? store->dry.has_previous : sherdi_state_has_previous(store->state);
 }
 
 void sherdi_store_agreed(sherd_engine *engine)
 {
-    engine->store.agreed = sherdi_store_live(engine);
+    engine->storage.store->agreed = sherdi_store_live(engine);
 }
 
-void sherdi_store_verify(sherd_engine *engine, int is_on)
+static void store_verify(sherd_engine *engine, int is_on)
 {
-    if (engine->store.state != NULL) {
-        sherdi_state_verify(engine->store.state, is_on);
+    if (engine->storage.store->state != NULL) {
+        sherdi_state_verify(engine->storage.store->state, is_on);
     }
 }
+
+const sherdi_storage_ops sherdi_storage_drive = {
+    .open         = store_open,
+    .resume       = sherdi_restore_resume,
+    .stop         = store_stop,
+    .close        = store_close,
+    .submit       = store_submit,
+    .poll         = store_poll,
+    .wait         = store_wait,
+    .wait_all     = store_wait_all,
+    .status       = store_status,
+    .settle       = store_settle,
+    .drop         = store_drop,
+    .waits_take   = store_waits_take,
+    .traffic_take = sherdi_updater_traffic_take,
+    .traffic      = sherdi_updater_traffic,
+    .generation   = store_generation,
+    .begin        = sherdi_restore_begin,
+    .note         = sherdi_store_note,
+    .commit       = sherdi_store_commit,
+    .agreed       = sherdi_store_agreed,
+    .restore      = sherdi_restore_agreed,
+    .stored_step  = sherdi_store_step,
+    .verify       = store_verify,
+    .blob_bytes   = blob_bytes,
+};

@@ -4,7 +4,6 @@
 #include "engine/run/update.h"
 
 #include "engine/run/agree.h"
-#include "engine/run/updater.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/lanes.h"
 
@@ -12,7 +11,7 @@
 static void rings_settle(sherd_engine *engine, int is_written, sherdi_outcome *all)
 {
     sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_STATE));
-    if (is_written && sherdi_updater_program(engine) == &engine->run.program) {
+    if (is_written && engine->updater.ops->program(engine) == &engine->run.program) {
         sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
         sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
     }
@@ -26,9 +25,9 @@ static sherd_status results_bring(sherd_engine *engine, sherdi_walk walk)
         return SHERD_OK;
     }
     if (walk == SHERDI_WALK_MEASURE) {
-        return sherdi_program_collect(sherdi_updater_program(engine));
+        return sherdi_program_collect(engine->updater.ops->program(engine));
     }
-    SHERDI_TRY(sherdi_program_fingerprint_send(sherdi_updater_program(engine)));
+    SHERDI_TRY(sherdi_program_fingerprint_send(engine->updater.ops->program(engine)));
     engine->fingerprints.has_own &= walk == SHERDI_WALK_FINGERPRINT; /* else the state is another */
     engine->fingerprints.is_sent = 1;
     return SHERD_OK;
@@ -38,14 +37,14 @@ static sherd_status results_bring(sherd_engine *engine, sherdi_walk walk)
  * and gradients are then the trainer's. */
 static void walk_post(sherd_engine *engine, sherdi_outcome *all)
 {
-    if (sherdi_updater_program(engine) == &engine->run.program) {
+    if (engine->updater.ops->program(engine) == &engine->run.program) {
         return;
     }
     sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
     sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
     if (all->status == SHERD_OK) {
         sherdi_outcome_add(
-            all, sherdi_program_post(sherdi_updater_program(engine), SHERDI_POST_WALK, -1));
+            all, sherdi_program_post(engine->updater.ops->program(engine), SHERDI_POST_WALK, -1));
     }
 }
 
@@ -56,19 +55,20 @@ static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk)
     int            is_written = walk != SHERDI_WALK_FINGERPRINT && walk != SHERDI_WALK_SAVE;
     int            is_left;
 
-    if (sherdi_updater_program(engine) == &engine->run.program) {
-        SHERDI_TRY(sherdi_updater_join(engine));
+    if (engine->updater.ops->program(engine) == &engine->run.program) {
+        SHERDI_TRY(engine->updater.ops->join(engine));
     }
     engine->fingerprints.is_sent = 0;
     if (is_written) { /* the parameters are about to change */
         sherdi_run_drop_ahead(engine, SHERDI_RING_PARAMS);
     }
-    sherdi_outcome_add(&all, sherdi_program_walk(sherdi_updater_program(engine), walk));
+    sherdi_outcome_add(&all, sherdi_program_walk(engine->updater.ops->program(engine), walk));
     is_left = all.status != SHERD_OK;
     walk_post(engine, &all);
     rings_settle(engine, is_written, &all);
     if (is_left && is_written) {
-        sherdi_outcome_add(&all, sherdi_program_walk_leave(sherdi_updater_program(engine), walk));
+        sherdi_outcome_add(&all,
+                           sherdi_program_walk_leave(engine->updater.ops->program(engine), walk));
         rings_settle(engine, is_written, &all);
     }
     sherdi_lane_follow(engine->lanes.update, engine->lanes.down);
@@ -86,7 +86,7 @@ sherd_status sherdi_update_read_fingerprint(sherd_engine *engine, uint64_t *out)
         SHERDI_TRY(walk_run(engine, SHERDI_WALK_FINGERPRINT));
     }
     engine->fingerprints.is_sent = 0;
-    SHERDI_TRY(sherdi_program_fingerprint_sent(sherdi_updater_program(engine)));
+    SHERDI_TRY(sherdi_program_fingerprint_sent(engine->updater.ops->program(engine)));
     *out = engine->results.fingerprint;
     return SHERD_OK;
 }
@@ -106,7 +106,7 @@ sherd_status sherdi_update_range_fingerprint(sherd_engine *engine, const sherdi_
                                              uint64_t *out)
 {
     engine->fingerprints.is_sent = 0; /* its place is taken */
-    SHERDI_TRY(sherdi_program_fingerprint(sherdi_updater_program(engine), values));
+    SHERDI_TRY(sherdi_program_fingerprint(engine->updater.ops->program(engine), values));
     *out = engine->results.fingerprint;
     return SHERD_OK;
 }
@@ -149,48 +149,32 @@ sherd_status sherdi_update_measure(sherd_engine *engine)
 sherd_status sherdi_update_walk(sherd_engine *engine)
 {
     SHERDI_TRY(walk_finish(engine, SHERDI_WALK_UPDATE));
-    SHERDI_TRY(sherdi_run_commit_noted(engine, engine->fingerprints.own));
-    sherdi_store_verify(engine,
-                        engine->settings.offload.verify_reads); /* all that was filled was read */
+    SHERDI_TRY(engine->storage.ops->commit(engine, engine->fingerprints.own));
+    /* all that was filled was read */
+    engine->storage.ops->verify(engine, engine->settings.offload.verify_reads);
     return SHERD_OK;
 }
 
-/* Notes what the commit of this update records. */
-static sherd_status commit_note(sherd_engine *engine)
+sherd_status sherdi_update_commit_note(sherd_engine *engine)
 {
     sherdi_scaler scaler = engine->scaler; /* as a step without overflow leaves it */
 
     SHERDI_TRY(sherdi_scaler_update(&scaler, 0));
-    sherdi_run_commit_note(engine, engine->step + 1, &scaler);
+    engine->storage.ops->note(engine, engine->step + 1, &scaler, 0);
     return SHERD_OK;
 }
 
 static sherd_status range_run(sherd_engine *engine)
 {
-    sherd_status status = commit_note(engine);
+    sherd_status status = sherdi_update_commit_note(engine);
 
     if (status == SHERD_OK) {
         status = sherdi_update_walk(engine);
     }
     SHERDI_TRY(sherdi_update_agree(engine, status, engine->fingerprints.own,
                                    "in the middle of the update", &engine->report.fingerprint));
-    sherdi_store_agreed(engine);
+    engine->storage.ops->agreed(engine);
     return publish_run(engine);
-}
-
-/* What fails in the update beside the trainer's calls, the ranks tell each other at the next
- * boundary, or before. Before it begins, nothing fails on one rank alone, so that all ranks begin
- * it. */
-static sherd_status range_beside(sherd_engine *engine)
-{
-    sherdi_run_drop_ahead(engine, SHERDI_RING_PARAMS); /* they are about to change */
-    SHERDI_TRY(sherdi_run_quiet(engine));              /* the world or the device is lost */
-    SHERDI_TRY(commit_note(engine));                   /* the scaler, which all ranks have alike */
-    engine->fingerprints.has_own   = 0;
-    engine->fingerprints.is_untold = 1;
-    engine->report.fingerprint     = 0;
-    sherdi_updater_begin(engine);
-    return SHERD_OK;
 }
 
 /* Of what is on no drive nothing fails but the device, for good. So the ranks need not tell each
@@ -210,8 +194,8 @@ static sherd_status range_queue(sherd_engine *engine)
 
 sherd_status sherdi_update_range(sherd_engine *engine, int is_awaited)
 {
-    if (!is_awaited && sherdi_updater_is_there(&engine->updater)) {
-        return range_beside(engine);
+    if (!is_awaited && engine->updater.is_there) {
+        return engine->updater.ops->queue(engine);
     }
     return is_awaited || !can_be_queued(engine) ? range_run(engine) : range_queue(engine);
 }

@@ -3,8 +3,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "engine/run/engine_impl.h"
 #include "engine/run/failure.h"
+#include "engine/run/store.h"
 #include "engine/run/update.h"
 
 #include <stdio.h>
@@ -16,24 +16,24 @@ static size_t place_of(const sherd_engine *engine, sherdi_post post, int unit)
     return post == SHERDI_POST_UNIT ? (size_t)unit : engine->plan->layout.num_units;
 }
 
-int sherdi_updater_is_here(const sherd_engine *engine)
+static int is_here(const sherd_engine *engine)
 {
-    const sherdi_updater *updater = &engine->updater;
+    const sherdi_updater_own *updater = engine->updater.own;
 
     return updater->is_acting ||
            (updater->is_open && pthread_equal(pthread_self(), updater->thread));
 }
 
-void sherdi_updater_beat(sherd_engine *engine)
+static void updater_beat(sherd_engine *engine)
 {
-    if (sherdi_updater_is_here(engine)) {
-        sherdi_board_beat(engine->updater.board);
+    if (is_here(engine)) {
+        sherdi_board_beat(engine->updater.own->board);
     }
 }
 
-const sherdi_program *sherdi_updater_program(const sherd_engine *engine)
+static const sherdi_program *program_of(const sherd_engine *engine)
 {
-    return sherdi_updater_is_here(engine) ? &engine->updater.program : &engine->run.program;
+    return is_here(engine) ? &engine->updater.own->program : &engine->run.program;
 }
 
 /* ---------------------------------------------------------------- accounts -- */
@@ -46,60 +46,56 @@ static int account_of(uint64_t number)
 
 int sherdi_updater_account(const sherd_engine *engine, const sherdi_op *op)
 {
-    const sherdi_updater *updater = &engine->updater;
+    const sherdi_updater_own *updater = engine->updater.own;
 
-    if (!sherdi_updater_is_there(updater)) {
+    if (!engine->updater.is_there) {
         return 0;
     }
     if (op->ring == SHERDI_RING_STATE && (op->flags & SHERDI_OP_AHEAD) != 0) {
         return account_of(updater->number + 1);
     }
-    return sherdi_updater_is_here(engine) ? account_of(updater->number) : 0;
+    return is_here(engine) ? account_of(updater->number) : 0;
 }
 
 /* Takes what an account has moved since it was last taken. */
-static sherdi_io_traffic account_take(sherd_engine *engine, int account)
+static sherdi_io_traffic account_take(sherdi_store *store, int account)
 {
-    sherdi_io_traffic *taken = &engine->store.taken[account];
-    sherdi_io_traffic  all   = sherdi_ioq_traffic_of(engine->store.queue, account);
-    sherdi_io_traffic  moved = {all.read_bytes - taken->read_bytes,
-                                all.written_bytes - taken->written_bytes};
+    sherdi_io_traffic *taken = &store->taken[account];
+    sherdi_io_traffic  all =
+        store->queue == NULL ? *taken : sherdi_ioq_traffic_of(store->queue, account);
+    sherdi_io_traffic moved = {all.read_bytes - taken->read_bytes,
+                               all.written_bytes - taken->written_bytes};
 
     *taken = all;
     return moved;
 }
 
-sherdi_io_traffic sherdi_updater_traffic_take(sherd_engine *engine)
+sherdi_file_traffic sherdi_updater_traffic_take(sherd_engine *engine)
 {
-    const sherdi_updater *updater = &engine->updater;
-    sherdi_io_traffic     moved   = {0};
-    sherdi_io_traffic     ahead   = {0};
+    sherdi_store     *store = engine->storage.store;
+    sherdi_io_traffic moved = account_take(store, 0);
+    sherdi_io_traffic ahead = {0};
 
-    if (engine->store.queue == NULL) {
-        return moved;
+    if (engine->updater.is_there && !engine->updater.is_queued) {
+        ahead = account_take(store, account_of(engine->updater.own->number + 1));
     }
-    moved = account_take(engine, 0);
-    if (sherdi_updater_is_there(updater) && !updater->is_queued) {
-        ahead = account_take(engine, account_of(updater->number + 1));
-    }
-    moved.read_bytes += ahead.read_bytes;
-    moved.written_bytes += ahead.written_bytes;
-    return moved;
+    return (sherdi_file_traffic){moved.read_bytes + ahead.read_bytes,
+                                 moved.written_bytes + ahead.written_bytes};
 }
 
-sherdi_io_traffic sherdi_updater_traffic(sherd_engine *engine)
+sherdi_file_traffic sherdi_updater_traffic(sherd_engine *engine)
 {
-    const sherdi_updater *updater = &engine->updater;
-    int                   under_way =
-        updater->is_queued ? account_of(updater->number) : SHERDI_IO_ACCOUNTS; /* of nothing */
-    sherdi_io_traffic all = {0};
+    sherdi_store *store     = engine->storage.store;
+    int           under_way = engine->updater.is_queued ? account_of(engine->updater.own->number)
+                                                        : SHERDI_IO_ACCOUNTS; /* of nothing */
+    sherdi_file_traffic all = {0};
 
-    for (int account = 0; account < SHERDI_IO_ACCOUNTS && engine->store.queue != NULL; account++) {
-        sherdi_io_traffic moved = engine->store.taken[account];
+    for (int account = 0; account < SHERDI_IO_ACCOUNTS && store->queue != NULL; account++) {
+        sherdi_io_traffic moved = store->taken[account];
 
         if (account != under_way) { /* reads ahead count, however fast the drive is */
-            sherdi_ioq_settle(engine->store.queue, account);
-            moved = sherdi_ioq_traffic_of(engine->store.queue, account);
+            sherdi_ioq_settle(store->queue, account);
+            moved = sherdi_ioq_traffic_of(store->queue, account);
         }
         all.read_bytes += moved.read_bytes;
         all.written_bytes += moved.written_bytes;
@@ -111,17 +107,17 @@ sherdi_io_traffic sherdi_updater_traffic(sherd_engine *engine)
 
 static void all_post(sherd_engine *engine, uint64_t number)
 {
-    for (size_t place = 0; place <= engine->plan->layout.num_units && engine->updater.board != NULL;
-         place++) {
-        sherdi_board_post(engine->updater.board, place, number);
+    for (size_t place = 0;
+         place <= engine->plan->layout.num_units && engine->updater.own->board != NULL; place++) {
+        sherdi_board_post(engine->updater.own->board, place, number);
     }
 }
 
 static void update_run(sherd_engine *engine)
 {
-    sherdi_updater *updater = &engine->updater;
-    int             before  = sherdi_io_account(account_of(updater->number)); /* of the commit */
-    sherd_status    status  = sherdi_update_walk(engine);
+    sherdi_updater_own *updater = engine->updater.own;
+    int                 before = sherdi_io_account(account_of(updater->number)); /* of the commit */
+    sherd_status        status = sherdi_update_walk(engine);
 
     (void)sherdi_io_account(before);
     updater->outcome = sherdi_outcome_of(status);
@@ -136,7 +132,7 @@ static void update_run(sherd_engine *engine)
  * lock. */
 static void ahead_read(sherd_engine *engine)
 {
-    sherdi_updater *updater = &engine->updater;
+    sherdi_updater_own *updater = engine->updater.own;
 
     while (updater->wants_ahead) {
         updater->wants_ahead = 0;
@@ -151,8 +147,8 @@ static void ahead_read(sherd_engine *engine)
 
 static void *updater_main(void *raw)
 {
-    sherd_engine   *engine  = raw;
-    sherdi_updater *updater = &engine->updater;
+    sherd_engine       *engine  = raw;
+    sherdi_updater_own *updater = engine->updater.own;
 
     (void)pthread_setname_np(pthread_self(), "sherd-updater");
     sherdi_backend_cpu_keep(engine->host, SHERDI_CPU_ROLE_UPDATES, engine->rank);
@@ -182,11 +178,11 @@ static void *updater_main(void *raw)
 static void rings_give(sherd_engine *engine, sherdi_user user)
 {
     for (int ring = 0; ring < SHERDI_RING_ACTIVATIONS; ring++) {
-        sherdi_drive_use(&engine->run.drive, (sherdi_ring)ring, user);
+        sherdi_run_use_ring(engine, (sherdi_ring)ring, user);
     }
 }
 
-static void state_set(sherdi_updater *updater, sherdi_updater_state state)
+static void state_set(sherdi_updater_own *updater, sherdi_updater_state state)
 {
     (void)pthread_mutex_lock(&updater->lock);
     updater->state = state;
@@ -194,13 +190,13 @@ static void state_set(sherdi_updater *updater, sherdi_updater_state state)
     (void)pthread_mutex_unlock(&updater->lock);
 }
 
-void sherdi_updater_begin(sherd_engine *engine)
+static void update_begin(sherd_engine *engine)
 {
-    sherdi_updater *updater = &engine->updater;
+    sherdi_updater_own *updater = engine->updater.own;
 
     updater->number++;
-    updater->begun_ns  = sherdi_now_ns();
-    updater->is_queued = 1;
+    updater->begun_ns         = sherdi_now_ns();
+    engine->updater.is_queued = 1;
     sherdi_program_beside_begin(&engine->run.program, &updater->program);
     rings_give(engine, SHERDI_USER_UPDATER);
     if (!updater->is_open) { /* a dry engine */
@@ -212,10 +208,25 @@ void sherdi_updater_begin(sherd_engine *engine)
     state_set(updater, SHERDI_UPDATER_WORKING);
 }
 
+/* What fails in the update beside the trainer's calls, the ranks tell each other at the next
+ * boundary, or before. Before it begins, nothing fails on one rank alone, so that all ranks begin
+ * it. */
+static sherd_status updater_queue(sherd_engine *engine)
+{
+    sherdi_run_drop_ahead(engine, SHERDI_RING_PARAMS); /* they are about to change */
+    SHERDI_TRY(sherdi_run_quiet(engine));              /* the world or the device is lost */
+    SHERDI_TRY(sherdi_update_commit_note(engine));     /* the scaler, which all ranks have alike */
+    engine->fingerprints.has_own   = 0;
+    engine->fingerprints.is_untold = 1;
+    engine->report.fingerprint     = 0;
+    update_begin(engine);
+    return SHERD_OK;
+}
+
 /* Waits until the updater has ended. */
 static void updater_wait(sherd_engine *engine)
 {
-    sherdi_updater *updater = &engine->updater;
+    sherdi_updater_own *updater = engine->updater.own;
 
     (void)pthread_mutex_lock(&updater->lock);
     while (updater->state == SHERDI_UPDATER_WORKING) {
@@ -228,50 +239,50 @@ static void updater_wait(sherd_engine *engine)
 void sherdi_updater_take(sherd_engine *engine, sherdi_post post)
 {
     if (post == SHERDI_POST_END) {
-        engine->updater.was_asked = 0;
-        sherdi_drive_use(&engine->run.drive, SHERDI_RING_STATE, SHERDI_USER_TRAINER);
+        engine->updater.own->was_asked = 0;
+        sherdi_run_use_ring(engine, SHERDI_RING_STATE, SHERDI_USER_TRAINER);
     }
     if (post != SHERDI_POST_UNIT) {
-        sherdi_drive_use(&engine->run.drive, SHERDI_RING_PARAMS, SHERDI_USER_TRAINER);
-        sherdi_drive_use(&engine->run.drive, SHERDI_RING_GRADS, SHERDI_USER_TRAINER);
+        sherdi_run_use_ring(engine, SHERDI_RING_PARAMS, SHERDI_USER_TRAINER);
+        sherdi_run_use_ring(engine, SHERDI_RING_GRADS, SHERDI_USER_TRAINER);
     }
 }
 
 /* Takes what the update has moved, and its times. */
 static void moved_take(sherd_engine *engine)
 {
-    sherdi_updater     *updater = &engine->updater;
-    sherdi_store       *store   = &engine->store;
-    sherdi_drive_waits *waits   = engine->run.drive.waits[SHERDI_USER_UPDATER];
+    sherdi_updater_own *updater = engine->updater.own;
+    sherdi_link        *joined  = &engine->updater.joined_link;
+    const sherdi_link  *all     = &engine->run.links[SHERDI_USER_UPDATER];
 
     updater->moved = (sherdi_io_traffic){0};
-    if (store->queue != NULL) {
-        updater->moved = account_take(engine, account_of(updater->number));
+    if (engine->storage.store != NULL) {
+        updater->moved = account_take(engine->storage.store, account_of(updater->number));
     }
-    updater->moved_link.down_bytes =
-        store->links[SHERDI_USER_UPDATER].down_bytes - store->joined_link.down_bytes;
-    updater->moved_link.up_bytes =
-        store->links[SHERDI_USER_UPDATER].up_bytes - store->joined_link.up_bytes;
-    updater->has_moved = 1;
+    updater->moved_link.down_bytes = all->down_bytes - joined->down_bytes;
+    updater->moved_link.up_bytes   = all->up_bytes - joined->up_bytes;
+    updater->has_moved             = 1;
     sherdi_marks_resolve(&engine->marks, engine->backend);
-    store->joined_link       = store->links[SHERDI_USER_UPDATER];
-    updater->published_bytes = 0;
-    updater->times           = (sherdi_updater_times){
-                  .all_ns   = updater->ended_ns - updater->begun_ns,
-                  .update_s = sherdi_marks_take_beside(&engine->marks, SHERDI_MARK_UPDATE),
-                  .copy_s   = sherdi_marks_take_beside(&engine->marks, SHERDI_MARK_DOWN) +
-                            sherdi_marks_take_beside(&engine->marks, SHERDI_MARK_UP),
-                  .waited_s = sherdi_marks_take(&engine->marks, SHERDI_MARK_WAIT_UPDATE)};
+    *joined                         = *all;
+    engine->updater.published_bytes = 0;
+    updater->times                  = (sherdi_updater_times){
+                         .all_ns   = updater->ended_ns - updater->begun_ns,
+                         .update_s = sherdi_marks_take_beside(&engine->marks, SHERDI_MARK_UPDATE),
+                         .copy_s   = sherdi_marks_take_beside(&engine->marks, SHERDI_MARK_DOWN) +
+                                   sherdi_marks_take_beside(&engine->marks, SHERDI_MARK_UP),
+                         .waited_s = sherdi_marks_take(&engine->marks, SHERDI_MARK_WAIT_UPDATE)};
     for (int ring = 0; ring < SHERDI_RINGS; ring++) {
-        updater->times.read_ns += waits[ring].read_ns;
-        updater->times.write_ns += waits[ring].write_ns;
-        waits[ring] = (sherdi_drive_waits){0};
+        sherdi_storage_waits waits =
+            engine->storage.ops->waits_take(engine, SHERDI_USER_UPDATER, (sherdi_ring)ring);
+
+        updater->times.read_ns += waits.read_ns;
+        updater->times.write_ns += waits.write_ns;
     }
 }
 
-void sherdi_updater_report(sherd_engine *engine, sherd_step_report *report)
+static void updater_report(sherd_engine *engine, sherd_step_report *report)
 {
-    sherdi_updater *updater = &engine->updater;
+    sherdi_updater_own *updater = engine->updater.own;
 
     if (!updater->has_moved) {
         return;
@@ -294,8 +305,8 @@ void sherdi_updater_report(sherd_engine *engine, sherd_step_report *report)
  * failure. */
 static sherd_status failure_note(sherd_engine *engine, int rank)
 {
-    sherdi_updater *updater = &engine->updater;
-    const char     *way_out = sherdi_engine_way_out(engine);
+    sherdi_updater_own *updater = engine->updater.own;
+    const char         *way_out = sherdi_engine_way_out(engine);
 
     sherdi_outcome_add(
         &updater->seen,
@@ -309,10 +320,10 @@ static sherd_status failure_note(sherd_engine *engine, int rank)
 
 static void update_end(sherd_engine *engine)
 {
-    sherdi_updater *updater = &engine->updater;
+    sherdi_updater_own *updater = engine->updater.own;
 
-    if (updater->is_queued) {
-        updater->is_queued = 0;
+    if (engine->updater.is_queued) {
+        engine->updater.is_queued = 0;
         /* a failure of another rank is told where the ranks meet, or by an acquire */
         (void)sherdi_program_beside_end(&engine->run.program);
         sherdi_program_beside_forget(&engine->run.program);
@@ -323,24 +334,26 @@ static void update_end(sherd_engine *engine)
     }
 }
 
-sherd_status sherdi_updater_join(sherd_engine *engine)
+static sherd_status updater_join(sherd_engine *engine)
 {
-    sherdi_updater *updater = &engine->updater;
+    sherdi_updater_own *updater = engine->updater.own;
 
     update_end(engine);
     updater->is_heard |= updater->outcome.status != SHERD_OK;
     return sherdi_outcome_end(&updater->outcome);
 }
 
-sherd_status sherdi_updater_check(sherd_engine *engine)
+static sherd_status updater_check(sherd_engine *engine)
 {
-    engine->updater.is_heard |= engine->updater.seen.status != SHERD_OK;
-    return sherdi_outcome_end(&engine->updater.seen);
+    sherdi_updater_own *updater = engine->updater.own;
+
+    updater->is_heard |= updater->seen.status != SHERD_OK;
+    return sherdi_outcome_end(&updater->seen);
 }
 
-void sherdi_updater_forget(sherd_engine *engine)
+static void updater_forget(sherd_engine *engine)
 {
-    sherdi_updater *updater = &engine->updater;
+    sherdi_updater_own *updater = engine->updater.own;
 
     update_end(engine);
     updater->seen.status = SHERD_OK;
@@ -351,12 +364,12 @@ void sherdi_updater_forget(sherd_engine *engine)
     }
 }
 
-sherd_status sherdi_updater_read_ahead(sherd_engine *engine)
+static sherd_status updater_read_ahead(sherd_engine *engine)
 {
-    sherdi_updater *updater    = &engine->updater;
-    int             is_working = 0;
+    sherdi_updater_own *updater    = engine->updater.own;
+    int                 is_working = 0;
 
-    if (engine->run.progress.is_beside && updater->is_open) {
+    if (engine->run.progress.is_beside && updater->is_open) { /* is_beside: there is one */
         (void)pthread_mutex_lock(&updater->lock);
         is_working           = updater->state == SHERDI_UPDATER_WORKING;
         updater->wants_ahead = is_working;
@@ -370,16 +383,16 @@ sherd_status sherdi_updater_read_ahead(sherd_engine *engine)
     return sherdi_program_read_ahead(&engine->run.program);
 }
 
-void sherdi_updater_settle_ahead(sherd_engine *engine)
+static void updater_settle_ahead(sherd_engine *engine)
 {
-    if (engine->updater.was_asked) {
+    if (engine->updater.own->was_asked) {
         (void)sherdi_program_await(&engine->run.program, SHERDI_POST_END, -1);
     }
 }
 
 /* ----------------------------------------------------------- operations -- */
 
-sherd_status sherdi_updater_post(sherd_engine *engine, const sherdi_op *op)
+static sherd_status updater_post(sherd_engine *engine, const sherdi_op *op)
 {
     sherdi_post post = (sherdi_post)op->part;
 
@@ -387,10 +400,10 @@ sherd_status sherdi_updater_post(sherd_engine *engine, const sherdi_op *op)
         return SHERD_OK; /* the state says so, when the thread has ended */
     }
     if (post == SHERDI_POST_WALK) {
-        engine->updater.walked_ns = sherdi_now_ns();
+        engine->updater.own->walked_ns = sherdi_now_ns();
     }
-    sherdi_board_post(engine->updater.board, place_of(engine, post, op->unit),
-                      engine->updater.number);
+    sherdi_board_post(engine->updater.own->board, place_of(engine, post, op->unit),
+                      engine->updater.own->number);
     return SHERD_OK;
 }
 
@@ -403,12 +416,12 @@ static sherd_status board_await(sherd_engine *engine, const sherdi_op *op)
     (void)snprintf(what, sizeof(what), "the update of unit %s",
                    op->unit < 0 ? "" : engine->model.units[op->unit].name);
     status = sherdi_board_wait(
-        engine->updater.board, place_of(engine, (sherdi_post)op->part, op->unit),
-        engine->updater.number, (op->flags & SHERDI_OP_STABLE) != 0, what, &failed);
+        engine->updater.own->board, place_of(engine, (sherdi_post)op->part, op->unit),
+        engine->updater.own->number, (op->flags & SHERDI_OP_STABLE) != 0, what, &failed);
     return failed < 0 ? status : failure_note(engine, failed);
 }
 
-sherd_status sherdi_updater_await(sherd_engine *engine, const sherdi_op *op)
+static sherd_status updater_await(sherd_engine *engine, const sherdi_op *op)
 {
     int64_t      start_ns = sherdi_now_ns();
     sherd_status status   = SHERD_OK;
@@ -427,20 +440,21 @@ sherd_status sherdi_updater_await(sherd_engine *engine, const sherdi_op *op)
     return status;
 }
 
-int sherdi_updater_is_posted(void *ctx, int unit)
+static int is_posted(void *ctx, int unit)
 {
     const sherd_engine *engine = ctx;
 
-    return sherdi_board_is_shared(engine->updater.board) &&
-           sherdi_board_has(engine->updater.board, (size_t)unit, engine->updater.number, 1);
+    return sherdi_board_is_shared(engine->updater.own->board) &&
+           sherdi_board_has(engine->updater.own->board, (size_t)unit, engine->updater.own->number,
+                            1);
 }
 
 /* ---------------------------------------------------------- open and close -- */
 
 static sherd_status thread_open(sherd_engine *engine)
 {
-    sherdi_updater *updater = &engine->updater;
-    int             error;
+    sherdi_updater_own *updater = engine->updater.own;
+    int                 error;
 
     (void)pthread_mutex_init(&updater->lock, NULL);
     (void)pthread_cond_init(&updater->changed, NULL);
@@ -451,40 +465,78 @@ static sherd_status thread_open(sherd_engine *engine)
     return error == 0 ? SHERD_OK : sherdi_fail(SHERD_E_NOMEM, "no thread for updates");
 }
 
-sherd_status sherdi_updater_open_program(sherd_engine *engine)
+/* Gives the engine an updater that has nothing yet. */
+static sherd_status own_open(sherd_engine *engine)
 {
-    sherdi_updater *updater = &engine->updater;
-
-    if (!sherdi_program_can_be_beside(engine->plan)) {
-        return SHERD_OK;
+    engine->updater.own =
+        sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, sizeof(*engine->updater.own));
+    if (engine->updater.own == NULL) {
+        return SHERD_E_NOMEM;
     }
-    updater->program          = engine->run.program;
-    updater->program.progress = &updater->progress;
+    engine->updater.ops = &sherdi_updater_thread;
+    return SHERD_OK;
+}
+
+static sherd_status program_open(sherd_engine *engine)
+{
+    sherdi_updater_own *updater = engine->updater.own;
+
+    engine->run.program.updates = &sherdi_program_updates;
+    updater->program            = engine->run.program;
+    updater->program.progress   = &updater->progress;
+    engine->updater.is_there    = 1;
     return sherdi_progress_open_beside(&updater->progress, &engine->run.progress, engine->plan,
                                        &engine->mem);
 }
 
-sherd_status sherdi_updater_open(sherd_engine *engine)
+sherd_status sherdi_updater_open_program(sherd_engine *engine)
 {
-    sherdi_updater *updater = &engine->updater;
-    sherd_status    status;
+    if (!sherdi_program_can_be_beside(engine->plan)) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(own_open(engine));
+    return program_open(engine);
+}
+
+void sherdi_updater_close_program(sherd_engine *engine)
+{
+    if (engine->updater.own != NULL) {
+        sherdi_progress_close_beside(&engine->updater.own->progress);
+        sherdi_free(engine->updater.own);
+        engine->updater.own = NULL;
+        engine->updater.ops = &sherdi_updater_none;
+    }
+}
+
+static sherd_status updater_open(sherd_engine *engine)
+{
+    sherdi_board *board = NULL;
+    sherd_status  own, status;
 
     if (!sherdi_program_can_be_beside(engine->plan)) {
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_board_open(engine->world, engine->plan->layout.num_units + 1, &engine->mem,
-                                 &updater->board));
-    if (!sherdi_board_is_shared(updater->board) && sherdi_program_has_loose_publish(engine->plan)) {
+    own = own_open(engine); /* all ranks come to the board, whatever happened here */
+    status =
+        sherdi_board_open(engine->world, engine->plan->layout.num_units + 1, &engine->mem, &board);
+    if (own != SHERD_OK) {
+        sherdi_board_close(board);
+        return own;
+    }
+    SHERDI_TRY(status);
+    engine->updater.own->board = board;
+    if (!sherdi_board_is_shared(board) && sherdi_program_has_loose_publish(engine->plan)) {
         return SHERD_OK;
     }
-    status = sherdi_updater_open_program(engine);
+    engine->run.program.is_posted = is_posted;
+    status                        = program_open(engine);
     return status == SHERD_OK ? thread_open(engine) : status;
 }
 
 /* A run whose last update has failed has not ended well, whoever knows of it. */
 static void failure_keep(sherd_engine *engine)
 {
-    const sherdi_updater *updater = &engine->updater;
+    const sherdi_updater_own *updater = engine->updater.own;
 
     if (updater->seen.status == SHERD_OK || engine->failure.why.status != SHERD_OK) {
         return;
@@ -498,13 +550,13 @@ static void failure_keep(sherd_engine *engine)
     engine->failure.why = updater->seen;
 }
 
-void sherdi_updater_close(sherd_engine *engine)
+static void updater_close(sherd_engine *engine)
 {
-    sherdi_updater *updater = &engine->updater;
+    sherdi_updater_own *updater = engine->updater.own;
 
     if (updater->is_open && engine->process == getpid()) {
         update_end(engine);
-        sherdi_updater_report(engine, &engine->boundary);
+        updater_report(engine, &engine->boundary);
         failure_keep(engine);
         (void)pthread_mutex_lock(&updater->lock);
         updater->shall_end = 1;
@@ -514,7 +566,23 @@ void sherdi_updater_close(sherd_engine *engine)
         (void)pthread_cond_destroy(&updater->changed);
         (void)pthread_mutex_destroy(&updater->lock);
     }
-    sherdi_progress_close_beside(&updater->progress);
     sherdi_board_close(updater->board);
-    *updater = (sherdi_updater){0};
+    sherdi_updater_close_program(engine);
 }
+
+const sherdi_updater_ops sherdi_updater_thread = {
+    .open         = updater_open,
+    .close        = updater_close,
+    .is_here      = is_here,
+    .beat         = updater_beat,
+    .program      = program_of,
+    .queue        = updater_queue,
+    .join         = updater_join,
+    .check        = updater_check,
+    .report       = updater_report,
+    .forget       = updater_forget,
+    .read_ahead   = updater_read_ahead,
+    .settle_ahead = updater_settle_ahead,
+    .post         = updater_post,
+    .await        = updater_await,
+};

@@ -12,7 +12,6 @@
 #include "engine/run/loop.h"
 #include "engine/run/needs.h"
 #include "engine/run/optimizer.h"
-#include "engine/run/restore.h"
 #include "engine/run/update.h"
 
 #include <math.h>
@@ -478,7 +477,7 @@ static sherd_status write_fail(sherd_engine *engine, int is_frozen, sherd_status
         return status;
     }
     /* one that fails poisons the engine; the caller hears why all this began */
-    (void)sherdi_restore_generation(engine, engine->store.agreed);
+    (void)engine->storage.ops->restore(engine);
     return sherdi_outcome_end(&failed);
 }
 
@@ -502,7 +501,7 @@ static sherd_status write_run(sherd_engine *engine, const value_call *call, cons
         return write_fail(engine, is_frozen, status);
     }
     engine->fingerprints.frozen += is_frozen ? sherdi_agree_sum(engine) : 0;
-    sherdi_store_agreed(engine);
+    engine->storage.ops->agreed(engine);
     sherdi_loop_fetch_ahead(engine);
     return SHERD_OK;
 }
@@ -578,6 +577,6 @@ sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step, int64_t m
     if (status != SHERD_OK) {
         return write_fail(engine, 0, status);
     }
-    sherdi_store_agreed(engine);
+    engine->storage.ops->agreed(engine);
     return SHERD_OK;
 }

@@ -86,12 +86,12 @@ sherd_status sherdi_values_tell(sherd_engine *engine, const sherdi_op *op, float
 
 sherd_status sherdi_values_begin(sherd_engine *engine)
 {
-    sherd_status queued = sherdi_updater_join(engine);
+    sherd_status queued = engine->updater.ops->join(engine);
     sherd_status status = sherdi_run_settle(engine, SHERDI_RING_STATE);
     sherd_status own    = sherdi_run_settle(engine, SHERDI_RING_PARAMS);
 
     if (queued != SHERD_OK) {
-        return sherdi_updater_check(engine); /* with the way out */
+        return engine->updater.ops->check(engine); /* with the way out */
     }
     return own == SHERD_OK ? status : own;
 }

@@ -41,7 +41,7 @@ static void halves_end(rig *r)
     CHECK_OK(sherd_step_prepare(r->engine, &report));
     if (report.is_boundary) {
         CHECK_OK(sherd_step_apply(r->engine, &params));
-        CHECK(!sherdi_updater_is_there(&r->engine->updater) || r->engine->fingerprints.is_untold);
+        CHECK(!r->engine->updater.is_there || r->engine->fingerprints.is_untold);
     }
 }
 
@@ -86,7 +86,7 @@ static void run_steps(sherd_world *world, void *raw)
     if (sherd_world_rank(world) == 0) {
         run->fingerprint = fingerprint;
         run->sum         = sum;
-        run->was_beside  = sherdi_updater_is_there(&r.engine->updater);
+        run->was_beside  = r.engine->updater.is_there;
     }
     rig_close(&r);
 }

@@ -1,6 +1,7 @@
 /* In which order a queued step goes on: a gate holds the updater before each unit, however long it takes, and the trainer's calls go
  * on up to that unit. Nothing is timed: a wait for more than a call needs would never end. */
 #include "engine/run/engine_impl.h"
+#include "engine/run/updater.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/tier_rows.h"
 #include "tests/engine/toy.h"
@@ -57,12 +58,13 @@ static void gate_await(gate *g, int unit)
 
 static void gate_set(gate *g, sherd_engine *engine)
 {
-    *g =
-        (gate){.reached = -1, .fn = engine->updater.program.fn, .ctx = engine->updater.program.ctx};
+    *g = (gate){.reached = -1,
+                .fn      = engine->updater.own->program.fn,
+                .ctx     = engine->updater.own->program.ctx};
     CHECK_INT(0, pthread_mutex_init(&g->lock, NULL));
     CHECK_INT(0, pthread_cond_init(&g->moved, NULL));
-    engine->updater.program.fn  = gate_pass;
-    engine->updater.program.ctx = g;
+    engine->updater.own->program.fn  = gate_pass;
+    engine->updater.own->program.ctx = g;
 }
 
 static void gate_end(gate *g)

@@ -930,7 +930,8 @@ static void refused_save_body(sherd_world *world, void *raw)
     saved_open(&r, world, &OPTIONS);
     saved_fill(&r);
     CHECK_STATUS(SHERD_E_IO, sherd_checkpoint_save(r.engine, j->dir, "two", NULL));
-    CHECK_ERROR_SAYS(sherd_world_rank(world) == 0 ? "/latest is " : "sherd_checkpoint_save: rank 0 failed: ");
+    CHECK_ERROR_SAYS(sherd_world_rank(world) == 0 ? "/latest is "
+                                                  : "sherd_checkpoint_save: rank 0 failed: ");
     rig_close(&r);
 }
 

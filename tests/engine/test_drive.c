@@ -90,8 +90,9 @@ static sherd_status others_wait(void *ctx, sherdi_lane_id lane, uint64_t number)
 
 static rig *rig_open_for(size_t transfers)
 {
-    static rig          r;
-    sherdi_drive_others others = {others_is_over, others_wait, &r};
+    static const sherdi_user users[SHERDI_RINGS];
+    static rig               r;
+    sherdi_drive_others      others = {others_is_over, others_wait, &r, users};
 
     memset(&r, 0, sizeof(r));
     r.tier.tier.ops = &FAKE_OPS;

@@ -5,6 +5,7 @@
 #include "engine/run/engine_impl.h"
 #include "engine/run/restore.h"
 #include "engine/run/update.h"
+#include "engine/run/updater.h"
 #include "tests/engine/op_list.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/tier_rows.h"
@@ -49,12 +50,14 @@ static sherd_status op_record(void *ctx, const sherdi_op *op)
 
 static void record_begin(recorder *recorder, sherd_engine *engine)
 {
-    sherdi_program *programs[] = {&engine->run.program, &engine->updater.program};
+    int             count      = engine->updater.own == NULL ? 1 : 2;
+    sherdi_program *programs[] = {&engine->run.program,
+                                  count == 1 ? NULL : &engine->updater.own->program};
 
     recorder->lists = (two_lists){0};
     recorder->fn    = programs[0]->fn;
     recorder->ctx   = programs[0]->ctx;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < count; i++) {
         programs[i]->fn  = op_record;
         programs[i]->ctx = recorder;
         programs[i]->is_posted =
@@ -410,8 +413,8 @@ static void window_compare(sherd_world *world, void *raw)
             b->told.of[l].count = b->done.lists.of[l].count = 0;
         }
         window->run(b, what->options.accumulation);
-        CHECK_OK(sherdi_updater_join(b->engines[0]));
-        CHECK_OK(sherdi_updater_join(b->engines[1]));
+        CHECK_OK(b->engines[0]->updater.ops->join(b->engines[0]));
+        CHECK_OK(b->engines[1]->updater.ops->join(b->engines[1]));
         for (int l = 0; l < 2; l++) {
             lists_compare(&b->told.of[l], &b->done.lists.of[l], name);
         }

@@ -97,7 +97,7 @@ static void model_seal(sherd_world *world, model_case *run)
     CHECK_OK(sherd_engine_seal(r.engine));
     report     = memory_of(&r);
     run->added = report.control_updater;
-    CHECK(sherdi_updater_is_there(&r.engine->updater));
+    CHECK(r.engine->updater.is_there);
     CHECK_INT(report.control_held, report.control_model + report.control_plan + report.control_run +
                                        report.control_store + report.control_updater);
     CHECK_INT(report.total_planned, report.total_held);

@@ -1,6 +1,7 @@
 /* LAMB under every stage, number of ranks and offload of the state: the bits of the training that is written
  * plainly, whose norms are of whole tensors. */
 #include "engine/run/engine_impl.h"
+#include "engine/run/store.h"
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/toy.h"
@@ -159,7 +160,7 @@ static void check_bytes(sherd_world *world, void *ctx)
     CHECK_INT(moves->micro[SHERDI_MOVES_WRITTEN] + moves->step[SHERDI_MOVES_WRITTEN],
               report.nvme_written_bytes);
     if (r.engine->plan->offload.num_extents[SHERDI_SPACE_STORAGE] > 0 &&
-        r.engine->store.tiers[SHERDI_RING_PARAMS] == NULL) {
+        r.engine->storage.store->tiers[SHERDI_RING_PARAMS] == NULL) {
         size_t state = (48 << 10) / 2 * 12;
 
         CHECK_INT(2 * state, report.nvme_read_bytes);

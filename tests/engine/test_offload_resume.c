@@ -2,6 +2,7 @@
  * it, and from no others; several engines may share a folder. A resumed run trains to the same numbers as a run that
  * was never interrupted. */
 #include "engine/run/engine_impl.h"
+#include "engine/run/store.h"
 #include "tests/collectives/ranks.h"
 #include "tests/engine/rig.h"
 #include "sherd_tools.h"
@@ -461,7 +462,7 @@ static void state_link(const rig *r, int64_t step)
     char name[64];
 
     (void)snprintf(name, sizeof(name), "kept-%lld-%d", (long long)step, sherd_world_rank(r->world));
-    CHECK_OK(sherdi_state_keep(r->engine->store.state, folder_path(2), name));
+    CHECK_OK(sherdi_state_keep(r->engine->storage.store->state, folder_path(2), name));
 }
 
 /* Keeps each step, undoes it, does it again and keeps it again; the last one is left for another run. */

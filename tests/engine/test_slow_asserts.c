@@ -66,9 +66,14 @@ static void drive_give_third(uint64_t followed)
     sherdi_transfer transfer   = {.follows = {.drives = {followed}, .num_drives = 1}};
     sherdi_transfer entries[4] = {0};
     size_t          sorted[4];
-    pthread_mutex_t lock  = PTHREAD_MUTEX_INITIALIZER;
-    sherdi_drive    drive = {
-           .transfers = entries, .sorted = sorted, .lock = &lock, .count = 4, .given = 2};
+    sherdi_user     users[SHERDI_RINGS] = {SHERDI_USER_TRAINER};
+    pthread_mutex_t lock                = PTHREAD_MUTEX_INITIALIZER;
+    sherdi_drive    drive               = {.transfers = entries,
+                                           .sorted    = sorted,
+                                           .lock      = &lock,
+                                           .count     = 4,
+                                           .given     = 2,
+                                           .others    = {.users = users}};
 
     (void)sherdi_drive_give(&drive, &transfer);
 }

@@ -153,7 +153,8 @@ static void running_put(rig *r, store *store)
     CHECK_OK(sherdi_program_forget(&r->engine->run.program));
     values_put(r, store);
     r->engine->step = STEPS;
-    CHECK_OK(sherdi_run_commit(r->engine, STEPS, 0, &r->engine->scaler));
+    r->engine->storage.ops->note(r->engine, STEPS, &r->engine->scaler, 0);
+    CHECK_OK(r->engine->storage.ops->commit(r->engine, 0));
     CHECK_OK(sherd_world_barrier(r->world));
     r->engine->fingerprints.frozen = frozen_fingerprint(r);
 }

@@ -618,7 +618,7 @@ static void life_run(sherd_world *world, void *raw)
 
     value_rig_declare(&r, world, &options);
     rig_seal(&r);
-    CHECK_INT(!l->is_first, r.engine->store.is_resumed);
+    CHECK_INT(!l->is_first, r.engine->storage.is_resumed);
     l->run(&r);
     rig_close(&r);
 }

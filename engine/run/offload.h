@@ -1,0 +1,172 @@
+/* What may stand beside an engine whose data rests off the device: storage (extents in files, and
+ * generations of state there), and an updater (a thread that updates while the trainer goes on).
+ * Both are a module. An engine that needs one of them, in a build that has it, gets its table of
+ * functions at seal; every other engine has a table whose functions do nothing.
+ *
+ * All functions are local and do not block, unless a comment says otherwise. */
+#ifndef SHERDI_ENGINE_RUN_OFFLOAD_H
+#define SHERDI_ENGINE_RUN_OFFLOAD_H
+
+#include "engine/optimizers/scaler.h"
+#include "engine/program/order.h"
+
+/* Bytes kept of the text that sherd_engine_describe_run was given, with its final zero. */
+#define SHERDI_RUN_TEXT_BYTES 256
+
+/* The threads that run operations. Each ring has one user at a time. */
+typedef enum sherdi_user {
+    SHERDI_USER_TRAINER = 0,
+    SHERDI_USER_UPDATER,
+    SHERDI_USERS,
+} sherdi_user;
+
+/* Time that a thread has waited for transfers. */
+typedef struct sherdi_storage_waits {
+    int64_t read_ns, write_ns;
+} sherdi_storage_waits;
+
+/* Bytes that copies have moved. */
+typedef struct sherdi_link {
+    uint64_t down_bytes, up_bytes; /* device to host, host to device */
+} sherdi_link;
+
+/* Bytes that transfers of files have moved. */
+typedef struct sherdi_file_traffic {
+    uint64_t read_bytes, written_bytes;
+} sherdi_file_traffic;
+
+typedef struct sherdi_storage_ops {
+    /* Opens the files, after the engine's memory was made, and gives the engine this table. Call it
+     * by sherdi_storage_open. Collective: if one rank cannot open its files, all ranks fail. */
+    sherd_status (*open)(sherd_engine *engine);
+    /* Continues from the state that `open` has found (is_resumed). Collective. */
+    sherd_status (*resume)(sherd_engine *engine);
+    /* Waits for the transfers under way; blocks. */
+    void (*stop)(sherd_engine *engine);
+    /* Closes the files, before the engine's memory is freed. Collective, with a time limit. */
+    void (*close)(sherd_engine *engine);
+
+    /* ---- transfers: the drive's lane. An operation of it has a number from `submit` on. */
+
+    /* Enters the operation into the order, and starts it when what it follows is over. Blocks if
+     * there is no room, and for a write if writes are not overlapped. */
+    sherd_status (*submit)(sherd_engine *engine, const sherdi_op *op,
+                           const sherdi_follows *follows);
+    /* Starts what can start of the calling thread's transfers, and notes which ones are over. */
+    void (*poll)(sherd_engine *engine);
+    /* Block until one transfer is over, or all of the calling thread. Return its failure, or the
+     * first one. */
+    sherd_status (*wait)(sherd_engine *engine, uint64_t number);
+    sherd_status (*wait_all)(sherd_engine *engine);
+    /* Returns the first failure of a ring since the last `settle`. */
+    sherd_status (*status)(const sherd_engine *engine, sherdi_ring ring);
+    /* Blocks until all transfers of a ring are over; reads that have not started are dropped.
+     * Returns the first failure, and forgets it. */
+    sherd_status (*settle)(sherd_engine *engine, sherdi_ring ring);
+    /* Blocks in the same way for reads whose results nobody needs: failures do not matter. */
+    void (*drop)(sherd_engine *engine, sherdi_ring ring);
+    /* Returns the time that a thread has waited for a ring since the last call. */
+    sherdi_storage_waits (*waits_take)(sherd_engine *engine, sherdi_user user, sherdi_ring ring);
+    /* Returns what the trainer's calls have moved since the last call, with what was read ahead for
+     * an update that was not queued. */
+    sherdi_file_traffic (*traffic_take)(sherd_engine *engine);
+    /* Returns all that was moved, but for an update under way. Blocks until the rest is over. */
+    sherdi_file_traffic (*traffic)(sherd_engine *engine);
+
+    /* ---- generations of state in files */
+
+    /* Carries out SHERDI_OP_COMMIT, _ABANDON or _ROLLBACK. Blocks. */
+    sherd_status (*generation)(sherd_engine *engine, sherdi_op_kind kind);
+    /* Commits the first values, so that all ranks are at one generation. Collective. */
+    sherd_status (*begin)(sherd_engine *engine);
+    /* Records what the next commit writes with the state after update `step`: counters, scaler and
+     * blobs. is_written: values or counters were written between two updates, and undo cannot go
+     * back behind them. `commit` returns a failure of this. */
+    void (*note)(sherd_engine *engine, int64_t step, const sherdi_scaler *scaler, int is_written);
+    /* Commits what was written since the last commit, with what was noted. Blocks. */
+    sherd_status (*commit)(sherd_engine *engine, uint64_t fingerprint);
+    /* Records that all ranks now know that every rank has the newest generation. */
+    void (*agreed)(sherd_engine *engine);
+    /* Goes back to the newest generation that all ranks have. Collective. */
+    sherd_status (*restore)(sherd_engine *engine);
+    /* Returns the step of the newest generation; while an update is under way, that of the one
+     * before; below 0: there are no generations. */
+    int64_t (*stored_step)(sherd_engine *engine);
+    /* Sets whether reads of state are compared with their checksums from now on. */
+    void (*verify)(sherd_engine *engine, int is_on);
+    /* Returns the bytes that each commit writes in addition because of the blobs that are set. */
+    size_t (*blob_bytes)(const sherd_engine *engine);
+} sherdi_storage_ops;
+
+/* Storage of an engine. */
+typedef struct sherdi_storage {
+    const sherdi_storage_ops *ops;
+    uint64_t                  run;          /* names the files of the state; 0: there are none */
+    int                       is_resumed;   /* they are an earlier run's */
+    size_t                    pinned_bytes; /* of the rings, locked for transfers */
+    struct sherdi_store      *store;        /* of the module; NULL: it is not open */
+} sherdi_storage;
+
+typedef struct sherdi_updater_ops {
+    /* Makes the thread, if updates of this plan can be queued (is_there), and gives the engine this
+     * table. Call it by sherdi_updater_open. Collective. E_NOMEM. */
+    sherd_status (*open)(sherd_engine *engine);
+    /* Waits for the update, and ends the thread. If the update has failed, the engine is lost, so
+     * that its files stay; a failure that no call has returned is logged. */
+    void (*close)(sherd_engine *engine);
+    /* Returns whether the calling thread is the updater. */
+    int (*is_here)(const sherd_engine *engine);
+    /* Says that the update makes progress, if the calling thread is the updater. */
+    void (*beat)(sherd_engine *engine);
+    /* Returns the program of the calling thread. */
+    const sherdi_program *(*program)(const sherd_engine *engine);
+    /* Queues the update of this boundary. E_DEVICE, E_PEER_LOST. */
+    sherd_status (*queue)(sherd_engine *engine);
+    /* Blocks until the queued update is over, if there is one, and takes its outcome: all rings are
+     * the trainer's again, and parameters are published. Returns a failure of the update, again
+     * until `forget`. */
+    sherd_status (*join)(sherd_engine *engine);
+    /* Returns a failure of the last update that this rank knows of, its own or another's, until
+     * `forget`. */
+    sherd_status (*check)(sherd_engine *engine);
+    /* Adds to the report of a boundary what its update, which was joined, has moved, and how long
+     * it took; once. */
+    void (*report)(sherd_engine *engine, sherd_step_report *report);
+    /* Forgets the failure of an update: the state was loaded, or taken back. */
+    void (*forget)(sherd_engine *engine);
+    /* Reads the state ahead for the next update, now or after the commit that is under way. */
+    sherd_status (*read_ahead)(sherd_engine *engine);
+    /* Blocks until the updater has begun to read ahead, if it was asked to. */
+    void (*settle_ahead)(sherd_engine *engine);
+    /* Carry out SHERDI_OP_POST and SHERDI_OP_AWAIT; the second blocks. */
+    sherd_status (*post)(sherd_engine *engine, const sherdi_op *op);
+    sherd_status (*await)(sherd_engine *engine, const sherdi_op *op);
+} sherdi_updater_ops;
+
+/* The updater of an engine. */
+typedef struct sherdi_updater {
+    const sherdi_updater_ops *ops;
+    int                       is_there;        /* updates can be queued */
+    int                       is_queued;       /* one was queued, and its outcome was not taken */
+    uint64_t                  published_bytes; /* of the queued update, sent so far */
+    sherdi_link joined_link; /* what all updates had moved when the last of them was joined */
+    struct sherdi_updater_own *own; /* of the module; NULL: there is none */
+} sherdi_updater;
+
+/* Tables whose functions do nothing. */
+extern const sherdi_storage_ops sherdi_storage_none;
+extern const sherdi_updater_ops sherdi_updater_none;
+
+#define SHERDI_OFFLOAD(storage, updater)                                                           \
+    extern const sherdi_storage_ops storage;                                                       \
+    extern const sherdi_updater_ops updater;
+#include "engine/run/offload_list.h"
+#undef SHERDI_OFFLOAD
+
+/** Open what this build has, if the engine's plan needs it. Collective. */
+sherd_status sherdi_storage_open(sherd_engine *engine);
+sherd_status sherdi_updater_open(sherd_engine *engine);
+/** Gives the engine the tables that do nothing: at first, and when the others are closed. */
+void sherdi_offload_clear(sherd_engine *engine);
+
+#endif

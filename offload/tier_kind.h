@@ -1,0 +1,54 @@
+/* Spaces, and the kinds of tiers that keep data in them: what a plan has to know before anything is
+ * opened. tier.h has the tiers themselves. */
+#ifndef SHERDI_OFFLOAD_TIER_KIND_H
+#define SHERDI_OFFLOAD_TIER_KIND_H
+
+#include "base/mem.h"
+#include "base/status.h"
+
+typedef struct sherdi_tier        sherdi_tier;
+typedef struct sherdi_tier_params sherdi_tier_params;
+
+/* A space: where something rests, by what can address it there. */
+typedef enum sherdi_space {
+    SHERDI_SPACE_DEVICE = 0, /* the device's kernels */
+    SHERDI_SPACE_HOST,       /* the host's kernels */
+    SHERDI_SPACE_STORAGE,    /* no kernels: it is transferred, through buffers in host memory */
+} sherdi_space;
+
+/* An extent in the tier's own space. Both numbers are multiples of SHERD_ALIGN_BYTES; extents
+ * ascend and do not overlap. */
+typedef struct sherdi_extent {
+    size_t offset_bytes;
+    size_t len_bytes;
+} sherdi_extent;
+
+/* A kind of tier: what a tier can do, before it is opened. Each kind has one table; all are named
+ * in tier_list.h. */
+typedef struct sherdi_tier_kind {
+    sherdi_space space;
+    int          has_files; /* in folders that the configuration names; transfers take a queue */
+    /* Returns the bytes of the index of state that rests in so many extents; NULL: state there has
+     * no generations. */
+    size_t (*index_bytes)(size_t num_extents);
+    /* Opens a tier whose contents mean nothing after this process; an extent that was never written
+     * reads as zero (tier.h). NULL: a tier of memory. */
+    sherd_status (*open)(const sherdi_tier_params *params, sherdi_mem *mem, sherdi_tier **out);
+} sherdi_tier_kind;
+
+#define SHERDI_TIER(name, table) extern const sherdi_tier_kind table;
+#include "offload/tier_list.h"
+#undef SHERDI_TIER
+
+/** "|none|cpu|nvme": the choices of a "device" key; without the first bar, choice i is tier i. */
+extern const char sherdi_tier_choices[];
+
+const sherdi_tier_kind *sherdi_tier_at(size_t index);
+size_t                  sherdi_tier_index(const sherdi_tier_kind *kind);
+/** Returns the kind of that name; NULL: there is none. */
+const sherdi_tier_kind *sherdi_tier_find(const char *name);
+const char             *sherdi_tier_name(const sherdi_tier_kind *kind);
+/** Returns the first kind of that space. */
+const sherdi_tier_kind *sherdi_tier_of(sherdi_space space);
+
+#endif
