@@ -14,7 +14,7 @@
 #include "engine/run/fill.h"
 #include "engine/run/lanes.h"
 #include "engine/run/loop.h"
-#include "engine/run/modules.h"
+#include "engine/modules.h"
 #include "engine/run/needs.h"
 #include "engine/run/optimizer.h"
 #include "engine/run/scalars.h"
@@ -125,7 +125,6 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     }
     memset(engine, 0, sizeof(*engine));
     sherdi_mem_init(&engine->mem);
-    sherdi_blobs_init(&engine->blobs, &engine->mem);
     engine->process   = sherdi_fork_process();
     engine->model.mem = &engine->mem;
     engine->world     = sherdi_world_retain(world);
@@ -133,7 +132,8 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     sherdi_offload_clear(engine);
     engine->rank       = sherd_world_rank(world);
     engine->world_size = sherd_world_size(world);
-    status             = sherdi_agree_world(world, engine_open(engine, config));
+    status             = sherdi_modules_create(engine);
+    status = sherdi_agree_world(world, status == SHERD_OK ? engine_open(engine, config) : status);
     if (status == SHERD_OK) {
         status = sherdi_agree_settings(world, &engine->settings);
     }
@@ -707,7 +707,7 @@ void sherd_engine_destroy(sherd_engine *engine)
     }
     sherdi_loop_give_up(engine);
     memory_close(engine);
-    sherdi_blobs_fini(&engine->blobs);
+    sherdi_modules_destroy(engine);
     sherdi_model_fini(&engine->model);
     sherdi_backend_destroy(engine->backend);
     sherd_world_destroy(engine->world);

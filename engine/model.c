@@ -159,7 +159,7 @@ sherd_status sherdi_model_add_unit(sherdi_model *model, const sherd_unit_params 
     return SHERD_OK;
 }
 
-static sherd_status unit_check(const sherdi_model *model, int unit)
+sherd_status sherdi_model_check_unit(const sherdi_model *model, int unit)
 {
     if (unit < 0 || (size_t)unit >= model->num_units) {
         return sherdi_fail(SHERD_E_INVAL, "unit %d does not exist; the model has %zu", unit,
@@ -202,7 +202,7 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
     sherdi_model_unit *owner;
     long long          known;
 
-    SHERDI_TRY(unit_check(model, unit));
+    SHERDI_TRY(sherdi_model_check_unit(model, unit));
     SHERDI_TRY(name_check("parameter", params->name));
     SHERDI_TRY(sherdi_api_check_flag(params->frozen, "sherd_param_params.frozen"));
     SHERDI_TRY(count_check("parameters", model->num_params, SHERDI_MOST_PARAMS));
@@ -295,7 +295,7 @@ sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param)
     sherdi_model_unit *reader;
     int                owner;
 
-    SHERDI_TRY(unit_check(model, unit));
+    SHERDI_TRY(sherdi_model_check_unit(model, unit));
     SHERDI_TRY(param_check(model, param));
     owner  = model->params[param].unit;
     reader = &model->units[unit];
@@ -317,7 +317,7 @@ sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int uni
 {
     sherdi_model_pass *order;
 
-    SHERDI_TRY(unit_check(model, unit));
+    SHERDI_TRY(sherdi_model_check_unit(model, unit));
     if ((int)pass < SHERD_FORWARD || (int)pass > SHERD_EVAL) {
         return sherdi_fail(
             SHERD_E_INVAL,
@@ -328,36 +328,6 @@ sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int uni
     SHERDI_TRY(SHERDI_GROW(model->mem, order->uses, order->num_uses, order->cap_uses));
     order->uses[order->num_uses++] =
         (sherdi_model_use){.unit = unit, .held = (int)sherdi_min_size(held_acquires, MOST_HELD)};
-    return SHERD_OK;
-}
-
-sherd_status sherdi_model_add_activation(sherdi_model *model, int unit, size_t len_bytes,
-                                         const sherdi_tier_kind *tier)
-{
-    sherdi_model_unit *info;
-
-    SHERDI_TRY(unit_check(model, unit));
-    info = &model->units[unit];
-    if (info->activation_bytes > 0) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "unit %s has an activation of %zu bytes already; declare one for all "
-                           "that its forward leaves",
-                           info->name, info->activation_bytes);
-    }
-    if (len_bytes == 0 || len_bytes > SIZE_MAX / 64) {
-        return sherdi_fail(SHERD_E_INVAL, "unit %s: an activation of %zu bytes; %s", info->name,
-                           len_bytes,
-                           len_bytes == 0 ? "declare none where forward leaves nothing"
-                                          : "that is more than memory can have");
-    }
-    if (info->has_any_uses) {
-        return sherdi_fail(SHERD_E_NOTSUP,
-                           "unit %s: how often backward uses it is not known (SHERD_USES_ANY), so "
-                           "the end of an activation is not known either; list its backward uses",
-                           info->name);
-    }
-    info->activation_bytes = len_bytes;
-    info->activation_tier  = tier;
     return SHERD_OK;
 }
 

@@ -13,6 +13,7 @@
 #include "engine/checkpoint/save.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/values.h"
+#include "engine/run/blobs.h"
 #include "engine/run/agree.h"
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
@@ -583,7 +584,7 @@ static sherd_status fingerprints_check(void *ctx)
         sum += other->fingerprint;
         state += other->state_fingerprint;
     }
-    engine->checkpoint.fingerprint = sum;
+    engine->checkpoints->report.fingerprint = sum;
     if (!l->is_whole ||
         (sum == m->fingerprint && (!m->has_state_fingerprint || state == m->state_fingerprint))) {
         return SHERD_OK;
@@ -620,10 +621,10 @@ static sherd_status blobs_take(load *l)
     if (l->params.weights_only) {
         return SHERD_OK;
     }
-    sherdi_blobs_clear(&engine->blobs, 1);
-    SHERDI_TRY(sherdi_reader_blobs(l->reader, SHERDI_BLOB_GLOBAL, 0, &engine->blobs));
+    sherdi_blobs_clear(engine->blobs, 1);
+    SHERDI_TRY(sherdi_reader_blobs(l->reader, SHERDI_BLOB_GLOBAL, 0, engine->blobs));
     for (int r = engine->rank; r < saved; r += engine->world_size) {
-        SHERDI_TRY(sherdi_reader_blobs(l->reader, SHERDI_BLOB_OF_RANK, r, &engine->blobs));
+        SHERDI_TRY(sherdi_reader_blobs(l->reader, SHERDI_BLOB_OF_RANK, r, engine->blobs));
     }
     return SHERD_OK;
 }
@@ -748,12 +749,12 @@ sherd_status sherd_checkpoint_load(sherd_engine *engine, const char *dir, const 
     SHERDI_TRY(sherdi_fit_check("sherd_checkpoint_load", l.params.may_miss, l.params.num_may_miss,
                                 l.params.may_be_extra, l.params.num_may_be_extra));
     SHERDI_TRY(sherd_checkpoint_wait(engine, NULL));
-    sherd_checkpoint_report_init(&engine->checkpoint);
-    outcome                  = sherdi_outcome_of(load_run(&l, tag));
-    engine->checkpoint.bytes = l.reader == NULL ? 0 : sherdi_reader_bytes(l.reader);
-    engine->checkpoint.step  = engine->step;
+    sherd_checkpoint_report_init(&engine->checkpoints->report);
+    outcome                           = sherdi_outcome_of(load_run(&l, tag));
+    engine->checkpoints->report.bytes = l.reader == NULL ? 0 : sherdi_reader_bytes(l.reader);
+    engine->checkpoints->report.step  = engine->step;
     load_close(&l);
-    engine->checkpoint.blocked_s = engine->checkpoint.all_s =
+    engine->checkpoints->report.blocked_s = engine->checkpoints->report.all_s =
         (double)(sherdi_now_ns() - start) / 1e9;
     return sherdi_engine_outcome(engine, sherdi_outcome_end(&outcome));
 }

@@ -11,10 +11,11 @@
 #include "base/random.h"
 #include "engine/checkpoint/kept.h"
 #include "engine/checkpoint/shard.h"
+#include "engine/run/blobs.h"
 #include "engine/run/agree.h"
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
-#include "engine/run/modules.h"
+#include "engine/modules.h"
 #include "engine/run/needs.h"
 #include "engine/run/update.h"
 #include "engine/run/store.h"
@@ -294,7 +295,7 @@ static sherd_status space_check(sherdi_save *save)
  * 0 if it cannot. */
 static int frozen_keep(sherdi_save *save)
 {
-    sherdi_kept_frozen *kept = &save->engine->kept_frozen;
+    sherdi_kept_frozen *kept = &save->engine->checkpoints->frozen;
     char                to[SHERDI_CHECKPOINT_PATH_BYTES];
     char                name[SHERDI_CHECKPOINT_NAME_BYTES];
 
@@ -370,7 +371,7 @@ static sherd_status state_keep(sherdi_save *save)
     SHERDI_TRY(status);
     save->mine.is_kept = 1;
     sherdi_state_describe_file(sherdi_store_state(engine), &file);
-    engine->checkpoint.kept_bytes += file.len_bytes;
+    engine->checkpoints->report.kept_bytes += file.len_bytes;
     return SHERD_OK;
 }
 
@@ -381,7 +382,7 @@ static int has_data(const sherdi_save *save, sherdi_data_file which)
 
     return sherdi_shard_bytes(engine->plan, &engine->model, which) > 0 ||
            (which == SHERDI_DATA_STATE &&
-            sherdi_shard_next_blob(&engine->blobs, engine->rank, &at) != NULL);
+            sherdi_shard_next_blob(engine->blobs, engine->rank, &at) != NULL);
 }
 
 static sherd_status headers_make(sherdi_save *save)
@@ -399,7 +400,7 @@ static sherd_status files_open(sherdi_save *save)
     SHERDI_TRY(state_keep(save));
     SHERDI_TRY(headers_make(save));
     if (save->headers[SHERDI_DATA_FROZEN] != NULL && frozen_keep(save)) {
-        save->engine->checkpoint.kept_bytes += save->mine.files[SHERDI_DATA_FROZEN].bytes;
+        save->engine->checkpoints->report.kept_bytes += save->mine.files[SHERDI_DATA_FROZEN].bytes;
         sherdi_safetensors_builder_destroy(save->headers[SHERDI_DATA_FROZEN]);
         save->headers[SHERDI_DATA_FROZEN] = NULL;
     }
@@ -427,7 +428,7 @@ static sherd_status writers_open(sherdi_save *save)
 
 static void kept_remember(const sherdi_save *save)
 {
-    sherdi_kept_frozen *kept = &save->engine->kept_frozen;
+    sherdi_kept_frozen *kept = &save->engine->checkpoints->frozen;
     char                name[SHERDI_CHECKPOINT_NAME_BYTES];
 
     sherdi_data_file_name(SHERDI_DATA_FROZEN, save->engine->rank, save->engine->world_size, name);
@@ -451,7 +452,7 @@ static void save_close(sherdi_save *save)
     sherdi_free(save->blobs);
     sherdi_manifest_fini(&save->manifest);
     sherdi_free(save->all);
-    save->engine->save = NULL;
+    save->engine->checkpoints->save = NULL;
     sherdi_free(save);
 }
 
@@ -469,11 +470,11 @@ static sherd_status save_end(sherdi_save *save, sherd_status own)
         }
         status = sherdi_agree_status(engine, status);
     }
-    all                           = sherdi_outcome_of(status);
-    engine->checkpoint.is_running = 0;
-    engine->checkpoint.all_s      = (double)(sherdi_now_ns() - save->start_ns) / 1e9;
+    all                                    = sherdi_outcome_of(status);
+    engine->checkpoints->report.is_running = 0;
+    engine->checkpoints->report.all_s      = (double)(sherdi_now_ns() - save->start_ns) / 1e9;
     if (status == SHERD_OK) {
-        engine->checkpoint.fingerprint = saved_fingerprint(save);
+        engine->checkpoints->report.fingerprint = saved_fingerprint(save);
         kept_remember(save);
     }
     if (status == SHERD_OK && engine->rank == 0) {
@@ -521,13 +522,13 @@ static sherd_status save_run(sherdi_save *save)
             status = sherdi_agree_status(engine, status);
         }
     }
-    engine->checkpoint.bytes = save->mine.bytes;
-    engine->checkpoint.step  = engine->step;
+    engine->checkpoints->report.bytes = save->mine.bytes;
+    engine->checkpoints->report.step  = engine->step;
     if (!save->is_async || status != SHERD_OK) {
         return save_end(save, status);
     }
     sherdi_save_thread_start(save);
-    engine->checkpoint.is_running = 1;
+    engine->checkpoints->report.is_running = 1;
     return SHERD_OK;
 }
 
@@ -540,9 +541,9 @@ static sherd_status save_create(sherd_engine *engine, const char *dir, const cha
     if (save == NULL) {
         return SHERD_E_NOMEM;
     }
-    engine->save = save;
-    save->engine = engine;
-    save->params = *params;
+    engine->checkpoints->save = save;
+    save->engine              = engine;
+    save->params              = *params;
     /* state on a drive is kept by a link, so nothing is left to write while the training
      * continues */
     save->is_async = params->is_async && !sherdi_plan_has_generations(engine->plan);
@@ -563,7 +564,7 @@ static sherd_status save_begin(sherd_engine *engine, const char *dir, const char
                                const sherd_save_params *params)
 {
     sherd_status status = save_create(engine, dir, tag, params);
-    uint64_t     hash   = status == SHERD_OK ? arguments_hash(engine->save) : 0;
+    uint64_t     hash   = status == SHERD_OK ? arguments_hash(engine->checkpoints->save) : 0;
     int          odd;
 
     SHERDI_TRY(sherdi_agree_same(engine, "sherd_checkpoint_save", status, hash, &odd));
@@ -623,14 +624,13 @@ static sherd_status save_check(const sherd_engine *engine, const char *dir, cons
 /* Ends an asynchronous save. The next call that waits for it returns its error. */
 static void save_settle(sherd_engine *engine)
 {
-    sherdi_save *save   = engine->save;
+    sherdi_save *save   = engine->checkpoints->save;
     sherd_status status = save_end(save, sherdi_save_thread_join(save));
 
-    engine->at_boundary = NULL;
     if (status != SHERD_OK) {
-        engine->save_failure = sherdi_outcome_of(status);
+        engine->checkpoints->failure = sherdi_outcome_of(status);
         sherdi_log(SHERD_LOG_ERROR, engine->rank, "an asynchronous save failed: %s",
-                   engine->save_failure.text);
+                   engine->checkpoints->failure.text);
     }
 }
 
@@ -639,11 +639,11 @@ static sherd_status save_wait(sherd_engine *engine)
 {
     sherdi_outcome failure;
 
-    if (engine->save != NULL) {
+    if (engine->checkpoints->save != NULL) {
         save_settle(engine);
     }
-    failure                     = engine->save_failure;
-    engine->save_failure.status = SHERD_OK;
+    failure                             = engine->checkpoints->failure;
+    engine->checkpoints->failure.status = SHERD_OK;
     return sherdi_outcome_end(&failure);
 }
 
@@ -660,26 +660,33 @@ sherd_status sherd_checkpoint_save(sherd_engine *engine, const char *dir, const 
     SHERDI_TRY(sherdi_fill_finish(engine));
     SHERDI_TRY(sherdi_step_tell(engine));
     SHERDI_TRY(save_wait(engine));
-    sherd_checkpoint_report_init(&engine->checkpoint);
+    sherd_checkpoint_report_init(&engine->checkpoints->report);
     status = save_begin(engine, dir, tag, &given);
     if (status != SHERD_OK) {
-        if (engine->save != NULL) {
-            save_close(engine->save);
+        if (engine->checkpoints->save != NULL) {
+            save_close(engine->checkpoints->save);
         }
         return status;
     }
-    start_ns                     = engine->save->start_ns;
-    status                       = save_run(engine->save);
-    engine->at_boundary          = engine->save == NULL ? NULL : sherdi_save_poll;
-    engine->checkpoint.blocked_s = (double)(sherdi_now_ns() - start_ns) / 1e9;
+    start_ns                              = engine->checkpoints->save->start_ns;
+    status                                = save_run(engine->checkpoints->save);
+    engine->checkpoints->report.blocked_s = (double)(sherdi_now_ns() - start_ns) / 1e9;
     return sherdi_engine_outcome(engine, status);
 }
 
-sherd_status sherdi_save_poll(sherd_engine *engine)
+/* At each boundary while an asynchronous save runs: makes the checkpoint complete when all ranks
+ * have written their files. If the save failed, sherd_checkpoint_wait returns the error.
+ * Collective. */
+static sherd_status save_advance(sherd_engine *engine)
 {
-    uint64_t is_running = !atomic_load(&engine->save->is_over);
+    sherdi_save *save =
+        engine->checkpoints == NULL ? NULL : engine->checkpoints->save; /* a dry engine has none */
 
-    SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_SAVING, SHERD_OK, is_running, NULL));
+    if (save == NULL) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_SAVING, SHERD_OK,
+                                 !atomic_load(&save->is_over), NULL));
     if (sherdi_agree_sum(engine) == 0) {
         save_settle(engine);
     }
@@ -689,7 +696,7 @@ sherd_status sherdi_save_poll(sherd_engine *engine)
 /* Gives up a save that still runs. Local. */
 static void save_abandon(sherd_engine *engine)
 {
-    sherdi_save *save = engine->save;
+    sherdi_save *save = engine->checkpoints == NULL ? NULL : engine->checkpoints->save;
 
     if (save == NULL) {
         return;
@@ -706,7 +713,24 @@ static void save_abandon(sherd_engine *engine)
     save_close(save);
 }
 
-const sherdi_module sherdi_module_checkpoints = {.abandon = save_abandon};
+static sherd_status checkpoints_create(sherd_engine *engine)
+{
+    engine->checkpoints =
+        sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, sizeof(*engine->checkpoints));
+    return engine->checkpoints == NULL ? SHERD_E_NOMEM : SHERD_OK;
+}
+
+static void checkpoints_destroy(sherd_engine *engine)
+{
+    sherdi_free(engine->checkpoints);
+}
+
+const sherdi_module sherdi_module_checkpoints = {
+    .create  = checkpoints_create,
+    .stepped = save_advance,
+    .abandon = save_abandon,
+    .destroy = checkpoints_destroy,
+};
 
 sherd_status sherd_checkpoint_wait(sherd_engine *engine, sherd_checkpoint_report *out)
 {
@@ -716,7 +740,7 @@ sherd_status sherd_checkpoint_wait(sherd_engine *engine, sherd_checkpoint_report
     SHERDI_TRY(out == NULL ? SHERD_OK : sherdi_api_check(out, SHERDI_API_CHECKPOINT_REPORT));
     status = save_wait(engine);
     if (out != NULL) {
-        sherdi_api_write(&engine->checkpoint, out);
+        sherdi_api_write(&engine->checkpoints->report, out);
     }
     return status;
 }
@@ -725,6 +749,6 @@ sherd_status sherd_checkpoint_query(const sherd_engine *engine, sherd_checkpoint
 {
     SHERDI_TRY(sherdi_api_need(engine != NULL, "sherd_checkpoint_query", "the engine"));
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API_CHECKPOINT_REPORT));
-    sherdi_api_write(&engine->checkpoint, out);
+    sherdi_api_write(&engine->checkpoints->report, out);
     return SHERD_OK;
 }

@@ -1,4 +1,4 @@
-/* Saving: what the engine itself calls; sherd.h has what trainers call. */
+/* What saving and loading have in an engine. sherd.h has the calls. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_SAVE_H
 #define SHERDI_ENGINE_CHECKPOINT_SAVE_H
 
@@ -6,9 +6,21 @@
 
 typedef struct sherdi_save sherdi_save;
 
-/** Call it at each boundary while an asynchronous save runs. When all ranks have written their
- *  files, it makes the checkpoint complete. If the save failed, sherd_checkpoint_wait returns the
- *  error. Collective. E_PEER_LOST. */
-sherd_status sherdi_save_poll(sherd_engine *engine);
+/* The data file of frozen parameters that the last checkpoint wrote; the next checkpoint takes it
+ * over. */
+typedef struct sherdi_kept_frozen {
+    char     path[4096];
+    uint64_t bytes; /* 0: there is none */
+    uint64_t header_checksum;
+    uint64_t fingerprint; /* of the parameters in it, over all ranks */
+} sherdi_kept_frozen;
+
+struct sherdi_checkpoints {
+    sherdi_save            *save;    /* in progress; NULL: none */
+    sherdi_outcome          failure; /* of an asynchronous save, until the trainer asks for it */
+    sherd_checkpoint_report report;  /* of the last save or load */
+    sherdi_kept_frozen      frozen;
+};
+typedef struct sherdi_checkpoints sherdi_checkpoints;
 
 #endif

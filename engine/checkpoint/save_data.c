@@ -9,6 +9,7 @@
 #include "engine/checkpoint/kept.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/values.h"
+#include "engine/run/blobs.h"
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
 #include "engine/run/update.h"
@@ -58,7 +59,7 @@ static sherd_status tensors_add(sherdi_save *save, sherdi_data_file which)
         return sherdi_shard_add(engine->plan, &engine->model, which, save->headers[which]);
     }
     SHERDI_TRY(state_add(save));
-    return sherdi_shard_add_blobs(&engine->blobs, engine->rank, save->headers[which]);
+    return sherdi_shard_add_blobs(engine->blobs, engine->rank, save->headers[which]);
 }
 
 sherd_status sherdi_save_header_make(sherdi_save *save, sherdi_data_file which)
@@ -273,7 +274,7 @@ static sherd_status own_fingerprint(sherdi_save *save)
 
 static sherd_status blobs_save(sherdi_save *save)
 {
-    const sherdi_blobs *blobs = &save->engine->blobs;
+    const sherdi_blobs *blobs = save->engine->blobs;
     const sherdi_blob  *blob;
     size_t              next = 0;
 
@@ -286,7 +287,7 @@ static sherd_status blobs_save(sherdi_save *save)
 /* Copies the blobs, since the trainer may set others while an asynchronous save writes these. */
 static sherd_status blobs_copy(sherdi_save *save)
 {
-    const sherdi_blobs *blobs = &save->engine->blobs;
+    const sherdi_blobs *blobs = save->engine->blobs;
     const sherdi_blob  *blob;
     size_t              next = 0;
     size_t              at   = 0;

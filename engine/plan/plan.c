@@ -1,5 +1,6 @@
 /* Makes and destroys a plan as a whole. See plan.h for the reading order. */
 #include "engine/plan/plan.h"
+#include "engine/modules.h"
 
 #include "base/checked.h"
 
@@ -299,7 +300,7 @@ static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)
         plan->packing.reduced_bytes -
         (plan->machine.receives_own ? 0 : plan->packing.reduced_bytes / (size_t)plan->world_size);
     SHERDI_TRY(sherdi_plan_schedule_make(plan, model));
-    SHERDI_TRY(sherdi_plan_activations_lay_out(plan, model));
+    SHERDI_TRY(sherdi_modules_lay_out(plan, model));
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         plan->layout.padding_elems +=
             plan->layout.segments[s].padded_elems - plan->layout.segments[s].elems;

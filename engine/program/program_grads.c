@@ -18,6 +18,7 @@
 #include "engine/program/program_walk.h"
 
 #include "base/checked.h"
+#include "engine/modules.h"
 #include "collectives/world.h"
 
 #include <stddef.h>
@@ -491,7 +492,7 @@ sherd_status sherdi_program_micro_batch_end(const sherdi_program *program)
 {
     const sherdi_sequence *train = &program->plan->schedule.train;
 
-    sherdi_program_activations_forget(program);
+    sherdi_modules_micro_batch_over(program);
     for (size_t p = 0; p < train->num_steps; p++) {
         if (train->steps[p].pass == SHERD_BACKWARD &&
             sherdi_program_unit(program, train->steps[p].unit)->has_gradient) {
@@ -623,7 +624,7 @@ sherd_status sherdi_program_window_begin(const sherdi_program *program)
 {
     sherdi_progress *progress = program->progress;
 
-    sherdi_program_activations_forget(program);
+    sherdi_modules_micro_batch_over(program);
     for (size_t u = 0; u < program->plan->layout.num_units; u++) {
         sherdi_unit_state *state = &progress->units[u];
 

@@ -5,6 +5,7 @@
 #include "engine/program/program.h"
 
 #include "base/checked.h"
+#include "engine/modules.h"
 #include "collectives/world.h"
 
 #include <string.h>
@@ -541,7 +542,7 @@ sherd_status sherdi_program_release(const sherdi_program *program, int unit, she
     int                  reached;
 
     if (--sherdi_program_unit(program, unit)->acquired[pass] == 0) {
-        sherdi_outcome_add(&all, sherdi_program_activation_release(program, unit, pass));
+        sherdi_outcome_add(&all, sherdi_modules_unit_released(program, unit, pass));
     }
     for (size_t n = 0; (reached = sherdi_model_reached(program->model, unit, n)) >= 0; n++) {
         sherd_status status = SHERD_OK;

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine/run/agree.h"
+#include "engine/run/blobs.h"
 #include "engine/run/store.h"
 #include "engine/run/updater.h"
 
@@ -18,6 +19,7 @@ struct sherdi_dry {
     sherdi_backend      nothing;
     uint64_t           *joined; /* [sherdi_plan_used_words] */
     sherdi_storage_ops  storage;
+    sherdi_blobs        blobs; /* none */
 };
 
 /* ----------------------------------------------------------------- device -- */
@@ -142,6 +144,7 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
 
     engine->storage.ops = &dry->storage;
     engine->updater.ops = &sherdi_updater_none;
+    engine->blobs       = &dry->blobs;
     (void)pthread_mutex_init(&engine->run.lock, NULL);
     SHERDI_TRY(sherdi_store_create(engine));
     SHERDI_TRY(sherdi_world_dry(plan->rank, plan->world_size, &engine->world));

@@ -1,5 +1,6 @@
 /* What a trainer calls for activations. The program decides what is moved
  * (engine/program/program_activations.c). */
+#include "engine/modules.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/loop.h"
 #include "engine/run/needs.h"
@@ -31,6 +32,36 @@ static sherd_status tier_find(const sherd_engine *engine, const char *name,
                            "sherd.activations.nvme_path",
                            name);
     }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_model_add_activation(sherdi_model *model, int unit, size_t len_bytes,
+                                         const sherdi_tier_kind *tier)
+{
+    sherdi_model_unit *info;
+
+    SHERDI_TRY(sherdi_model_check_unit(model, unit));
+    info = &model->units[unit];
+    if (info->activation_bytes > 0) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "unit %s has an activation of %zu bytes already; declare one for all "
+                           "that its forward leaves",
+                           info->name, info->activation_bytes);
+    }
+    if (len_bytes == 0 || len_bytes > SIZE_MAX / 64) {
+        return sherdi_fail(SHERD_E_INVAL, "unit %s: an activation of %zu bytes; %s", info->name,
+                           len_bytes,
+                           len_bytes == 0 ? "declare none where forward leaves nothing"
+                                          : "that is more than memory can have");
+    }
+    if (info->has_any_uses) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "unit %s: how often backward uses it is not known (SHERD_USES_ANY), so "
+                           "the end of an activation is not known either; list its backward uses",
+                           info->name);
+    }
+    info->activation_bytes = len_bytes;
+    info->activation_tier  = tier;
     return SHERD_OK;
 }
 
@@ -66,6 +97,18 @@ static sherd_status unit_check(const sherd_engine *engine, const char *call, she
     return sherdi_api_check_out(out, call);
 }
 
+static sherd_status activation_give(sherd_engine *engine, int unit, sherd_pass pass)
+{
+    const sherdi_program *program = &engine->run.program;
+    sherd_status status = pass == SHERD_FORWARD ? sherdi_program_activation_put(program, unit)
+                          : pass == SHERD_EVAL  ? sherdi_program_activation_scratch(program, unit)
+                                                : sherdi_program_activation_get(program, unit);
+
+    /* E_STATE: the call was wrong, and nothing is lost */
+    return status == SHERD_OK || status == SHERD_E_STATE ? status
+                                                         : sherdi_loop_lose(engine, status);
+}
+
 static sherd_status activation_use(sherd_engine *engine, const char *call, sherd_unit unit,
                                    sherd_pass pass, void **out)
 {
@@ -76,7 +119,7 @@ static sherd_status activation_use(sherd_engine *engine, const char *call, sherd
                            engine->model.units[unit].name, sherdi_pass_name(pass));
     }
     sherdi_mem_forbid_begin();
-    status = sherdi_loop_activation(engine, unit, pass);
+    status = activation_give(engine, unit, pass);
     sherdi_mem_forbid_end();
     if (status == SHERD_OK) {
         const sherdi_activation *activation =
@@ -107,3 +150,9 @@ sherd_status sherd_activation_get(sherd_engine *engine, sherd_unit unit, void **
     SHERDI_TRY(unit_check(engine, CALL, unit, out));
     return activation_use(engine, CALL, unit, SHERD_BACKWARD, out);
 }
+
+const sherdi_module sherdi_module_activations = {
+    .lay_out          = sherdi_plan_activations_lay_out,
+    .unit_released    = sherdi_program_activation_release,
+    .micro_batch_over = sherdi_program_activations_forget,
+};

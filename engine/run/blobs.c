@@ -3,9 +3,11 @@
  *
  *     count u64                                              number of blobs
  *     kind u32, rank u32, key bytes u64, data bytes u64      head of each blob */
+#include "engine/run/blobs.h"
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
+#include "engine/modules.h"
 #include "engine/run/failure.h"
 #include "engine/run/needs.h"
 
@@ -292,7 +294,7 @@ static size_t held_bytes(const sherd_engine *engine, sherdi_blob_kind kind)
 
     for (int k = 0; k < SHERDI_BLOB_KINDS; k++) {
         held += engine->rank == 0 || k == (int)kind
-                    ? sherdi_blobs_bytes(&engine->blobs, (sherdi_blob_kind)k, engine->rank)
+                    ? sherdi_blobs_bytes(engine->blobs, (sherdi_blob_kind)k, engine->rank)
                     : 0;
     }
     return held;
@@ -302,7 +304,7 @@ static size_t held_bytes(const sherd_engine *engine, sherdi_blob_kind kind)
 static sherd_status room_check(const sherd_engine *engine, const char *key, sherdi_blob_kind kind,
                                size_t len_bytes)
 {
-    const sherdi_blobs *blobs = &engine->blobs;
+    const sherdi_blobs *blobs = engine->blobs;
     const sherdi_blob  *old =
         sherdi_blobs_find(blobs, key, kind, kind == SHERDI_BLOB_OF_RANK ? engine->rank : 0);
     size_t held = held_bytes(engine, kind);
@@ -336,13 +338,13 @@ sherd_status sherd_blob_set(sherd_engine *engine, const char *key, const void *d
                            engine->rank, asked.rank);
     }
     if (data == NULL) {
-        blob_remove(&engine->blobs, key, asked.kind, asked.rank);
+        blob_remove(engine->blobs, key, asked.kind, asked.rank);
         return SHERD_OK;
     }
     if (!asked.is_large) {
         SHERDI_TRY(room_check(engine, key, asked.kind, len_bytes));
     }
-    return sherdi_blobs_put(&engine->blobs, key, asked.kind, asked.rank, asked.is_large, data,
+    return sherdi_blobs_put(engine->blobs, key, asked.kind, asked.rank, asked.is_large, data,
                             len_bytes);
 }
 
@@ -357,7 +359,7 @@ sherd_status sherd_blob_get(sherd_engine *engine, const char *key, void *data,
     SHERDI_TRY(sherdi_api_need(key != NULL, "sherd_blob_get", "key"));
     SHERDI_TRY(sherdi_api_need(len_bytes_inout != NULL, "sherd_blob_get", "len_bytes_inout"));
     SHERDI_TRY(asked_read(engine, params, &asked));
-    blob = sherdi_blobs_find(&engine->blobs, key, asked.kind, asked.rank);
+    blob = sherdi_blobs_find(engine->blobs, key, asked.kind, asked.rank);
     if (blob == NULL && asked.kind == SHERDI_BLOB_OF_RANK) {
         return sherdi_fail(SHERD_E_INVAL, "there is no blob %s of rank %d here", key, asked.rank);
     }
@@ -377,3 +379,23 @@ sherd_status sherd_blob_get(sherd_engine *engine, const char *key, void *data,
     }
     return SHERD_OK;
 }
+
+static sherd_status blobs_create(sherd_engine *engine)
+{
+    engine->blobs = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, sizeof(*engine->blobs));
+    if (engine->blobs == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    sherdi_blobs_init(engine->blobs, &engine->mem);
+    return SHERD_OK;
+}
+
+static void blobs_destroy(sherd_engine *engine)
+{
+    if (engine->blobs != NULL) {
+        sherdi_blobs_fini(engine->blobs);
+        sherdi_free(engine->blobs);
+    }
+}
+
+const sherdi_module sherdi_module_blobs = {.create = blobs_create, .destroy = blobs_destroy};

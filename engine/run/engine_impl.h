@@ -6,7 +6,6 @@
 #include "base/api.h"
 #include "collectives/world.h"
 #include "engine/config/config.h"
-#include "engine/run/blobs.h"
 #include "engine/run/marks.h"
 #include "engine/model.h"
 #include "engine/plan/plan.h"
@@ -125,15 +124,6 @@ typedef struct sherdi_failure {
     int            is_final; /* undo does not help; it can only be destroyed */
 } sherdi_failure;
 
-/* The data file of frozen parameters that the last checkpoint wrote; the next checkpoint takes it
- * over. */
-typedef struct sherdi_kept_frozen {
-    char     path[4096];
-    uint64_t bytes; /* 0: there is none */
-    uint64_t header_checksum;
-    uint64_t fingerprint; /* of the parameters in it, over all ranks */
-} sherdi_kept_frozen;
-
 /* What the trainer said of its run, and how it differs from the run that was resumed. */
 typedef struct sherdi_identity {
     char run_text[SHERDI_RUN_TEXT_BYTES]; /* written with every commit */
@@ -155,7 +145,7 @@ struct sherd_engine {
     sherdi_phase    phase;
     sherdi_failure  failure;
     sherdi_identity identity;
-    sherdi_blobs    blobs;
+    struct sherdi_blobs *blobs; /* of the module (blobs.h) */
 
     /* from seal on */
     sherdi_plan          *plan;
@@ -195,11 +185,7 @@ struct sherd_engine {
      * NULL: none does */
     const char *callback_of, *world_callback_of;
 
-    struct sherdi_save *save; /* in progress (checkpoint/save.c); NULL: none */
-    sherd_status (*at_boundary)(sherd_engine *engine); /* advances the save; collective; or NULL */
-    sherdi_outcome          save_failure;              /* until the trainer asks for it */
-    sherd_checkpoint_report checkpoint;                /* of the last save or load */
-    sherdi_kept_frozen      kept_frozen;
+    struct sherdi_checkpoints *checkpoints; /* of the module (checkpoint/save.h) */
 };
 
 /** Returns the samples of so many micro-batches of all ranks. */

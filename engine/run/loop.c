@@ -155,8 +155,7 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
     return alone_do(engine, unit, sherdi_debug_params_note);
 }
 
-/* A gradient that one rank cannot keep loses the window. The step returns the first failure. */
-static sherd_status window_lose(sherd_engine *engine, sherd_status status)
+sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status)
 {
     sherdi_outcome_add(&engine->window.lost, status);
     others_tell(engine, status, engine->window.lost.text);
@@ -183,20 +182,9 @@ sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass
     last_note(engine);
     status = sherdi_program_release(&engine->run.program, unit, pass);
     if (status != SHERD_OK) {
-        return window_lose(engine, status);
+        return sherdi_loop_lose(engine, status);
     }
     return sherdi_outcome_end(&seen);
-}
-
-sherd_status sherdi_loop_activation(sherd_engine *engine, int unit, sherd_pass pass)
-{
-    const sherdi_program *program = &engine->run.program;
-    sherd_status status = pass == SHERD_FORWARD ? sherdi_program_activation_put(program, unit)
-                          : pass == SHERD_EVAL  ? sherdi_program_activation_scratch(program, unit)
-                                                : sherdi_program_activation_get(program, unit);
-
-    /* E_STATE: the call was wrong, and nothing is lost */
-    return status == SHERD_OK || status == SHERD_E_STATE ? status : window_lose(engine, status);
 }
 
 void sherdi_loop_let_go(sherd_engine *engine)
@@ -225,7 +213,7 @@ sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine)
     activations_settle(engine);
 
     if (status != SHERD_OK) {
-        return window_lose(engine, status);
+        return sherdi_loop_lose(engine, status);
     }
     last_note(engine);
     status = sherdi_program_micro_batch_end(&engine->run.program);
@@ -233,7 +221,7 @@ sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine)
         return SHERD_OK;
     }
     sherdi_loop_leave(engine, status);
-    return window_lose(engine, status);
+    return sherdi_loop_lose(engine, status);
 }
 
 void sherdi_loop_window_begin(sherd_engine *engine)

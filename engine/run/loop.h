@@ -9,9 +9,9 @@ const char *sherdi_pass_name(sherd_pass pass);
 /** Acquires a unit; a call that fails changes nothing. */
 sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass);
 /** Releases a unit, even if something fails; then the window is lost. */
-/** Gives the trainer the place of a unit's activation: FORWARD or EVAL to write it, BACKWARD to
- *  read it. */
-sherd_status sherdi_loop_activation(sherd_engine *engine, int unit, sherd_pass pass);
+/** Loses the window: a rank cannot keep a gradient, or an activation. The step returns the first
+ *  failure; this returns it, too. */
+sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status);
 sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass);
 /** Releases all acquired units without completing their gradients; the caller drops the window
  *  next. */

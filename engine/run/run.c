@@ -7,7 +7,7 @@
 #include "engine/run/kernels.h"
 #include "engine/run/lanes.h"
 #include "engine/run/loop.h"
-#include "engine/run/modules.h"
+#include "engine/modules.h"
 
 #include <string.h>
 

@@ -15,7 +15,7 @@
 #include "engine/run/fill.h"
 #include "engine/run/lanes.h"
 #include "engine/run/loop.h"
-#include "engine/run/modules.h"
+#include "engine/modules.h"
 #include "engine/run/needs.h"
 #include "engine/run/optimizer.h"
 #include "engine/run/update.h"
@@ -471,8 +471,8 @@ static sherd_status apply_guarded(sherd_engine *engine, const sherd_step_params 
     status = step_apply(engine, params, is_chosen, is_awaited);
     step_mark_end(engine);
     sherdi_mem_forbid_end();
-    if (status == SHERD_OK && engine->at_boundary != NULL) {
-        status = engine->at_boundary(engine);
+    if (status == SHERD_OK) {
+        status = sherdi_modules_stepped(engine);
     }
     return sherdi_engine_outcome(engine, status);
 }

@@ -1,6 +1,7 @@
 /* The engine's tiers, opened as the plan says, and the generations of its state: see store.h. A
  * run's state has a file for each rank. Opening looks for files that earlier runs left, resumes one
  * of these runs if the configuration asks for it, and otherwise starts a new run. */
+#include "engine/run/blobs.h"
 #include "engine/run/store.h"
 
 #include "base/checked.h"
@@ -635,12 +636,12 @@ static sherdi_storage_waits store_waits_take(sherd_engine *engine, sherdi_user u
 /* The run's blobs are in the note of rank 0 alone, whose are the valid ones. */
 static size_t run_blobs_bytes(const sherd_engine *engine)
 {
-    return engine->rank == 0 ? sherdi_blobs_bytes(&engine->blobs, SHERDI_BLOB_GLOBAL, 0) : 0;
+    return engine->rank == 0 ? sherdi_blobs_bytes(engine->blobs, SHERDI_BLOB_GLOBAL, 0) : 0;
 }
 
 static size_t note_bytes(const sherd_engine *engine)
 {
-    const sherdi_blobs *blobs = &engine->blobs;
+    const sherdi_blobs *blobs = engine->blobs;
 
     return sherdi_blobs_small(blobs) == 0
                ? sizeof(sherdi_state_record)
@@ -664,7 +665,7 @@ static size_t blob_bytes(const sherd_engine *engine)
  * Returns its length. */
 static size_t note_write(const sherd_engine *engine, const sherdi_state_record *record)
 {
-    const sherdi_blobs *blobs = &engine->blobs;
+    const sherdi_blobs *blobs = engine->blobs;
     unsigned char      *note  = engine->storage.store->note + sizeof(*record);
     uint64_t            run   = run_blobs_bytes(engine);
 
@@ -754,7 +755,7 @@ sherd_status sherdi_store_blobs(sherd_engine *engine)
     uint64_t       run    = 0;
     sherd_status   status = SHERD_OK;
 
-    sherdi_blobs_clear(&engine->blobs, 0);
+    sherdi_blobs_clear(engine->blobs, 0);
     if (engine->storage.store->state != NULL) {
         len = sherdi_state_get_note(engine->storage.store->state, note, SHERDI_STATE_NOTE_BYTES);
     }
@@ -762,7 +763,7 @@ sherd_status sherdi_store_blobs(sherd_engine *engine)
         memcpy(&run, note + sizeof(sherdi_state_record), sizeof(run));
     }
     if (len >= head && run <= len - head) {
-        status = sherdi_blobs_read(&engine->blobs, note + head + run, len - head - run);
+        status = sherdi_blobs_read(engine->blobs, note + head + run, len - head - run);
     } else if (len > sizeof(sherdi_state_record)) {
         status = sherdi_fail(
             SHERD_E_IO,
@@ -771,7 +772,7 @@ sherd_status sherdi_store_blobs(sherd_engine *engine)
     SHERDI_TRY(sherdi_agree_status(engine, status));
     SHERDI_TRY(run_blobs_share(engine, note == NULL ? NULL : note + head, &run));
     if (run > 0) {
-        status = sherdi_blobs_read(&engine->blobs, note + head, run);
+        status = sherdi_blobs_read(engine->blobs, note + head, run);
     }
     return sherdi_agree_status(engine, status);
 }

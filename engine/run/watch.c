@@ -7,7 +7,7 @@
 #include "engine/monitor/monitor.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/failure.h"
-#include "engine/run/modules.h"
+#include "engine/modules.h"
 #include "engine/run/needs.h"
 #include "sherd_tools.h"
 

@@ -1,4 +1,5 @@
 /* The trainer's own bytes, by key: set, replaced, removed, found; as one sequence of bytes and back; damaged bytes. */
+#include "engine/run/blobs.h"
 #include "engine/run/engine_impl.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"

@@ -1,5 +1,6 @@
 /* Asynchronous saves. They write the state of the step at which it was copied, although training goes on. The ranks
  * agree on the end of a save at a boundary, or where they wait for it, and a failure is returned there. */
+#include "engine/checkpoint/save.h"
 #include "engine/checkpoint/folder.h"
 #include "engine/run/engine_impl.h"
 #include "sherd_tools.h"
@@ -114,7 +115,7 @@ static void snapshot_body(sherd_world *world, void *raw)
     CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "sync", &sync));
     CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "async", NULL));
     blobs_set(&r, 77); /* replaces them after the copy */
-    while (r.engine->save != NULL) {
+    while (r.engine->checkpoints->save != NULL) {
         /* a boundary ends the save, the same one on all ranks */
         double all = 1;
 
@@ -163,7 +164,7 @@ static void wait_body(sherd_world *world, void *raw)
         (void)snprintf(tag, sizeof(tag), "tag-%d", s);
         /* waits for the save before */
         CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, tag, NULL));
-        CHECK_INT(1, r.engine->checkpoint.is_running);
+        CHECK_INT(1, r.engine->checkpoints->report.is_running);
     }
     CHECK_INT(4, report_of(&r).step);
     CHECK(report_of(&r).all_s >= report_of(&r).blocked_s);
@@ -255,7 +256,7 @@ static void fails_body(sherd_world *world, void *raw)
         CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "b", NULL));
         CHECK(!is_first || rename(path, away) == 0);
         CHECK_OK(sherd_world_barrier(world));
-        while (at_boundary && r.engine->save != NULL) {
+        while (at_boundary && r.engine->checkpoints->save != NULL) {
             saved_train(&r, 1); /* training goes on */
         }
         CHECK_STATUS(SHERD_E_IO, sherd_checkpoint_wait(r.engine, NULL));

@@ -9,6 +9,12 @@ SHERDI_MODULE(sherdi_module_proof)
 #ifdef SHERDI_MODULE_CHECKPOINTS
 SHERDI_MODULE(sherdi_module_checkpoints)
 #endif
+#ifdef SHERDI_MODULE_ACTIVATIONS
+SHERDI_MODULE(sherdi_module_activations)
+#endif
+#ifdef SHERDI_MODULE_BLOBS
+SHERDI_MODULE(sherdi_module_blobs)
+#endif
 #ifdef SHERDI_MODULE_MONITORS
 SHERDI_MODULE(sherdi_module_monitors)
 #endif

@@ -1,13 +1,21 @@
 /* What a module does in the life of an engine. The core calls the tables of module_list.h at these
  * points, and knows none of them by name. A module whose calls the trainer makes itself, and that
- * does nothing beside them, has no table. */
-#ifndef SHERDI_ENGINE_RUN_MODULES_H
-#define SHERDI_ENGINE_RUN_MODULES_H
+ * does nothing else, has no table. */
+#ifndef SHERDI_ENGINE_MODULES_H
+#define SHERDI_ENGINE_MODULES_H
 
 #include "engine/plan/plan.h"
 
+struct sherdi_program;
+
 /* Every function may be NULL. */
 typedef struct sherdi_module {
+    /* The engine's object was made: makes what the module has in it. E_NOMEM. */
+    sherd_status (*create)(sherd_engine *engine);
+    /* The object is about to be freed. Also after a `create` that failed or was not made. */
+    void (*destroy)(sherd_engine *engine);
+    /* Units, segments and schedule of a plan are known: lays out what the module adds. */
+    sherd_status (*lay_out)(sherdi_plan *plan, const sherdi_model *model);
     /* A plan was made: adds what the module tells of it. E_NOMEM. */
     sherd_status (*planned)(sherdi_plan *plan, const sherdi_model *model);
     /* The engine is about to carry its plan out: whether it may. */
@@ -16,8 +24,14 @@ typedef struct sherdi_module {
     sherd_status (*open)(sherd_engine *engine);
     /* The engine is sealed. */
     void (*sealed)(sherd_engine *engine);
+    /* A unit was released: emits the operations of the module that follow. */
+    sherd_status (*unit_released)(const struct sherdi_program *program, int unit, sherd_pass pass);
+    /* A micro-batch has ended, or was dropped. */
+    void (*micro_batch_over)(const struct sherdi_program *program);
     /* A boundary has ended; its report may not be complete. */
     void (*boundary)(sherd_engine *engine);
+    /* The step of a boundary is over. Collective. */
+    sherd_status (*stepped)(sherd_engine *engine);
     /* The report of the last boundary is complete, or will not be. */
     void (*told)(sherd_engine *engine);
     /* The window is dropped: what was not told of the last boundary is forgotten. */
@@ -29,10 +43,17 @@ typedef struct sherdi_module {
 } sherdi_module;
 
 #define SHERDI_MODULE(table) extern const sherdi_module table;
-#include "engine/run/module_list.h"
+#include "engine/module_list.h"
 #undef SHERDI_MODULE
 
 /* Call the function of every module that has it. Those with a status end at the first failure. */
+sherd_status sherdi_modules_create(sherd_engine *engine);
+void         sherdi_modules_destroy(sherd_engine *engine);
+sherd_status sherdi_modules_lay_out(sherdi_plan *plan, const sherdi_model *model);
+sherd_status sherdi_modules_unit_released(const struct sherdi_program *program, int unit,
+                                          sherd_pass pass);
+void         sherdi_modules_micro_batch_over(const struct sherdi_program *program);
+sherd_status sherdi_modules_stepped(sherd_engine *engine);
 sherd_status sherdi_modules_planned(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_modules_check(const sherd_engine *engine);
 sherd_status sherdi_modules_open(sherd_engine *engine);

@@ -1,0 +1,50 @@
+/* See modules.h. */
+#include "engine/modules.h"
+
+/* A build without any of them has the last entry alone. */
+#define SHERDI_MODULE(table) &(table),
+static const sherdi_module *const TABLE[] = {
+#include "engine/module_list.h"
+    &(const sherdi_module){0}};
+#undef SHERDI_MODULE
+
+#define COUNT (sizeof(TABLE) / sizeof(TABLE[0]))
+
+/* Calls a function of all modules that have it, up to the first failure. */
+#define TRY_ALL(name, parameters, arguments)                                                       \
+    sherd_status sherdi_modules_##name parameters                                                  \
+    {                                                                                              \
+        for (size_t i = 0; i < COUNT; i++) {                                                       \
+            if (TABLE[i]->name != NULL) {                                                          \
+                SHERDI_TRY(TABLE[i]->name arguments);                                              \
+            }                                                                                      \
+        }                                                                                          \
+        return SHERD_OK;                                                                           \
+    }
+
+#define CALL_ALL(name, parameters, arguments)                                                      \
+    void sherdi_modules_##name parameters                                                          \
+    {                                                                                              \
+        for (size_t i = 0; i < COUNT; i++) {                                                       \
+            if (TABLE[i]->name != NULL) {                                                          \
+                TABLE[i]->name arguments;                                                          \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+TRY_ALL(create, (sherd_engine * engine), (engine))
+TRY_ALL(lay_out, (sherdi_plan * plan, const sherdi_model *model), (plan, model))
+TRY_ALL(planned, (sherdi_plan * plan, const sherdi_model *model), (plan, model))
+TRY_ALL(check, (const sherd_engine *engine), (engine))
+TRY_ALL(open, (sherd_engine * engine), (engine))
+TRY_ALL(unit_released, (const struct sherdi_program *program, int unit, sherd_pass pass),
+        (program, unit, pass))
+TRY_ALL(stepped, (sherd_engine * engine), (engine))
+CALL_ALL(micro_batch_over, (const struct sherdi_program *program), (program))
+CALL_ALL(sealed, (sherd_engine * engine), (engine))
+CALL_ALL(boundary, (sherd_engine * engine), (engine))
+CALL_ALL(told, (sherd_engine * engine), (engine))
+CALL_ALL(dropped, (sherd_engine * engine), (engine))
+CALL_ALL(abandon, (sherd_engine * engine), (engine))
+CALL_ALL(close, (sherd_engine * engine), (engine))
+CALL_ALL(destroy, (sherd_engine * engine), (engine))
