@@ -48,7 +48,7 @@ sherd_status bench_drive_run(sherd_engine *engine, double *seconds_out)
         }
     }
     SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
-    engine->storage.ops->note(engine, engine->step, &engine->scaler, 0);
+    engine->storage.ops->note(engine, engine->counters.step, &engine->scaler, 0);
     SHERDI_TRY(engine->storage.ops->commit(engine, engine->fingerprints.own));
     *seconds_out = (double)(sherdi_now_ns() - start_ns) * 1e-9;
     /* the next step shall tell of itself */

@@ -309,8 +309,8 @@ sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine 
                            "no parameter is declared; add units and parameters first");
     }
     SHERDI_TRY(sherdi_groups_settle(engine));
-    engine->first_group   = sherdi_model_first_group(&engine->model);
-    engine->first_trained = sherdi_model_first_trained(&engine->model);
+    engine->first_groups.scheduled = sherdi_model_first_group(&engine->model);
+    engine->first_groups.trained   = sherdi_model_first_trained(&engine->model);
     SHERDI_TRY(sherdi_optimizer_check_lists(engine));
     SHERDI_TRY(sherdi_plan_create(&engine->model, &engine->settings, engine->rank,
                                   engine->world_size, machine, &engine->mem, &plan));
@@ -407,8 +407,8 @@ sherd_status sherdi_engine_tables_open(sherd_engine *engine, int is_dry)
     size_t      units = engine->model.num_units;
     sherdi_mem *mem   = &engine->mem;
 
-    engine->compute_marks =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, units, sizeof(*engine->compute_marks));
+    engine->times.units =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, units, sizeof(*engine->times.units));
     engine->param_hashes = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_params,
                                               sizeof(*engine->param_hashes));
     engine->exchange.own_uses =
@@ -419,7 +419,7 @@ sherd_status sherdi_engine_tables_open(sherd_engine *engine, int is_dry)
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL,
                            world * sherdi_plan_used_words(engine->plan->layout.num_open_ended),
                            sizeof(*engine->exchange.used));
-    if (engine->compute_marks == NULL || engine->param_hashes == NULL ||
+    if (engine->times.units == NULL || engine->param_hashes == NULL ||
         engine->exchange.own_uses == NULL || engine->exchange.uses == NULL ||
         engine->exchange.used == NULL) {
         return SHERD_E_NOMEM;
@@ -430,14 +430,14 @@ sherd_status sherdi_engine_tables_open(sherd_engine *engine, int is_dry)
 void sherdi_engine_tables_close(sherd_engine *engine)
 {
     sherdi_fill_close(engine);
-    sherdi_free(engine->compute_marks);
+    sherdi_free(engine->times.units);
     sherdi_free(engine->param_hashes);
     sherdi_free(engine->exchange.own_uses);
     sherdi_free(engine->exchange.uses);
     sherdi_free(engine->exchange.used);
-    engine->compute_marks = NULL;
-    engine->param_hashes  = NULL;
-    engine->exchange      = (sherdi_exchange){0};
+    engine->times.units  = NULL;
+    engine->param_hashes = NULL;
+    engine->exchange     = (sherdi_exchange){0};
 }
 
 static sherd_status memory_open(sherd_engine *engine)

@@ -277,8 +277,8 @@ sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *o
     info.param_elems      = engine->model.total_elems;
     info.trainable_elems  = engine->model.trainable_elems;
     info.is_resumed       = engine->storage.is_resumed;
-    info.step             = engine->step;
-    info.micro_step       = engine->micro_step;
+    info.step             = engine->counters.step;
+    info.micro_step       = engine->counters.micro_step;
     info.state_run        = engine->storage.run;
     info.resume_differs   = engine->identity.resume_differs;
     info.overlap_comm     = engine->settings.sharding.overlap_comm;

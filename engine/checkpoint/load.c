@@ -605,9 +605,9 @@ static void counters_take(const load *l)
     if (l->params.weights_only) {
         return;
     }
-    engine->step = m->step;
+    engine->counters.step = m->step;
     sherdi_samples_set(engine, m->micro_step, m->samples);
-    engine->skipped_steps = m->skipped_steps;
+    engine->counters.skipped_steps = m->skipped_steps;
     sherdi_scaler_resume(&engine->scaler, &m->scaler);
 }
 
@@ -752,7 +752,7 @@ sherd_status sherd_checkpoint_load(sherd_engine *engine, const char *dir, const 
     sherd_checkpoint_report_init(&engine->checkpoints->report);
     outcome                           = sherdi_outcome_of(load_run(&l, tag));
     engine->checkpoints->report.bytes = l.reader == NULL ? 0 : sherdi_reader_bytes(l.reader);
-    engine->checkpoints->report.step  = engine->step;
+    engine->checkpoints->report.step  = engine->counters.step;
     load_close(&l);
     engine->checkpoints->report.blocked_s = engine->checkpoints->report.all_s =
         (double)(sherdi_now_ns() - start) / 1e9;

@@ -165,10 +165,10 @@ static sherd_status manifest_begin(sherdi_save *save)
     m->world_size         = engine->world_size;
     m->stage              = engine->settings.sharding.stage;
     m->compute_dtype      = engine->settings.numerics.compute_dtype;
-    m->step               = engine->step;
+    m->step               = engine->counters.step;
     m->micro_step         = engine->window.first_micro;
     m->samples            = sherdi_samples_at(engine, m->micro_step);
-    m->skipped_steps      = engine->skipped_steps;
+    m->skipped_steps      = engine->counters.skipped_steps;
     m->accumulation       = engine->settings.batch.accumulation;
     m->micro_batch_size   = engine->settings.batch.micro_batch_size;
     m->scaler             = engine->scaler;
@@ -523,7 +523,7 @@ static sherd_status save_run(sherdi_save *save)
         }
     }
     engine->checkpoints->report.bytes = save->mine.bytes;
-    engine->checkpoints->report.step  = engine->step;
+    engine->checkpoints->report.step  = engine->counters.step;
     if (!save->is_async || status != SHERD_OK) {
         return save_end(save, status);
     }
@@ -549,7 +549,7 @@ static sherd_status save_create(sherd_engine *engine, const char *dir, const cha
     save->is_async = params->is_async && !sherdi_plan_has_generations(engine->plan);
     save->start_ns = sherdi_now_ns();
     sherdi_manifest_init(&save->manifest, &engine->mem);
-    (void)snprintf(name, sizeof(name), "step-%06lld", (long long)engine->step);
+    (void)snprintf(name, sizeof(name), "step-%06lld", (long long)engine->counters.step);
     text_copy(save->dir, sizeof(save->dir), dir);
     text_copy(save->tag, sizeof(save->tag), tag == NULL ? name : tag);
     save->all = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, (size_t)engine->world_size,

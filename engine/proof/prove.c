@@ -664,8 +664,8 @@ static int can_undo(const check *check)
 {
     const sherd_engine *engine = check->pair.sides[0].engine;
 
-    return engine->storage.store->dry.has_previous && !engine->storage.store->dry.record.note.is_written &&
-           engine->step > 0;
+    return engine->storage.store->dry.has_previous &&
+           !engine->storage.store->dry.record.note.is_written && engine->counters.step > 0;
 }
 
 /* What comes between two windows. */

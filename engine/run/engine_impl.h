@@ -130,6 +130,42 @@ typedef struct sherdi_identity {
     char resume_differs[4 * SHERDI_RUN_TEXT_BYTES];
 } sherdi_identity;
 
+/* Groups of parameters that stand for all. */
+typedef struct sherdi_first_groups {
+    int scheduled; /* first group for which a list of the schedule has a number */
+    int trained;   /* first group with a trainable parameter */
+} sherdi_first_groups;
+
+/* What kernels read and write beside data. */
+typedef struct sherdi_kernel_data {
+    sherdi_scalars      device, on_host; /* equal if the device's memory is the host's */
+    unsigned char      *own;             /* if the plan has no buffer for them */
+    sherdi_scalars_head results;         /* of kernels, as last collected */
+} sherdi_kernel_data;
+
+/* Times of the window and of the last boundary. */
+typedef struct sherdi_times {
+    sherdi_compute_marks *units;          /* by unit */
+    sherdi_mark           step;           /* of the boundary in progress */
+    uint64_t              boundary_marks; /* marks.begun at the end of the last boundary */
+    uint64_t              boundary_wire; /* the last operation of the wire that was given by then */
+    double forward_s, backward_s;        /* the trainer's time between the last two boundaries */
+} sherdi_times;
+
+/* What was trained so far. */
+typedef struct sherdi_counters {
+    int64_t micro_step, step, skipped_steps;
+    /* How many more samples than this run's micro-batches would have are in those of earlier runs,
+     * with other batches or ranks */
+    int64_t samples_before;
+} sherdi_counters;
+
+/* The call that makes a function of the program's own run, and what held for the world before;
+ * NULL: none does. */
+typedef struct sherdi_callback {
+    const char *of, *of_world;
+} sherdi_callback;
+
 struct sherd_engine {
     sherdi_mem            mem;
     sherd_world          *world;
@@ -140,24 +176,20 @@ struct sherd_engine {
     pid_t                 process; /* the creator; a forked child cannot use the engine */
     sherdi_settings       settings;
     sherdi_model          model;
-    int             first_group;   /* first group for which a list of the schedule has a number */
-    int             first_trained; /* first group with a trainable parameter */
-    sherdi_phase    phase;
-    sherdi_failure  failure;
-    sherdi_identity identity;
-    struct sherdi_blobs *blobs; /* of the module (blobs.h) */
+    sherdi_first_groups   first_groups;
+    sherdi_phase          phase;
+    sherdi_failure        failure;
+    sherdi_identity       identity;
+    struct sherdi_blobs  *blobs; /* of the module (blobs.h) */
 
     /* from seal on */
     sherdi_plan          *plan;
     sherdi_memory         memory;
     size_t                control_bytes[SHERDI_CONTROLS];
-    sherdi_compute_marks *compute_marks; /* by unit */
-    uint64_t             *param_hashes;  /* by parameter, while its unit is held; debug.c */
+    uint64_t             *param_hashes; /* by parameter, while its unit is held; debug.c */
     sherdi_fill           fill;
-    sherdi_values_call    values_call;     /* of the event under way */
-    sherdi_scalars        device, on_host; /* equal if the device's memory is the host's */
-    unsigned char        *scalars_own;     /* if the plan has no buffer for them */
-    sherdi_scalars_head   results;         /* of kernels, as last collected */
+    sherdi_values_call    values_call; /* of the event under way */
+    sherdi_kernel_data    kernel_data;
     sherdi_exchange       exchange;
     sherdi_fingerprints   fingerprints;
     uint64_t              wire_at_seal; /* bytes that the world had sent by then */
@@ -165,25 +197,18 @@ struct sherd_engine {
     sherdi_run            run;
     sherdi_updater        updater;
     sherdi_marks          marks;
-    sherdi_mark           step_mark;      /* of the boundary in progress */
-    sherdi_world_observer observer;       /* of the calls of this engine */
-    uint64_t              boundary_marks; /* marks.begun at the end of the last boundary */
-    uint64_t              boundary_wire; /* the last operation of the wire that was given by then */
-    double forward_s, backward_s;        /* the trainer's time between the last two boundaries */
-    struct sherdi_watch *watch;          /* what people watch (watch.c); NULL: nothing */
+    sherdi_times          times;
+    sherdi_world_observer observer; /* of the calls of this engine */
+    struct sherdi_watch  *watch;    /* what people watch (watch.c); NULL: nothing */
 
-    int           is_evaluating; /* 1: between sherd_eval_begin and sherd_eval_end */
-    sherdi_window window;
-    sherdi_scaler scaler;
-    int64_t       micro_step, step, skipped_steps;
-    int64_t samples_before; /* how many more samples than this run's micro-batches would have are in
-                               those of earlier runs, with other batches or ranks */
+    int               is_evaluating; /* 1: between sherd_eval_begin and sherd_eval_end */
+    sherdi_window     window;
+    sherdi_scaler     scaler;
+    sherdi_counters   counters;
     sherd_step_report report;   /* of the last micro-batch */
     sherd_step_report boundary; /* of the last boundary */
 
-    /* The call that makes a function of the program's own run, and what held for the world before;
-     * NULL: none does */
-    const char *callback_of, *world_callback_of;
+    sherdi_callback callback;
 
     struct sherdi_checkpoints *checkpoints; /* of the module (checkpoint/save.h) */
 };
@@ -197,18 +222,18 @@ static inline int64_t sherdi_samples_of(const sherd_engine *engine, int64_t micr
 /** Returns the samples that all ranks had seen after a micro-batch, in earlier runs too. */
 static inline int64_t sherdi_samples_at(const sherd_engine *engine, int64_t micro_step)
 {
-    return (int64_t)((uint64_t)engine->samples_before +
+    return (int64_t)((uint64_t)engine->counters.samples_before +
                      (uint64_t)sherdi_samples_of(engine, micro_step));
 }
 static inline int64_t sherdi_samples_seen(const sherd_engine *engine)
 {
-    return sherdi_samples_at(engine, engine->micro_step);
+    return sherdi_samples_at(engine, engine->counters.micro_step);
 }
 /** Sets the counters of what was seen. */
 static inline void sherdi_samples_set(sherd_engine *engine, int64_t micro_step, int64_t samples)
 {
-    engine->micro_step = micro_step;
-    engine->samples_before =
+    engine->counters.micro_step = micro_step;
+    engine->counters.samples_before =
         (int64_t)((uint64_t)samples - (uint64_t)sherdi_samples_of(engine, micro_step));
 }
 

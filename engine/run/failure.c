@@ -18,21 +18,21 @@ sherd_status sherdi_engine_check_caller(const sherd_engine *engine, const char *
             "process (exec, spawn)",
             call);
     }
-    SHERDI_TRY(sherdi_callback_check(call, engine->callback_of));
+    SHERDI_TRY(sherdi_callback_check(call, engine->callback.of));
     sherdi_world_caller_note(engine->world, call);
     return SHERD_OK;
 }
 
 void sherdi_engine_callback_begin(sherd_engine *engine, const char *call)
 {
-    engine->callback_of       = call;
-    engine->world_callback_of = sherdi_world_callback_set(engine->world, call);
+    engine->callback.of       = call;
+    engine->callback.of_world = sherdi_world_callback_set(engine->world, call);
 }
 
 void sherdi_engine_callback_end(sherd_engine *engine)
 {
-    (void)sherdi_world_callback_set(engine->world, engine->world_callback_of);
-    engine->callback_of = NULL;
+    (void)sherdi_world_callback_set(engine->world, engine->callback.of_world);
+    engine->callback.of = NULL;
 }
 
 void sherdi_engine_progress(sherd_engine *engine, const char *call, sherd_progress_fn progress,

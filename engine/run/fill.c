@@ -131,7 +131,7 @@ static sherd_status param_fill(sherd_engine *engine, size_t param, sherd_fill_fn
     const sherdi_segment *segment =
         &engine->plan->layout.segments[engine->plan->layout.params[param].segment];
     sherdi_fill *fill  = &engine->fill;
-    uint64_t    *share = &engine->on_host.head->fingerprint;
+    uint64_t    *share = &engine->kernel_data.on_host.head->fingerprint;
     given_fill   given = {
           .engine = engine, .call = "sherd_param_fill", .param = param, .fn = fn, .ctx = ctx};
 

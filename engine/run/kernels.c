@@ -275,8 +275,9 @@ static void op_matrix(sherd_engine *engine, const sherdi_backend *lane, const sh
 static void op_clear(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
     const sherdi_range   *range = &op->uses[SHERDI_USE_DST];
-    const sherdi_scalars *side =
-        range->where == SHERDI_BUFFER_SCALARS ? &engine->device : &engine->on_host;
+    const sherdi_scalars *side  = range->where == SHERDI_BUFFER_SCALARS
+                                      ? &engine->kernel_data.device
+                                      : &engine->kernel_data.on_host;
 
     lane->device->fill(lane, side->memory + range->offset, 0, range->bytes);
 }
@@ -297,9 +298,9 @@ static void op_collect(sherd_engine *engine, const sherdi_backend *lane, const s
 {
     (void)lane;
     if (op->uses[SHERDI_USE_SCALARS].bytes == engine->plan->scalars.results_bytes) {
-        sherdi_scalars_collect(engine, &engine->results);
+        sherdi_scalars_collect(engine, &engine->kernel_data.results);
     } else {
-        engine->results.fingerprint = sherdi_scalars_fingerprint(engine);
+        engine->kernel_data.results.fingerprint = sherdi_scalars_fingerprint(engine);
     }
 }
 

@@ -25,8 +25,8 @@ sherd_status sherdi_lanes_open(sherd_engine *engine)
                                  engine->settings.watch.wall_clock_breakdown ||
                                      engine->settings.watch.logs_comms,
                                  engine->rank, engine->world_size, &engine->mem));
-    engine->step_mark = (sherdi_mark){.slot = -1};
-    engine->observer  = (sherdi_world_observer){.tell = transfer_tell, .ctx = engine};
+    engine->times.step = (sherdi_mark){.slot = -1};
+    engine->observer   = (sherdi_world_observer){.tell = transfer_tell, .ctx = engine};
     SHERDI_TRY(device->lane_create(compute, "update", NULL, &engine->lanes.update));
     SHERDI_TRY(device->lane_create(compute, "up", NULL, &engine->lanes.up));
     SHERDI_TRY(device->lane_create(compute, "down", NULL, &engine->lanes.down));

@@ -45,7 +45,8 @@ sherd_status sherdi_space_get(sherd_engine *engine, sherdi_space space, void *ds
 static inline const sherdi_scalars *sherdi_space_scalars(const sherd_engine *engine,
                                                          sherdi_space        space)
 {
-    return space == SHERDI_SPACE_DEVICE ? &engine->device : &engine->on_host;
+    return space == SHERDI_SPACE_DEVICE ? &engine->kernel_data.device
+                                        : &engine->kernel_data.on_host;
 }
 
 #endif

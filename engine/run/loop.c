@@ -149,7 +149,7 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
     engine->window.has_begun |= pass != SHERD_EVAL;
     engine->window.has_backward |= pass == SHERD_BACKWARD;
     if (state->acquired[pass] == 1) {
-        engine->compute_marks[unit].pass[pass] = sherdi_mark_begin(
+        engine->times.units[unit].pass[pass] = sherdi_mark_begin(
             &engine->marks, pass_mark(pass), engine->backend, engine->model.units[unit].name, 0);
     }
     return alone_do(engine, unit, sherdi_debug_params_note);
@@ -177,7 +177,7 @@ sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass
     sherd_status status;
 
     if (sherdi_unit_of(engine, unit)->acquired[pass] == 1) {
-        sherdi_mark_end(&engine->marks, engine->backend, &engine->compute_marks[unit].pass[pass]);
+        sherdi_mark_end(&engine->marks, engine->backend, &engine->times.units[unit].pass[pass]);
     }
     last_note(engine);
     status = sherdi_program_release(&engine->run.program, unit, pass);
@@ -193,7 +193,7 @@ void sherdi_loop_let_go(sherd_engine *engine)
         for (int pass = SHERD_FORWARD; pass <= SHERD_EVAL; pass++) {
             if (sherdi_unit_of(engine, (int)u)->acquired[pass] > 0) {
                 sherdi_mark_end(&engine->marks, engine->backend,
-                                &engine->compute_marks[u].pass[pass]);
+                                &engine->times.units[u].pass[pass]);
             }
         }
     }
@@ -236,7 +236,7 @@ void sherdi_loop_window_begin(sherd_engine *engine)
     engine->window.has_backward   = 0;
     engine->window.is_closing     = 0;
     engine->window.met            = 0;
-    engine->window.first_micro    = engine->micro_step;
+    engine->window.first_micro    = engine->counters.micro_step;
 }
 
 int sherdi_loop_ends_after(const sherd_engine *engine, int micro_batches)

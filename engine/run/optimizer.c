@@ -38,7 +38,7 @@ sherd_status sherdi_optimizer_check_lists(const sherd_engine *engine)
         {"cycle_max_mom", &schedule->cycle_max_mom},
         {"lr_range_test_min_lr", &schedule->range_min_lr},
     };
-    size_t groups = engine->model.num_groups - (size_t)engine->first_group;
+    size_t groups = engine->model.num_groups - (size_t)engine->first_groups.scheduled;
 
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         if (lists[i].rates->count != 0 && lists[i].rates->count != groups) {
@@ -66,7 +66,7 @@ static sherdi_optimizer_defaults numbers_of(const sherd_engine *engine, size_t g
  * the first number. */
 static sherdi_schedule_point point_of(const sherd_engine *engine, int group, int64_t step)
 {
-    int first = engine->first_group;
+    int first = engine->first_groups.scheduled;
 
     return (sherdi_schedule_point){
         .group = group < first ? 0 : (size_t)(group - first),
@@ -147,7 +147,8 @@ void sherdi_optimizer_coeffs(sherd_engine *engine)
 
     for (size_t i = 0; i < plan->layout.num_optimizers; i++) {
         const sherdi_optimizer *optimizer = plan->layout.optimizers[i].optimizer;
-        unsigned char          *coeffs = engine->on_host.memory + plan->layout.optimizers[i].coeffs;
+        unsigned char          *coeffs =
+            engine->kernel_data.on_host.memory + plan->layout.optimizers[i].coeffs;
 
         for (size_t g = 0; g < engine->model.num_groups; g++) {
             sherdi_group_step group = group_step_of(engine, call, g);

@@ -54,10 +54,10 @@ static sherd_status generation_take(sherd_engine *engine, const sherdi_state_rec
 {
     sherd_status status = SHERD_OK;
 
-    engine->step = from->note.step;
+    engine->counters.step = from->note.step;
     sherdi_samples_set(engine, from->note.micro_step, note_samples(engine, &from->note));
-    engine->skipped_steps      = from->note.skipped_steps;
-    engine->window.first_micro = engine->micro_step;
+    engine->counters.skipped_steps = from->note.skipped_steps;
+    engine->window.first_micro     = engine->counters.micro_step;
     sherdi_scaler_resume(&engine->scaler, &from->note.scaler);
     SHERDI_TRY(sherdi_update_republish(engine, SHERDI_WALK_REPUBLISH));
     if (engine->fingerprints.own != from->note.fingerprint) {
@@ -179,7 +179,7 @@ sherd_status sherdi_restore_resume(sherd_engine *engine)
     }
     sherdi_progress_complete(&engine->run.progress, SHERDI_RING_STATE);
     sherdi_log(SHERD_LOG_INFO, engine->rank, "resumed from step %lld of run %016llx",
-               (long long)engine->step, (unsigned long long)engine->storage.run);
+               (long long)engine->counters.step, (unsigned long long)engine->storage.run);
     run_compare(engine, &found.note);
     return SHERD_OK;
 }
@@ -191,7 +191,7 @@ static sherd_status state_commit(sherd_engine *engine, uint64_t wanted)
 {
     while (sherdi_store_live(engine) < wanted) {
         SHERDI_TRY(sherdi_update_fingerprint(engine));
-        sherdi_store_note(engine, engine->step, &engine->scaler, 0);
+        sherdi_store_note(engine, engine->counters.step, &engine->scaler, 0);
         SHERDI_TRY(sherdi_store_commit(engine, engine->fingerprints.own));
     }
     return SHERD_OK;
@@ -280,7 +280,7 @@ static sherd_status update_check(const sherd_engine *engine)
 {
     sherdi_state_record live;
 
-    if (engine->step == 0) {
+    if (engine->counters.step == 0) {
         return sherdi_fail(
             SHERD_E_STATE,
             "there is no update that could be undone: no step has updated anything yet");

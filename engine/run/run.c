@@ -232,7 +232,7 @@ static const sherdi_fixed_sink *fixed_sink(sherd_engine *engine)
         engine->window.fixed_sink = (sherdi_fixed_sink){
             .multiplier = multiplier,
             .limit      = ldexp(SHERDI_FIXED_RANGE, engine->plan->layout.fixed_shift),
-            .counts     = &engine->device.head->counts,
+            .counts     = &engine->kernel_data.device.head->counts,
         };
     }
     return &engine->window.fixed_sink;
@@ -302,8 +302,8 @@ static sherd_status op_block(sherd_engine *engine, const sherdi_op *op, uint64_t
 static sherd_status op_sum(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     *number_out = 0; /* no ticket: the sum is done when the call returns */
-    return sherdi_world_sum_u64(engine->world, (uint64_t *)(void *)engine->on_host.norms,
-                                op->elems);
+    return sherdi_world_sum_u64(engine->world,
+                                (uint64_t *)(void *)engine->kernel_data.on_host.norms, op->elems);
 }
 
 sherd_status sherdi_run_answer(sherd_engine *engine, const sherdi_op *op)
@@ -456,7 +456,7 @@ sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind)
 
 sherd_status sherdi_run_commit_written(sherd_engine *engine)
 {
-    engine->storage.ops->note(engine, engine->step, &engine->scaler, 1);
+    engine->storage.ops->note(engine, engine->counters.step, &engine->scaler, 1);
     return engine->storage.ops->commit(engine, engine->fingerprints.own);
 }
 

@@ -43,7 +43,7 @@ static unsigned char *down_area(const sherd_engine *engine)
 static void groups_write(sherd_engine *engine, const sherdi_plan_optimizer *of)
 {
     const sherdi_optimizer *optimizer = of->optimizer;
-    int32_t                *groups    = sherdi_scalars_of_optimizer(&engine->on_host, of).groups;
+    int32_t *groups = sherdi_scalars_of_optimizer(&engine->kernel_data.on_host, of).groups;
 
     if (optimizer->grain != SHERDI_GRAIN_TENSOR) {
         return;
@@ -65,18 +65,20 @@ sherd_status sherdi_scalars_open(sherd_engine *engine)
     unsigned char     *memory = engine->memory.buffers[SHERDI_BUFFER_SCALARS];
 
     if (plan->packing.buffers[SHERDI_BUFFER_SCALARS].bytes == 0) {
-        engine->scalars_own =
+        engine->kernel_data.own =
             sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, plan->scalars.shared_bytes);
-        if (engine->scalars_own == NULL) {
+        if (engine->kernel_data.own == NULL) {
             return SHERD_E_NOMEM;
         }
-        memory = engine->scalars_own;
+        memory = engine->kernel_data.own;
     }
-    engine->device  = scalars_at(plan, memory);
-    engine->on_host = engine->device;
+    engine->kernel_data.device  = scalars_at(plan, memory);
+    engine->kernel_data.on_host = engine->kernel_data.device;
     if (sherdi_has_device(engine)) {
-        engine->on_host      = scalars_at(plan, engine->memory.buffers[SHERDI_BUFFER_HOST_SCALARS]);
-        engine->device.spans = (const sherdi_span *)(const void *)(memory + plan->scalars.spans);
+        engine->kernel_data.on_host =
+            scalars_at(plan, engine->memory.buffers[SHERDI_BUFFER_HOST_SCALARS]);
+        engine->kernel_data.device.spans =
+            (const sherdi_span *)(const void *)(memory + plan->scalars.spans);
         sherdi_space_put(engine, SHERDI_SPACE_DEVICE, memory + plan->scalars.spans,
                          plan->layout.spans, plan->layout.num_spans * sizeof(*plan->layout.spans));
         SHERDI_TRY(sherdi_lane_wait(engine->backend));
@@ -89,10 +91,10 @@ sherd_status sherdi_scalars_open(sherd_engine *engine)
 
 void sherdi_scalars_close(sherd_engine *engine)
 {
-    sherdi_free(engine->scalars_own);
-    engine->scalars_own = NULL;
-    engine->device      = (sherdi_scalars){0};
-    engine->on_host     = (sherdi_scalars){0};
+    sherdi_free(engine->kernel_data.own);
+    engine->kernel_data.own     = NULL;
+    engine->kernel_data.device  = (sherdi_scalars){0};
+    engine->kernel_data.on_host = (sherdi_scalars){0};
 }
 
 /* ----------------------------------------------------------------- results -- */
@@ -107,25 +109,25 @@ static void arrived_add(sherd_engine *engine, sherdi_scalars_head *out)
     out->counts.out_of_range += down.head->counts.out_of_range;
     out->fingerprint += down.head->fingerprint;
     for (size_t i = 0; i < num_norms(engine->plan); i++) {
-        sherdi_norm_merge(&engine->on_host.norms[i], &down.norms[i]);
+        sherdi_norm_merge(&engine->kernel_data.on_host.norms[i], &down.norms[i]);
     }
 }
 
 void sherdi_scalars_collect(sherd_engine *engine, sherdi_scalars_head *out)
 {
-    *out = *engine->on_host.head;
+    *out = *engine->kernel_data.on_host.head;
     if (sherdi_has_device(engine)) {
         arrived_add(engine, out);
     }
     sherdi_norm_normalise(&out->norm);
     for (size_t i = 0; i < num_norms(engine->plan); i++) {
-        sherdi_norm_normalise(&engine->on_host.norms[i]);
+        sherdi_norm_normalise(&engine->kernel_data.on_host.norms[i]);
     }
 }
 
 uint64_t sherdi_scalars_fingerprint(const sherd_engine *engine)
 {
-    uint64_t own = engine->on_host.head->fingerprint;
+    uint64_t own = engine->kernel_data.on_host.head->fingerprint;
 
     return sherdi_has_device(engine)
                ? own + scalars_at(engine->plan, down_area(engine)).head->fingerprint
@@ -137,8 +139,9 @@ uint64_t sherdi_scalars_fingerprint(const sherd_engine *engine)
 void sherdi_scalars_ratios(sherd_engine *engine)
 {
     for (size_t i = 0; i < engine->plan->layout.num_optimizers; i++) {
-        const sherdi_plan_optimizer *of  = &engine->plan->layout.optimizers[i];
-        sherdi_optimizer_scalars     own = sherdi_scalars_of_optimizer(&engine->on_host, of);
+        const sherdi_plan_optimizer *of = &engine->plan->layout.optimizers[i];
+        sherdi_optimizer_scalars     own =
+            sherdi_scalars_of_optimizer(&engine->kernel_data.on_host, of);
 
         if (of->optimizer->grain == SHERDI_GRAIN_TENSOR) {
             of->optimizer->ratios(engine->host, &(sherdi_ratio_args){

@@ -69,7 +69,7 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
         status = own_sumsq(engine);
     }
     if (status == SHERD_OK) {
-        head = engine->results;
+        head = engine->kernel_data.results;
     }
     own->norm   = head.norm;
     own->counts = head.counts;
@@ -122,7 +122,7 @@ static sherd_status window_drop(sherd_engine *engine, sherd_status status)
     const sherdi_outcome why = sherdi_outcome_of(status);
 
     if (engine->phase == SHERDI_PHASE_RUNNING) {
-        engine->micro_step = engine->window.first_micro;
+        engine->counters.micro_step = engine->window.first_micro;
     }
     ring_leave(engine, SHERDI_RING_STATE);
     ring_leave(engine, SHERDI_RING_GRADS);
@@ -215,19 +215,20 @@ static sherd_status step_prepare(sherd_engine *engine)
         engine->window.micro_seen++;
         engine->window.micro_backward += engine->window.has_backward;
         engine->window.has_begun = engine->window.has_backward = 0;
-        engine->micro_step++;
+        engine->counters.micro_step++;
     }
 
     *report = (sherd_step_report){
         .struct_size   = sizeof(*report),
-        .micro_step    = engine->micro_step,
-        .step          = engine->step,
-        .skipped_steps = engine->skipped_steps,
+        .micro_step    = engine->counters.micro_step,
+        .step          = engine->counters.step,
+        .skipped_steps = engine->counters.skipped_steps,
         .loss_scale    = engine->scaler.scale,
-        .lr = sherdi_optimizer_group_lr(engine, NULL, engine->first_trained, engine->step + 1),
+        .lr            = sherdi_optimizer_group_lr(engine, NULL, engine->first_groups.trained,
+                                                   engine->counters.step + 1),
     };
     if (window_is_over(engine)) {
-        engine->step_mark =
+        engine->times.step =
             sherdi_mark_begin(&engine->marks, SHERDI_MARK_STEP, engine->backend, NULL, 0);
         return boundary_prepare(engine);
     }
@@ -246,8 +247,8 @@ static void times_add(sherd_engine *engine, sherd_step_report *report)
     double        waits;
     double        moves;
 
-    engine->forward_s += forward_s;
-    engine->backward_s += backward_s;
+    engine->times.forward_s += forward_s;
+    engine->times.backward_s += backward_s;
     report->update_s += sherdi_marks_take(marks, SHERDI_MARK_UPDATE);
     report->norm_s += sherdi_marks_take(marks, SHERDI_MARK_NORM);
     report->gather_s += sherdi_marks_take(marks, SHERDI_MARK_GATHER);
@@ -269,8 +270,8 @@ static void times_add(sherd_engine *engine, sherd_step_report *report)
 /* Ends the step's own mark, however the step ended; does nothing where it has ended. */
 static void step_mark_end(sherd_engine *engine)
 {
-    sherdi_mark_end(&engine->marks, engine->backend, &engine->step_mark);
-    engine->step_mark = (sherdi_mark){.slot = -1};
+    sherdi_mark_end(&engine->marks, engine->backend, &engine->times.step);
+    engine->times.step = (sherdi_mark){.slot = -1};
 }
 
 /* Completes the times of this boundary and of the window before it. The step's own mark ends here.
@@ -280,9 +281,9 @@ static void times_close(sherd_engine *engine)
 {
     sherdi_lanes_join(engine);
     step_mark_end(engine);
-    engine->boundary_marks = engine->marks.begun;
-    engine->boundary_wire  = engine->run.given[SHERDI_LANE_WIRE];
-    engine->forward_s = engine->backward_s = 0;
+    engine->times.boundary_marks = engine->marks.begun;
+    engine->times.boundary_wire  = engine->run.given[SHERDI_LANE_WIRE];
+    engine->times.forward_s = engine->times.backward_s = 0;
     sherdi_marks_resolve(&engine->marks, engine->backend);
     times_add(engine, &engine->report);
 }
@@ -350,9 +351,9 @@ static sherd_status apply_skip(sherd_engine *engine)
     sherd_step_report *report = &engine->report;
     sherd_status       status;
 
-    engine->skipped_steps++;
+    engine->counters.skipped_steps++;
     report->has_overflow  = 1;
-    report->skipped_steps = engine->skipped_steps;
+    report->skipped_steps = engine->counters.skipped_steps;
     sherdi_loop_window_begin(engine);
     engine->phase = SHERDI_PHASE_RUNNING;
     status        = own_fingerprint(engine);
@@ -395,12 +396,13 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
     uint64_t     choice  = 0;
     sherd_status status;
 
-    report->lr = sherdi_optimizer_group_lr(engine, params, engine->first_trained, engine->step + 1);
+    report->lr = sherdi_optimizer_group_lr(engine, params, engine->first_groups.trained,
+                                           engine->counters.step + 1);
     if (!overflows) {
         report->clip_coefficient = clip_coefficient(engine, params);
         engine->run.coeffs       = (sherdi_coeffs_call){.params     = params,
                                                         .grad_scale = report->clip_coefficient * unscale,
-                                                        .step       = engine->step + 1};
+                                                        .step       = engine->counters.step + 1};
         SHERDI_TRY(sherdi_program_scalars_tell(&engine->run.program, SHERDI_OP_COEFFS));
         choice = engine->run.coeffs.hash + !is_awaited; /* all ranks wait, or none does */
     }
@@ -420,8 +422,8 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
         sherdi_engine_poison(engine, status);
         return status;
     }
-    engine->step++;
-    report->step        = engine->step;
+    engine->counters.step++;
+    report->step        = engine->counters.step;
     report->was_updated = 1;
     boundary_close(engine);
     sherdi_loop_fetch_ahead(engine);
@@ -629,11 +631,11 @@ sherd_status sherd_step_discard(sherd_engine *engine)
  * step. */
 static sherd_status times_wait(sherd_engine *engine)
 {
-    if (engine->marks.resolved >= engine->boundary_marks) {
+    if (engine->marks.resolved >= engine->times.boundary_marks) {
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_world_wait(engine->world, engine->boundary_wire));
-    SHERDI_TRY(sherdi_marks_wait(&engine->marks, engine->backend, engine->boundary_marks));
+    SHERDI_TRY(sherdi_world_wait(engine->world, engine->times.boundary_wire));
+    SHERDI_TRY(sherdi_marks_wait(&engine->marks, engine->backend, engine->times.boundary_marks));
     times_add(engine, &engine->boundary);
     return SHERD_OK;
 }
@@ -684,7 +686,7 @@ sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
     SHERDI_TRY(report_check(out));
     SHERDI_TRY(sherdi_world_status(engine->world));
     SHERDI_TRY(sherdi_engine_outcome(
-        engine, sherdi_world_follow(engine->world, engine->backend, engine->boundary_wire)));
+        engine, sherdi_world_follow(engine->world, engine->backend, engine->times.boundary_wire)));
     SHERDI_TRY(sherdi_engine_outcome(engine, times_wait(engine)));
     SHERDI_TRY(sherdi_engine_outcome(engine, sherdi_step_tell(engine)));
     report_fill(&engine->boundary, out);

@@ -709,8 +709,8 @@ void sherdi_store_note(sherd_engine *engine, int64_t step, const sherdi_scaler *
 
     memset(record, 0, sizeof(*record));
     note->step             = step;
-    note->micro_step       = engine->micro_step;
-    note->skipped_steps    = engine->skipped_steps;
+    note->micro_step       = engine->counters.micro_step;
+    note->skipped_steps    = engine->counters.skipped_steps;
     note->scaler           = *scaler;
     note->accumulation     = engine->settings.batch.accumulation;
     note->micro_batch_size = engine->settings.batch.micro_batch_size;

@@ -87,7 +87,7 @@ sherd_status sherdi_update_read_fingerprint(sherd_engine *engine, uint64_t *out)
     }
     engine->fingerprints.is_sent = 0;
     SHERDI_TRY(sherdi_program_fingerprint_sent(engine->updater.ops->program(engine)));
-    *out = engine->results.fingerprint;
+    *out = engine->kernel_data.results.fingerprint;
     return SHERD_OK;
 }
 
@@ -107,7 +107,7 @@ sherd_status sherdi_update_range_fingerprint(sherd_engine *engine, const sherdi_
 {
     engine->fingerprints.is_sent = 0; /* its place is taken */
     SHERDI_TRY(sherdi_program_fingerprint(engine->updater.ops->program(engine), values));
-    *out = engine->results.fingerprint;
+    *out = engine->kernel_data.results.fingerprint;
     return SHERD_OK;
 }
 
@@ -160,7 +160,7 @@ sherd_status sherdi_update_commit_note(sherd_engine *engine)
     sherdi_scaler scaler = engine->scaler; /* as a step without overflow leaves it */
 
     SHERDI_TRY(sherdi_scaler_update(&scaler, 0));
-    engine->storage.ops->note(engine, engine->step + 1, &scaler, 0);
+    engine->storage.ops->note(engine, engine->counters.step + 1, &scaler, 0);
     return SHERD_OK;
 }
 

@@ -299,7 +299,7 @@ static sherd_status norms_share(sherd_engine *engine, size_t first, size_t count
 
     for (size_t i = 0; i < count && all->status == SHERD_OK; i++) {
         sherdi_outcome_add(all, sherdi_program_param_norm(&engine->run.program, first + i));
-        sums[i] = engine->results.norm; /* digits below 2^32: the sum over ranks fits */
+        sums[i] = engine->kernel_data.results.norm; /* digits below 2^32: the sum over ranks fits */
     }
     if (engine->plan->layout.is_sliced || engine->plan->layout.is_deterministic) {
         SHERDI_TRY(sherdi_world_sum_u64(engine->world, (uint64_t *)(void *)sums,
@@ -563,7 +563,7 @@ sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step, int64_t m
     SHERDI_TRY(sherdi_agree_call(engine, "sherd_engine_set_step", arguments, 2,
                                  step_check(engine, step, micro_step)));
     SHERDI_TRY(sherdi_step_tell(engine));
-    engine->step = step;
+    engine->counters.step = step;
     sherdi_samples_set(engine, micro_step, sherdi_samples_of(engine, micro_step));
     engine->window.first_micro = micro_step;
     if (!sherdi_plan_has_generations(engine->plan) || sherdi_fill_commits(engine)) {

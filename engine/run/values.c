@@ -169,5 +169,5 @@ sherd_status sherdi_values_put(sherd_engine *engine, const sherdi_values *values
 
 uint64_t *sherdi_values_share(sherd_engine *engine)
 {
-    return &engine->on_host.head->fingerprint;
+    return &engine->kernel_data.on_host.head->fingerprint;
 }

@@ -116,7 +116,7 @@ static void times_log(const sherd_engine *engine)
         "%.1f, parameters %.1f%s; NVMe %.1f MiB read, %.1f MiB written; link %.1f MiB down, %.1f "
         "MiB "
         "up",
-        (long long)report->step, engine->forward_s * 1e3, engine->backward_s * 1e3,
+        (long long)report->step, engine->times.forward_s * 1e3, engine->times.backward_s * 1e3,
         report->gather_s * 1e3, report->wait_gather_s * 1e3, report->reduce_s * 1e3,
         report->wait_reduce_s * 1e3, report->step_s * 1e3, report->norm_s * 1e3,
         report->update_s * 1e3, report->wait_read_s * 1e3, report->wait_write_s * 1e3,
@@ -196,10 +196,10 @@ static void events_write(sherd_engine *engine)
     events[count++] = (sherdi_monitor_event){TAG("grad_norm"), report->grad_norm};
     if (engine->settings.watch.wall_clock_breakdown) {
         const sherdi_monitor_event times[] = {
-            {TAG("elapsed_time_ms_forward"), engine->forward_s * 1e3},
+            {TAG("elapsed_time_ms_forward"), engine->times.forward_s * 1e3},
             {TAG("elapsed_time_ms_backward"),
-             engine->backward_s * 1e3 + report->wait_reduce_s * 1e3},
-            {TAG("elapsed_time_ms_backward_inner"), engine->backward_s * 1e3},
+             engine->times.backward_s * 1e3 + report->wait_reduce_s * 1e3},
+            {TAG("elapsed_time_ms_backward_inner"), engine->times.backward_s * 1e3},
             {TAG("elapsed_time_ms_backward_allreduce"), report->reduce_s * 1e3},
             {TAG("elapsed_time_ms_step"), report->step_s * 1e3},
             {TAG("elapsed_time_ms_gather"), report->gather_s * 1e3},

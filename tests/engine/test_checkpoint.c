@@ -355,7 +355,7 @@ static void kept_body(sherd_world *world, void *raw)
     CHECK(report.bytes < report.kept_bytes);
     train(&r, 3);
     CHECK_OK(sherd_checkpoint_load(r.engine, j->dir, "kept", NULL)); /* goes back by three steps */
-    CHECK_INT(2, r.engine->step);
+    CHECK_INT(2, r.engine->counters.step);
     train(&r, 3);
     j->fingerprint = rig_fingerprint(&r);
     rig_close(&r);

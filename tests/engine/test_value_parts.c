@@ -152,7 +152,7 @@ static void running_put(rig *r, store *store)
     CHECK_OK(sherd_world_barrier(r->world));
     CHECK_OK(sherdi_program_forget(&r->engine->run.program));
     values_put(r, store);
-    r->engine->step = STEPS;
+    r->engine->counters.step = STEPS;
     r->engine->storage.ops->note(r->engine, STEPS, &r->engine->scaler, 0);
     CHECK_OK(r->engine->storage.ops->commit(r->engine, 0));
     CHECK_OK(sherd_world_barrier(r->world));
@@ -169,7 +169,7 @@ static void other_run(sherd_world *world, void *raw)
         running_put(&r, j->store);
     } else {
         values_put(&r, j->store);
-        r.engine->step = STEPS;
+        r.engine->counters.step = STEPS;
     }
     r.micro = STEPS;
     (void)rig_train(&r, STEPS);

@@ -667,15 +667,15 @@ static void marks_write(rig *r)
 
 static void marks_resume(rig *r)
 {
-    CHECK_INT(40, r->engine->step);
-    CHECK_INT(80, r->engine->micro_step);
+    CHECK_INT(40, r->engine->counters.step);
+    CHECK_INT(80, r->engine->counters.micro_step);
     expect_mark(r, 3, MARKS[0]);
     expect_mark(r, SPAN - 1, MARKS[1]);
     CHECK_STATUS(SHERD_E_STATE, sherd_step_undo(r->engine));
     r->micro = 80;
     CHECK_INT(41, rig_train(r, 1).step);
     CHECK_OK(sherd_step_undo(r->engine));
-    CHECK_INT(40, r->engine->step);
+    CHECK_INT(40, r->engine->counters.step);
     expect_mark(r, 3, MARKS[0]);
     expect_mark(r, SPAN - 1, MARKS[1]);
     fingerprints_check(r);
@@ -714,7 +714,7 @@ static void half_write(rig *r)
 
 static void half_resume(rig *r)
 {
-    CHECK_INT(2, r->engine->step);
+    CHECK_INT(2, r->engine->counters.step);
     expect_mark(r, 3, MARKS[0]);
     expect_mark(r, SPAN - 1, MARKS[1]);
     fingerprints_check(r);
@@ -743,7 +743,7 @@ static void save_write_load(rig *r)
     mark(r, 4, MARKS[2]);
     CHECK(saved != rig_fingerprint(r));
     CHECK_OK(sherd_checkpoint_load(r->engine, folder, "one", NULL));
-    CHECK_INT(2, r->engine->step);
+    CHECK_INT(2, r->engine->counters.step);
     CHECK_INT(saved, rig_fingerprint(r));
     expect_mark(r, 3, MARKS[0]);
     fingerprints_check(r);
