@@ -68,7 +68,7 @@ def line_of(module, name, call):
         return f"ABSENT_INIT({module}, {name}, {args[0]['type'].rstrip('* ')})"
     if call["returns"] == "void":
         return f"ABSENT_VOID({module}, {name}, {prototype})"
-    nothing = '""' if call["returns"] == "const char *" else "NULL" if call["returns"].endswith("*") else "0"
+    nothing = "NULL" if call["returns"].endswith("*") else "0"
     return f"ABSENT({call['returns']}, {nothing}, {module}, {name}, {prototype})"
 
 

@@ -383,10 +383,3 @@ sherd_status sherd_step_undo(sherd_engine *engine)
     }
     return sherdi_restore_generation(engine, wanted);
 }
-
-sherd_status sherd_engine_keep_state(sherd_engine *engine, int is_kept)
-{
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_keep_state", SHERDI_NEED_SEALED));
-    engine->settings.offload.keep_state = is_kept != 0;
-    return SHERD_OK;
-}

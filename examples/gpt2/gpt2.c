@@ -34,20 +34,13 @@ enum { BYTES = 256, MAX_LAYERS = 64, MAX_BATCH = 256, MAX_RANKS = 64, EVAL_ROWS 
 
 /* ---------------------------------------------------------- options ---- */
 
-/* The configuration by default, with keys as in docs/configuration.md. The program gives what is "auto". */
-static const char default_json[] =
-    "{\"train_micro_batch_size_per_gpu\": \"auto\", \"gradient_clipping\": 1.0, \"steps_per_print\": 10,\n"
-    " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 2e-3, \"betas\": [0.9, 0.95], \"weight_decay\": 0.1}},\n"
-    " \"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 20}}, \"zero_optimization\": {\"stage\": 3},\n"
-    " \"sherd\": {\"groups\": [{\"name\": \"vectors\", \"matching\": [\"*.bias\", \"*ln_*\"], \"params\": {\"weight_decay\": 0}}]}}";
-
 /* clang-format off */
 /* What the command line says; nothing writes to it once there are ranks. Texts come first, then numbers. */
 enum { DATA, CONFIG, SAVE, BATCH, STEPS, LENGTH, LAYERS, WIDTH, HEADS, RANKS, EVAL_EVERY, SAVE_EVERY, RESUME, NUM_OPTIONS };
 static sherd_config *config;
 static struct { const char *name, *help, *text; long number, least, most; } option[NUM_OPTIONS] = {
     {"--data", "the text; its last tenth is held out", NULL, 0, 0, 0},
-    {"--config", "file with DeepSpeed's keys; without it, those below", NULL, 0, 0, 0},
+    {"--config", "file with DeepSpeed's keys; else ZeRO-3 with AdamW", NULL, 0, 0, 0},
     {"--save", "folder for checkpoints; Ctrl-C ends after the step and saves", NULL, 0, 0, 0},
     {"--batch", "sequences of a micro-batch; 0: as configured, else 8", "8", 0, 0, MAX_BATCH},
     {"--steps", "optimizer steps in all", NULL, 200, 0, 1000000},
@@ -82,11 +75,20 @@ static int options_read(char **argv)
     return option[WIDTH].number % option[HEADS].number == 0 ? 0 : complain("--width", "is no multiple of --heads");
 }
 
-/* Reads the configuration, and gives what it leaves to the program. The engine checks it, and derives the rest. */
+/* Makes the configuration: of a file, or of a struct, for which sherd's core is enough. The engine checks it, and derives the rest. */
 static sherd_status config_make(void)
 {
-    TRY(option[CONFIG].text != NULL ? sherd_config_load(option[CONFIG].text, &config)
-                                    : sherd_config_parse(default_json, strlen(default_json), &config));
+    sherd_settings settings;
+
+    if (option[CONFIG].text == NULL) {
+        sherd_settings_init(&settings); /* as every struct of the interface is: AdamW, gradients clipped at 1 */
+        settings.stage            = 3;
+        settings.micro_batch_size = option[BATCH].number > 0 ? (int)option[BATCH].number : 8;
+        settings.lr               = 2e-3;
+        settings.steps_per_print  = 10;
+        return sherd_config_from_settings(&settings, &config);
+    }
+    TRY(sherd_config_load(option[CONFIG].text, &config));
     if (option[BATCH].number > 0 ||
         (!sherd_config_has(config, "train_micro_batch_size_per_gpu") && !sherd_config_has(config, "train_batch_size")))
         TRY(sherd_config_set(config, "train_micro_batch_size_per_gpu", option[BATCH].text));
@@ -427,7 +429,7 @@ static sherd_status unit_declare(model *m, unit *u)
     char               name[32], full[64];
 
     (void)snprintf(name, sizeof(name), u->kind->name, (size_t)(u - m->units) - 1);
-    sherd_unit_params_init(&about); /* as every struct of the interface is */
+    sherd_unit_params_init(&about);
     about.name = name;
     TRY(sherd_unit_add(m->engine, &about, &u->handle));
     for (const struct shape *s = u->kind->params; s < u->kind->params + LAYER_PARAMS && s->name != NULL; s++) {
@@ -665,9 +667,9 @@ static void *rank_main(void *arg)
 static int ranks_run(void)
 {
     sherd_world *worlds[MAX_RANKS];
-    int          count = sherd_launcher() != NULL ? 1 : (int)option[RANKS].number;
+    int          is_launched = sherd_launcher() != NULL, count = is_launched ? 1 : (int)option[RANKS].number;
 
-    if ((count == 1 ? sherd_world_from_env(NULL, worlds) : sherd_world_threads(count, worlds)) != SHERD_OK)
+    if ((is_launched ? sherd_world_from_env(NULL, worlds) : sherd_world_threads(count, worlds)) != SHERD_OK)
         return complain("ranks", sherd_last_error());
     for (int i = 0; i < count; i++) trainers[i].world = worlds[i];
     for (int i = 1; i < count; i++)
@@ -679,13 +681,11 @@ static int ranks_run(void)
 
 int main(int argc, char **argv)
 {
-    int result;
-
     if (argc == 2 && strcmp(argv[1], "--help") == 0) {
         puts("usage: gpt2 --data FILE [OPTIONS]\n\nTrains GPT-2 on the bytes of a text.\n");
         for (int i = 0; i < NUM_OPTIONS; i++)
             printf(i < BATCH ? "  %-12s  %s\n" : "  %-12s  %s (%ld)\n", option[i].name, option[i].help, option[i].number);
-        printf("\n%s\n\nSHERD_LOG=warn shows what sherd has to say.\n", default_json);
+        puts("\nSHERD_LOG=warn shows what sherd has to say.");
         return 0;
     }
     if (options_read(argv + 1) != 0 || text_read() != 0) return 1;
@@ -693,7 +693,7 @@ int main(int argc, char **argv)
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     (void)signal(SIGINT, stop_ask);
     (void)signal(SIGTERM, stop_ask);
-    result = ranks_run();
+    int result = ranks_run();
     sherd_config_destroy(config);
     free(text.bytes);
     return result;

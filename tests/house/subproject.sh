@@ -1,10 +1,11 @@
 #!/bin/sh
-# A client that has an unpacked sherd as a subproject, as docs/embedding.md has it: subproject.sh SOURCE CORE_CLIENT. It builds the library
+# A client that has an unpacked sherd as a subproject, as docs/embedding.md has it: subproject.sh SOURCE CORE_CLIENT GPT2. It builds the library
 # and nothing else of ours, of the kind that it builds its own of; our warnings are no errors there, and its tests stay its own.
-# The static library is the core alone: what it trains has the bits that CORE_CLIENT gets from all of the library.
+# The static library is the core alone: what CORE_CLIENT and GPT2 (examples/gpt2) train with it has the bits that they get from all of it.
 set -eu
 source=$1
 core_client=$(realpath "$2")
+gpt2=$(realpath "$3")
 scratch=$(mktemp -d)
 trap 'rm -r "$scratch"' EXIT
 
@@ -56,11 +57,20 @@ expect "installed programs" "fit" "$(find root -path '*/bin/*' -printf '%f\n')"
 expect "the example" "rank 0 of 1: y = 3.00 x + 1.00" "$(static/fit)"
 expect "the commit" '#define SHERDI_COMMIT "release"' "$(cat static/subprojects/sherd/sherd_commit.h)"
 pc=$(find root -name sherd.pc)
-# shellcheck disable=SC2046
-cc -I"$source/include" "$source/tests/house/core_client.c" static/subprojects/sherd/libsherd.a \
-    $(PKG_CONFIG_PATH=${pc%/*} pkg-config --static --libs-only-l sherd | sed 's/-lsherd//') -pthread -o core_client
+# core_link SOURCE ARGS: builds it with the core alone.
+core_link() {
+    # shellcheck disable=SC2046
+    cc -I"$source/include" "$@" static/subprojects/sherd/libsherd.a \
+        $(PKG_CONFIG_PATH=${pc%/*} pkg-config --static --libs-only-l sherd | sed 's/-lsherd//') -lm -pthread
+}
+core_link "$source/tests/house/core_client.c" -o core_client
+core_link -O2 -ffp-contract=off "$source/examples/gpt2/gpt2.c" -o core_gpt2
 expect "the weights of a run at stage 3" "$("$core_client")" "$(./core_client)"
 expect "a call of a module that is not there" \
     "SHERD_E_NOTSUP: sherd_checkpoint_save: this build has no module checkpoints; build with -Dmodules=all, or with its name among those of -Dmodules" \
     "$(./core_client absent | tail -n 1)"
+awk 'BEGIN { for (i = 0; i < 400; i++) printf "%d times %d is %d. ", i % 37, i % 11, (i % 37) * (i % 11) }' >text
+small="--data text --length 16 --layers 2 --width 16 --heads 2 --steps 4 --batch 2 --ranks 2"
+# shellcheck disable=SC2086
+expect "the reference trainer" "$("$gpt2" $small)" "$(./core_gpt2 $small)"
 tail -n 1 static.build
