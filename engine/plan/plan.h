@@ -563,17 +563,6 @@ static inline uint64_t sherdi_plan_moved(const sherdi_plan *plan, sherdi_medium 
            plan->moves.step[medium];
 }
 
-/** The wear of a drive: what a step writes, how long a step takes (given or assumed), and what the
- *  drive is rated for. */
-typedef struct sherdi_plan_wear {
-    double written_bytes; /* by this rank per step, onto NVMe */
-    double step_seconds;
-    int    is_assumed; /* step_seconds is what ASSUMED_RATE allows */
-    double rated_bytes;
-    double bytes_a_day, days; /* of one drive, which the ranks of the host share */
-} sherdi_plan_wear;
-sherdi_plan_wear sherdi_plan_drive_wear(const sherdi_plan *plan);
-
 /** Returns whether the sum of a window's gradients stays on the device and goes down once. */
 int sherdi_plan_accumulates_on_device(const sherdi_plan *plan);
 /** Return whether any state rests elsewhere than on the device, whether anything rests in files,

@@ -626,30 +626,3 @@ sherd_status sherdi_plan_fetches(sherdi_plan *plan)
                              plan->schedule.fetches + plan->schedule.num_train_fetches);
     return SHERD_OK;
 }
-
-/* The rate of a common drive, if the step's time is not given. */
-#define ASSUMED_RATE 2e9 /* bytes a second, read and written together */
-#define DAY_SECONDS  86400.0
-
-/* Assumes one drive per folder; the ranks of a host share the drives. */
-sherdi_plan_wear sherdi_plan_drive_wear(const sherdi_plan *plan)
-{
-    int              folders = plan->settings.offload.state.num_folders;
-    double           sharers = plan->machine.ranks_per_host / (folders > 1 ? folders : 1.0);
-    double           read    = (double)sherdi_plan_moved(plan, SHERDI_MOVES_READ);
-    sherdi_plan_wear wear    = {
-           .written_bytes = (double)sherdi_plan_moved(plan, SHERDI_MOVES_WRITTEN),
-           .step_seconds  = plan->settings.io.step_seconds,
-           .rated_bytes   = plan->settings.io.drive_tbw * 1e12,
-    };
-
-    if (wear.step_seconds == 0) {
-        wear.is_assumed   = 1;
-        wear.step_seconds = sharers * (read + wear.written_bytes) / ASSUMED_RATE;
-    }
-    if (wear.written_bytes > 0) {
-        wear.bytes_a_day = sharers * wear.written_bytes * DAY_SECONDS / wear.step_seconds;
-        wear.days        = wear.rated_bytes / wear.bytes_a_day;
-    }
-    return wear;
-}

@@ -1,5 +1,6 @@
 /* Prints the plan: a table for people, and one JSON object for programs. */
 #include "engine/proof/tell.h"
+#include "engine/report.h"
 
 #include "base/checked.h"
 #include "engine/program/order.h"

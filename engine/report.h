@@ -1,0 +1,18 @@
+/* Reports of bytes. */
+#ifndef SHERDI_ENGINE_REPORT_H
+#define SHERDI_ENGINE_REPORT_H
+
+#include "engine/plan/plan.h"
+
+/** The wear of a drive: what a step writes, how long a step takes (given or assumed), and what the
+ *  drive is rated for. */
+typedef struct sherdi_plan_wear {
+    double written_bytes; /* by this rank per step, onto NVMe */
+    double step_seconds;
+    int    is_assumed; /* step_seconds is what ASSUMED_RATE allows */
+    double rated_bytes;
+    double bytes_a_day, days; /* of one drive, which the ranks of the host share */
+} sherdi_plan_wear;
+sherdi_plan_wear sherdi_plan_drive_wear(const sherdi_plan *plan);
+
+#endif
