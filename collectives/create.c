@@ -44,7 +44,7 @@ sherd_status sherdi_world_at(int rank, int world_size, const char *address, cons
                                          .address    = address,
                                          .listener   = -1,
                                          .key        = key,
-                                         .nccl       = sherdi_procs_nccl_of(params)};
+                                         .mover_use  = sherdi_procs_mover_use(params)};
 
     SHERDI_TRY(sherdi_meeting_limit(params, &procs.limit_ns));
     SHERDI_TRY(transport_choose(params->transport, rank, world_size, &transport));

@@ -19,6 +19,7 @@
  * default computed from job and step). */
 #include "collectives/procs.h"
 
+#include "base/absent.h"
 #include "base/log.h"
 #include "collectives/transport.h"
 
@@ -342,6 +343,15 @@ const char *sherd_launcher(void)
     return NULL;
 }
 
+/* MPI makes the ranks meet that it started. */
+static sherd_status launched_create(const procs_params *params, sherd_world **out)
+{
+    const sherdi_transport *transport = sherdi_transport_holding(SHERDI_TRANSPORT_MEETS);
+
+    return transport == NULL ? sherdi_absent("mpi", "sherd_world_from_env")
+                             : transport->create(params, out);
+}
+
 sherd_status sherd_world_from_env(const sherd_world_params *params, sherd_world **out)
 {
     const sherdi_transport *transport;
@@ -366,7 +376,7 @@ sherd_status sherd_world_from_env(const sherd_world_params *params, sherd_world 
     transport = sherdi_transport_find(here.transport);
     if (launch.is_mpi && (here.transport == NULL ||
                           (transport != NULL && transport->holds & SHERDI_TRANSPORT_MPI))) {
-        return sherdi_world_mpi_create(
+        return launched_create(
             &(procs_params){.world = &here, .rank = launch.rank, .world_size = launch.world_size},
             out);
     }

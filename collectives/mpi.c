@@ -718,7 +718,7 @@ static sherd_status create_over(MPI_Comm comm, const sherd_world_params *params,
     (void)sherdi_mpi_api.Comm_rank(comm, &procs.rank);
     (void)sherdi_mpi_api.Comm_size(comm, &procs.world_size);
     SHERDI_TRY(channel_create(comm, deadline_ns, &channel));
-    procs.nccl = sherdi_procs_nccl_of(params);
+    procs.mover_use = sherdi_procs_mover_use(params);
     return meet_over(channel, &procs, deadline_ns, out);
 }
 
@@ -764,7 +764,9 @@ static sherd_status mpi_split(sherdi_split *split, sherd_world **out)
     return world_open(parent->channel, tag, &procs, out);
 }
 
-sherd_status sherdi_world_mpi_create(const procs_params *params, sherd_world **out)
+/* Creates a world over MPI_COMM_WORLD; initialises MPI if the program has not. Rank and world_size
+ * come from the launcher and are compared with MPI's; of the other members only `world` is used. */
+static sherd_status mpi_create(const procs_params *params, sherd_world **out)
 {
     int mpi_rank = -1;
     int mpi_size = -1;
@@ -776,8 +778,7 @@ sherd_status sherdi_world_mpi_create(const procs_params *params, sherd_world **o
         return sherdi_fail(SHERD_E_INVAL,
                            "the launcher says rank %d of %d, MPI says rank %d of %d: start the "
                            "program with the mpirun of the MPI library that sherd found (%s)",
-                           params->rank, params->world_size, mpi_rank, mpi_size,
-                           sherdi_world_mpi_text());
+                           params->rank, params->world_size, mpi_rank, mpi_size, sherdi_mpi_text());
     }
     return create_over(sherdi_mpi_api.comm_world, params->world, out);
 }
@@ -805,7 +806,7 @@ sherd_status sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
     (void)sherdi_mpi_api.Finalized(&is_finalized);
     if (!is_initialized || is_finalized) {
         return sherdi_fail(SHERD_E_STATE, "MPI is not initialised, or finalised already (%s)",
-                           sherdi_world_mpi_text());
+                           sherdi_mpi_text());
     }
     memcpy(&given, comm, sizeof(given));
     if (given == sherdi_mpi_api.comm_null) {
@@ -820,8 +821,10 @@ sherd_status sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
 }
 
 const sherdi_transport sherdi_transport_mpi = {
-    .name     = "mpi",
-    .holds    = SHERDI_TRANSPORT_PROCESSES | SHERDI_TRANSPORT_HOSTS | SHERDI_TRANSPORT_MPI,
+    .name  = "mpi",
+    .holds = SHERDI_TRANSPORT_PROCESSES | SHERDI_TRANSPORT_HOSTS | SHERDI_TRANSPORT_MPI |
+             SHERDI_TRANSPORT_MEETS,
     .is_built = 1,
-    .create   = sherdi_world_mpi_create,
+    .create   = mpi_create,
+    .library  = sherdi_mpi_text,
 };

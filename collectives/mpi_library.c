@@ -3,7 +3,6 @@
 #include "collectives/mpi_library.h"
 
 #include "base/library.h"
-#include "collectives/world.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -104,7 +103,7 @@ int sherdi_mpi_load(char *why, size_t why_bytes)
     return is_there;
 }
 
-const char *sherdi_world_mpi_text(void)
+const char *sherdi_mpi_text(void)
 {
     static _Thread_local char text[400];
     char                      why[300];

@@ -54,5 +54,8 @@ extern mpi_api sherdi_mpi_api;
 /** Finds the MPI that this process has loaded, or opens one (SHERD_MPI_LIBRARY). Returns 1, or 0
  *  with one sentence in `why`. */
 int sherdi_mpi_load(char *why, size_t why_bytes);
+/** Returns it as text, "Open MPI v4.1.4, FILE", or "no: " and why; valid until the next call on
+ *  this thread. */
+const char *sherdi_mpi_text(void);
 
 #endif

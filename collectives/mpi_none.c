@@ -1,13 +1,14 @@
 /* The transport mpi in a build without MPI: the same functions return errors that say so. */
-#include "collectives/procs.h"
 #include "collectives/transport.h"
 
-const char *sherdi_world_mpi_text(void)
+#include "base/status.h"
+
+static const char *none_text(void)
 {
     return "no: sherd was built without MPI";
 }
 
-sherd_status sherdi_world_mpi_create(const procs_params *params, sherd_world **out)
+static sherd_status none_create(const struct procs_params *params, sherd_world **out)
 {
     (void)params;
     (void)out;
@@ -22,11 +23,13 @@ sherd_status sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
     (void)comm;
     (void)comm_bytes;
     (void)params;
-    return sherdi_world_mpi_create(NULL, out);
+    return none_create(NULL, out);
 }
 
 const sherdi_transport sherdi_transport_mpi = {
-    .name   = "mpi",
-    .holds  = SHERDI_TRANSPORT_PROCESSES | SHERDI_TRANSPORT_HOSTS | SHERDI_TRANSPORT_MPI,
-    .create = sherdi_world_mpi_create,
+    .name  = "mpi",
+    .holds = SHERDI_TRANSPORT_PROCESSES | SHERDI_TRANSPORT_HOSTS | SHERDI_TRANSPORT_MPI |
+             SHERDI_TRANSPORT_MEETS,
+    .create  = none_create,
+    .library = none_text,
 };

@@ -43,7 +43,9 @@ static int is_going(ncclResult_t result)
 
 static int has_all_to_all(const sherd_world *world)
 {
-    return ((const sherdi_procs *)world)->nccl->options.has_all_to_all;
+    const struct sherdi_nccl *nccl = ((const sherdi_procs *)world)->moving;
+
+    return nccl->options.has_all_to_all;
 }
 
 /* The library's own all-to-all, which also moves this rank's own slice. Call it under the lock. */
@@ -405,7 +407,7 @@ static sherd_status nccl_split(sherdi_split *split, sherd_world **out)
     meeting_point point;
 
     SHERDI_TRY(sherdi_meeting_point_split(split, SHERD_OK, &procs, &point));
-    procs.nccl = PROCS_NCCL_ALWAYS;
+    procs.mover_use = PROCS_MOVER_ALWAYS;
     return split->world_size > 0 ? sherdi_world_shm_create(&procs, out) : SHERD_OK;
 }
 
@@ -438,4 +440,6 @@ const sherdi_transport sherdi_transport_nccl = {
              SHERDI_TRANSPORT_DEVICES,
     .is_built = 1,
     .create   = sherdi_world_shm_create, /* the ranks meet as in shm; then the table changes */
+    .library  = sherdi_nccl_text,
+    .mover    = &sherdi_nccl_mover,
 };

@@ -10,11 +10,10 @@
 
 #define SHARES_FROM_VERSION 23000
 
-void sherdi_nccl_card_fill(rendezvous_card *card, const char *backend)
+static void nccl_card_fill(rendezvous_card *card, const char *backend)
 {
     const char *shares = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
 
-    (void)snprintf(card->backend, sizeof(card->backend), "%s", backend);
     if (strcmp(backend, "cpu") == 0) {
         (void)snprintf(card->nccl_why, sizeof(card->nccl_why),
                        "NCCL moves memory of GPUs only, and the backend is cpu");
@@ -83,7 +82,7 @@ static int sharer_find(const rendezvous *meeting, int rank)
     return -1;
 }
 
-int sherdi_nccl_is_possible(const rendezvous *meeting, char *why, size_t why_bytes)
+static int nccl_is_possible(const rendezvous *meeting, char *why, size_t why_bytes)
 {
     const rendezvous_card *cards = meeting->cards;
 
@@ -114,7 +113,7 @@ int sherdi_nccl_is_possible(const rendezvous *meeting, char *why, size_t why_byt
     return 1;
 }
 
-const char *sherdi_world_nccl_text(void)
+const char *sherdi_nccl_text(void)
 {
     static _Thread_local char text[300];
     int                       version = sherdi_nccl_version(text, sizeof(text));
@@ -124,3 +123,11 @@ const char *sherdi_world_nccl_text(void)
     }
     return text;
 }
+
+const procs_mover sherdi_nccl_mover = {
+    .ops         = &sherdi_nccl_ops,
+    .card_fill   = nccl_card_fill,
+    .is_possible = nccl_is_possible,
+    .open        = sherdi_nccl_open,
+    .close       = sherdi_nccl_close,
+};

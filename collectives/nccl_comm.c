@@ -296,7 +296,7 @@ static sherd_status nccl_create(sherdi_procs *procs)
     (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&nccl->has_news, &clock);
     (void)pthread_condattr_destroy(&clock);
-    procs->nccl                   = nccl;
+    procs->moving                 = nccl;
     procs->world.device.is_direct = 1;
     return SHERD_OK;
 }
@@ -400,32 +400,37 @@ static void comm_end(struct sherdi_nccl *nccl)
 
 sherd_status sherdi_nccl_open(sherdi_procs *procs, void *comm)
 {
-    ncclUniqueId id;
+    struct sherdi_nccl *nccl;
+    ncclUniqueId        id;
 
     if (procs->world.world_size == 1) {
         sherdi_rendezvous_close_desk(&procs->meeting);
         return SHERD_OK;
     }
     SHERDI_TRY(nccl_create(procs));
-    SHERDI_TRY(sherdi_star_open(&procs->nccl->star, procs));
+    nccl = procs->moving;
+    SHERDI_TRY(sherdi_star_open(&nccl->star, procs));
     if (comm != NULL) { /* made by the program, with its options */
-        procs->nccl->comm       = comm;
-        procs->nccl->is_foreign = 1;
+        nccl->comm       = comm;
+        nccl->is_foreign = 1;
     } else {
-        SHERDI_TRY(sherdi_nccl_options_read(&procs->nccl->options));
-        SHERDI_TRY(id_share(procs->nccl, &id));
-        SHERDI_TRY(comm_init(procs->nccl, &id));
-        sherdi_nccl_options_log(&procs->nccl->options, procs->world.rank);
+        SHERDI_TRY(sherdi_nccl_options_read(&nccl->options));
+        SHERDI_TRY(id_share(nccl, &id));
+        SHERDI_TRY(comm_init(nccl, &id));
+        sherdi_nccl_options_log(&nccl->options, procs->world.rank);
     }
-    return watch_start(procs->nccl);
+    return watch_start(nccl);
 }
 
 void sherdi_nccl_close(sherdi_procs *procs)
 {
-    struct sherdi_nccl *nccl   = procs->nccl;
+    struct sherdi_nccl *nccl   = procs->moving;
     sherd_world        *world  = &procs->world;
     world_device       *device = &world->device;
 
+    if (nccl == NULL) {
+        return;
+    }
     /* If a rank does not come, the watch ends this wait. */
     (void)sherdi_world_lane_wait(world, atomic_load(&world->queue.done));
     watch_stop(nccl);
@@ -437,5 +442,5 @@ void sherdi_nccl_close(sherdi_procs *procs)
     sherdi_star_close(&nccl->star);
     (void)pthread_cond_destroy(&nccl->has_news);
     free(nccl);
-    procs->nccl = NULL;
+    procs->moving = NULL;
 }

@@ -118,7 +118,12 @@ sherd_status sherd_world_from_nccl_handle(void *comm, const sherd_world_params *
     char               why[256];
     sherd_world_params here;
     procs_params       procs = {
-              .world = &here, .rank = -1, .listener = -1, .nccl = PROCS_NCCL_ALWAYS, .comm = comm};
+              .world     = &here,
+              .rank      = -1,
+              .listener  = -1,
+              .mover_use = PROCS_MOVER_ALWAYS,
+              .comm      = comm,
+    };
     given_comm    given = {.comm = comm, .device = -1};
     meeting_point point;
 

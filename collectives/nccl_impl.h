@@ -42,7 +42,7 @@ struct sherdi_nccl {
 
 static inline struct sherdi_nccl *sherdi_nccl_of(sherd_world *world)
 {
-    return ((sherdi_procs *)world)->nccl;
+    return ((sherdi_procs *)world)->moving;
 }
 
 /** Takes the lock (the world's use_lock), which guards the communicator and all calls on it.

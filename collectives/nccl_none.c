@@ -40,5 +40,7 @@ const sherdi_transport sherdi_transport_nccl = {
     .name  = "nccl",
     .holds = SHERDI_TRANSPORT_PROCESSES | SHERDI_TRANSPORT_HOSTS | SHERDI_TRANSPORT_MPI |
              SHERDI_TRANSPORT_DEVICES,
-    .create = sherdi_world_shm_create, /* the ranks meet as in shm; choosing NCCL fails */
+    .create  = sherdi_world_shm_create, /* the ranks meet as in shm; choosing NCCL fails */
+    .library = sherdi_nccl_text,
+    .mover   = &sherdi_nccl_mover,
 };

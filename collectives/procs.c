@@ -1,7 +1,7 @@
-/* See procs.h. Opening a world: the ranks meet, choose NCCL or not, share memory inside each host,
- * and create their backends. Ranks that have met learn of each other's failures from the
+/* See procs.h. Opening a world: the ranks meet, choose the mover or not, share memory inside each
+ * host, and create their backends. Ranks that have met learn of each other's failures from the
  * monitor. */
-#include "collectives/nccl.h"
+#include "collectives/procs.h"
 
 #include "base/checked.h"
 #include "base/clock.h"
@@ -258,8 +258,17 @@ void sherdi_procs_tell_ending(sherd_world *world, uint64_t key, int is_agreed)
 
 /* ------------------------------------------------------- opening, closing -- */
 
+/* Returns the mover of this build; NULL: it has none. */
+static const procs_mover *mover_find(void)
+{
+    const sherdi_transport *transport = sherdi_transport_holding(SHERDI_TRANSPORT_DEVICES);
+
+    return transport == NULL ? NULL : transport->mover;
+}
+
 static sherd_status meet_all(sherdi_procs *procs, const procs_params *params)
 {
+    const procs_mover   *mover = mover_find();
     rendezvous_card      card;
     const char          *backend;
     const monitor_params watch = {.world   = &procs->world,
@@ -268,11 +277,15 @@ static sherd_status meet_all(sherdi_procs *procs, const procs_params *params)
                                   .left    = procs_left};
 
     sherdi_rendezvous_card_fill(&card, params->rank, params->world_size, params->world,
-                                params->nccl == PROCS_NCCL_ALWAYS        ? sherdi_nccl_ops.name
-                                : params->nccl == PROCS_NCCL_IF_POSSIBLE ? "auto"
-                                                                         : procs->world.ops->name);
+                                params->mover_use == PROCS_MOVER_ALWAYS ? mover->ops->name
+                                : params->mover_use == PROCS_MOVER_IF_POSSIBLE
+                                    ? "auto"
+                                    : procs->world.ops->name);
     SHERDI_TRY(sherdi_world_backend_kind(params->world, &backend));
-    sherdi_nccl_card_fill(&card, backend);
+    (void)snprintf(card.backend, sizeof(card.backend), "%s", backend);
+    if (mover != NULL) {
+        mover->card_fill(&card, backend);
+    }
     if (params->world_size > 1) {
         sherd_status status = sherdi_net_listen(card.channel, &procs->channel_desk, NULL);
 
@@ -314,34 +327,41 @@ static sherd_status host_share(sherdi_procs *procs)
     return SHERD_OK;
 }
 
-procs_nccl sherdi_procs_nccl_of(const sherd_world_params *params)
+procs_mover_use sherdi_procs_mover_use(const sherd_world_params *params)
 {
     const char *backend;
 
     if (params->transport != NULL) {
-        return sherdi_transport_wants_device(params->transport) ? PROCS_NCCL_ALWAYS
-                                                                : PROCS_NCCL_NEVER;
+        return sherdi_transport_wants_device(params->transport) ? PROCS_MOVER_ALWAYS
+                                                                : PROCS_MOVER_NEVER;
     }
-    return sherdi_world_backend_kind(params, &backend) == SHERD_OK && strcmp(backend, "cpu") != 0
-               ? PROCS_NCCL_IF_POSSIBLE
-               : PROCS_NCCL_NEVER;
+    return mover_find() != NULL && sherdi_world_backend_kind(params, &backend) == SHERD_OK &&
+                   strcmp(backend, "cpu") != 0
+               ? PROCS_MOVER_IF_POSSIBLE
+               : PROCS_MOVER_NEVER;
 }
 
-static sherd_status nccl_choose(sherdi_procs *procs, const procs_params *params, int *out)
+/* Sets *out to the mover; NULL: the ranks do not use it. */
+static sherd_status mover_choose(const sherdi_procs *procs, const procs_params *params,
+                                 const procs_mover **out)
 {
-    char why[256];
+    const procs_mover *mover = mover_find();
+    char               why[256];
 
-    *out = params->nccl != PROCS_NCCL_NEVER &&
-           (params->comm != NULL || sherdi_nccl_is_possible(&procs->meeting, why, sizeof(why)));
-    if (*out || params->nccl == PROCS_NCCL_NEVER) {
+    *out = NULL;
+    if (params->mover_use == PROCS_MOVER_NEVER) {
         return SHERD_OK;
     }
-    if (params->nccl == PROCS_NCCL_ALWAYS) {
-        return sherdi_fail(SHERD_E_NOTSUP, "transport nccl: %s", why);
+    if (params->comm != NULL || mover->is_possible(&procs->meeting, why, sizeof(why))) {
+        *out = mover;
+        return SHERD_OK;
+    }
+    if (params->mover_use == PROCS_MOVER_ALWAYS) {
+        return sherdi_fail(SHERD_E_NOTSUP, "transport %s: %s", mover->ops->name, why);
     }
     if (params->rank == 0) {
-        sherdi_log(SHERD_LOG_INFO, params->rank, "using transport %s, not nccl: %s",
-                   procs->world.ops->name, why);
+        sherdi_log(SHERD_LOG_INFO, params->rank, "using transport %s, not %s: %s",
+                   procs->world.ops->name, mover->ops->name, why);
     }
     return SHERD_OK;
 }
@@ -349,8 +369,8 @@ static sherd_status nccl_choose(sherdi_procs *procs, const procs_params *params,
 sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
                                const procs_params *params)
 {
-    sherd_status status;
-    int          is_nccl = 0;
+    const procs_mover *mover;
+    sherd_status       status;
 
     sherdi_world_init(&procs->world, ops, params->rank, params->world_size, params->world);
     procs->channel_desk  = -1;
@@ -363,13 +383,14 @@ sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
         sherdi_split_adopt(params->split, &procs->world);
     }
     SHERDI_TRY(meet_all(procs, params));
-    SHERDI_TRY(nccl_choose(procs, params, &is_nccl)); /* all ranks give the same answer, */
-    if (params->is_one_host_only && !is_nccl) {
+    SHERDI_TRY(mover_choose(procs, params, &mover)); /* all ranks give the same answer, */
+    if (params->is_one_host_only && mover == NULL) {
         SHERDI_TRY(one_host_check(procs)); /* so nobody has to be told */
     }
     status = hosts_find(procs);
-    if (is_nccl) {
-        procs->world.ops = &sherdi_nccl_ops;
+    if (mover != NULL) {
+        procs->world.ops = mover->ops;
+        procs->mover     = mover;
         atomic_store(&procs->opened, 1);
     } else {
         sherdi_rendezvous_close_desk(&procs->meeting);
@@ -384,8 +405,8 @@ sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
                                     sharers_before(procs, procs->world.rank),
                                     sharers_before(procs, world_size));
     }
-    if (status == SHERD_OK && is_nccl) {
-        status = sherdi_nccl_open(procs, params->comm);
+    if (status == SHERD_OK && mover != NULL) {
+        status = mover->open(procs, params->comm);
     }
     if (status != SHERD_OK) {
         /* The other ranks are waiting for this one somewhere in the same function. */
@@ -407,8 +428,8 @@ sherd_status sherdi_procs_opened(sherdi_procs *procs)
 void sherdi_procs_close(sherdi_procs *procs)
 {
     atomic_store(&procs->is_closing, 1);
-    if (procs->nccl != NULL) {
-        sherdi_nccl_close(procs);
+    if (procs->mover != NULL) {
+        procs->mover->close(procs);
     }
     if (procs->shared != NULL) {
         size_t len_bytes = sherdi_peers_shared_bytes(procs->world.local_size);

@@ -9,32 +9,51 @@
 #include "collectives/peers.h"
 
 typedef struct sherdi_procs {
-    sherd_world         world; /* first: a transport's object starts with a sherdi_procs */
-    sherdi_peers        peers;
-    rendezvous          meeting;
-    sherdi_monitor     *monitor;
-    int                 num_hosts;
-    int                *host_ranks;   /* [local_size] ranks of this host, ascending */
-    int                 channel_desk; /* while opening: listens for the other ranks of this host */
-    int                *channels; /* index 0: [local_size] by index, -1 for itself; others: [1] */
-    int                 num_channels;
-    int                 pending;       /* descriptor between make and take */
-    void               *shared;        /* control block and bounce buffers */
-    atomic_int          opened;        /* other threads may use peers */
-    atomic_int          is_closing;    /* a rank that leaves from now on leaves a complete world */
-    _Atomic int64_t     first_left_ns; /* when the first rank left; 0: none has */
-    atomic_int          first_left;
-    atomic_int          has_dead;      /* a process ended without a goodbye */
-    int64_t             call_limit_ns; /* what world.timeout_ns becomes when all is open */
-    struct sherdi_nccl *nccl;          /* nccl.c; NULL: the ranks share host memory instead */
+    sherd_world     world; /* first: a transport's object starts with a sherdi_procs */
+    sherdi_peers    peers;
+    rendezvous      meeting;
+    sherdi_monitor *monitor;
+    int             num_hosts;
+    int            *host_ranks;   /* [local_size] ranks of this host, ascending */
+    int             channel_desk; /* while opening: listens for the other ranks of this host */
+    int            *channels;     /* index 0: [local_size] by index, -1 for itself; others: [1] */
+    int             num_channels;
+    int             pending;       /* descriptor between make and take */
+    void           *shared;        /* control block and bounce buffers */
+    atomic_int      opened;        /* other threads may use peers */
+    atomic_int      is_closing;    /* a rank that leaves from now on leaves a complete world */
+    _Atomic int64_t first_left_ns; /* when the first rank left; 0: none has */
+    atomic_int      first_left;
+    atomic_int      has_dead;         /* a process ended without a goodbye */
+    int64_t         call_limit_ns;    /* what world.timeout_ns becomes when all is open */
+    const struct procs_mover *mover;  /* NULL: the ranks share host memory instead */
+    void                     *moving; /* the mover's own */
 } sherdi_procs;
 
-/* Whether device memory goes over NCCL. */
-typedef enum procs_nccl {
-    PROCS_NCCL_NEVER = 0,
-    PROCS_NCCL_IF_POSSIBLE, /* otherwise the transport that is being opened */
-    PROCS_NCCL_ALWAYS,
-} procs_nccl;
+/* A library that moves device memory between the ranks of a world (nccl_choice.c). The ranks meet
+ * as processes do; if all of them can use it, it takes the place of the transport that was being
+ * opened. The transport with SHERDI_TRANSPORT_DEVICES names it. */
+typedef struct procs_mover {
+    const sherdi_world_ops *ops;
+    /* Fills in what a card says about this rank's devices and its library. */
+    void (*card_fill)(rendezvous_card *card, const char *backend);
+    /* Returns 1 if the ranks that have met can be a world over it, else 0 with the reason. The
+     * result is the same on all ranks. */
+    int (*is_possible)(const rendezvous *meeting, char *why, size_t why_bytes);
+    /* Completes a world for ranks that have met and have opened their devices: opens its control
+     * lines and its communicator. A `comm` that is not NULL is the trainer's, which is used instead
+     * of a new one. Collective. After a failure the caller closes. */
+    sherd_status (*open)(sherdi_procs *procs, void *comm);
+    /* Ends what `open` made, also if that failed midway or was not called. */
+    void (*close)(sherdi_procs *procs);
+} procs_mover;
+
+/* Whether device memory goes over the mover. */
+typedef enum procs_mover_use {
+    PROCS_MOVER_NEVER = 0,
+    PROCS_MOVER_IF_POSSIBLE, /* otherwise the transport that is being opened */
+    PROCS_MOVER_ALWAYS,
+} procs_mover_use;
 
 typedef struct procs_params {
     const sherd_world_params *world;
@@ -44,21 +63,20 @@ typedef struct procs_params {
     int                       listener; /* rank 0: a listening socket, which is taken; or -1 */
     const job_key            *key;
     int64_t                   limit_ns; /* for the meeting */
-    /* refuse ranks on several hosts, unless NCCL is chosen */
+    /* refuse ranks on several hosts, unless the mover is chosen */
     int                  is_one_host_only;
-    procs_nccl           nccl;
-    void                *comm;  /* with PROCS_NCCL_ALWAYS: the trainer's ncclComm_t, or NULL */
+    procs_mover_use      mover_use;
+    void                *comm;  /* with PROCS_MOVER_ALWAYS: the trainer's communicator, or NULL */
     struct sherdi_split *split; /* the split that makes this world; NULL: none */
 } procs_params;
 
 /** Returns what `params` ask for: by their transport, or if that is not set, by whether they ask
  *  for a GPU. */
-procs_nccl sherdi_procs_nccl_of(const sherd_world_params *params);
+procs_mover_use sherdi_procs_mover_use(const sherd_world_params *params);
 
 /** Initialises `procs` (zeroed by the caller) and opens it so far that the ranks of this host can
- *  use `peers`; the transport then adds its own part. If NCCL is asked for and chosen, the world is
- *  complete and has another table (sherdi_nccl_ops). Collective, blocking. After a failure the
- *  caller closes. */
+ *  use `peers`; the transport then adds its own part. If the mover is asked for and chosen, the
+ *  world is complete and has its table. Collective, blocking. After a failure the caller closes. */
 sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
                                const procs_params *params);
 /** Ends the opening, after the transport has added its part: the ranks meet once more, since some
@@ -73,10 +91,6 @@ void sherdi_procs_tell_ending(sherd_world *world, uint64_t key, int is_agreed);
 
 /** Creates a world of processes of one host: shm.c. */
 sherd_status sherdi_world_shm_create(const procs_params *params, sherd_world **out);
-/** Creates a world over MPI_COMM_WORLD; initialises MPI if the program has not. rank and world_size
- *  come from the launcher and are compared with MPI's; of the other members only `world` is used.
- *  Errors: E_NOTSUP without MPI. mpi.c or mpi_none.c. */
-sherd_status sherdi_world_mpi_create(const procs_params *params, sherd_world **out);
 
 /** Creates a world over the transport that `params` names (NULL: the first that can hold the
  *  ranks). The ranks meet at `address` and know `key`. create.c. */

@@ -27,6 +27,26 @@ const sherdi_transport *sherdi_transport_find(const char *name)
     return NULL;
 }
 
+const sherdi_transport *sherdi_transport_holding(uint32_t what)
+{
+    const sherdi_transport *transport;
+
+    for (size_t i = 0; (transport = sherdi_transport_at(i)) != NULL; i++) {
+        if ((transport->holds & what) == what) {
+            return transport;
+        }
+    }
+    return NULL;
+}
+
+const char *sherdi_transport_library(const char *name)
+{
+    const sherdi_transport *transport = sherdi_transport_find(name);
+
+    return transport != NULL && transport->library != NULL ? transport->library()
+                                                           : "no: it is not in this build";
+}
+
 int sherdi_transport_wants_device(const char *name)
 {
     const sherdi_transport *transport = sherdi_transport_find(name);

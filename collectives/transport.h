@@ -10,13 +10,15 @@
 #include <stdint.h>
 
 struct procs_params;
+struct procs_mover;
 
 /* What the ranks of a transport may be. */
 #define SHERDI_TRANSPORT_ALONE     1u  /* one rank */
 #define SHERDI_TRANSPORT_PROCESSES 2u  /* processes of one host */
 #define SHERDI_TRANSPORT_HOSTS     4u  /* processes of several hosts */
 #define SHERDI_TRANSPORT_MPI       8u  /* processes that MPI started; MPI makes them meet */
-#define SHERDI_TRANSPORT_DEVICES   16u /* each has a device of its own, whose memory NCCL moves */
+#define SHERDI_TRANSPORT_DEVICES   16u /* each has a device of its own; see `mover` */
+#define SHERDI_TRANSPORT_MEETS     32u /* its library makes the processes meet that it started */
 
 typedef struct sherdi_transport {
     const char *name;
@@ -30,6 +32,11 @@ typedef struct sherdi_transport {
      * NULL: its ranks cannot be threads. */
     sherd_status (*create_threads)(int world_size, const sherd_world_params *params,
                                    sherd_world **worlds_out);
+    /* Returns the library that this process can load for the transport, "2.28.9", or why it cannot;
+     * valid until the next call on this thread. NULL: it needs none. */
+    const char *(*library)(void);
+    /* With SHERDI_TRANSPORT_DEVICES: what moves the memory of devices (procs.h). Else NULL. */
+    const struct procs_mover *mover;
 } sherdi_transport;
 
 #define SHERDI_TRANSPORT(table) extern const sherdi_transport table;
@@ -38,6 +45,10 @@ typedef struct sherdi_transport {
 
 /** Returns the transport of that name; NULL when there is none, or `name` is NULL. */
 const sherdi_transport *sherdi_transport_find(const char *name);
+/** Returns the first transport that holds all of that; NULL: this build has none. */
+const sherdi_transport *sherdi_transport_holding(uint32_t what);
+/** Returns the library of the transport of that name (see the slot). */
+const char *sherdi_transport_library(const char *name);
 /** Returns whether ranks over the transport of that name have a device each; 0 for NULL. */
 int sherdi_transport_wants_device(const char *name);
 /** Returns a transport by index; NULL past the last. */

@@ -1,8 +1,14 @@
 /* The transports, one per line, in the order of preference when a program names none. transport.h
- * declares them from this list. */
+ * declares them from this list. A build has the lines of its modules (modules.txt). */
+#include "sherd_build.h"
+
 SHERDI_TRANSPORT(sherdi_transport_self)
 SHERDI_TRANSPORT(sherdi_transport_threads)
 SHERDI_TRANSPORT(sherdi_transport_shm)
+#ifdef SHERDI_MODULE_MPI
 SHERDI_TRANSPORT(sherdi_transport_mpi)
+#endif
+#ifdef SHERDI_MODULE_NCCL
 SHERDI_TRANSPORT(sherdi_transport_nccl)
+#endif
 SHERDI_TRANSPORT(sherdi_transport_sim)

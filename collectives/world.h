@@ -198,13 +198,6 @@ size_t sherdi_world_overhead_bytes(const sherd_world *world);
  *  thread then runs is still in the order of the calls. */
 void sherdi_world_drain(sherd_world *world);
 
-/** Returns the NCCL that this process can load, "2.28.9", or why it cannot; valid until the next
- *  call on this thread. */
-const char *sherdi_world_nccl_text(void);
-/** Returns the MPI that this process has or can open, "Open MPI v4.1.4, FILE", or "no: " and why;
- *  valid as above. */
-const char *sherdi_world_mpi_text(void);
-
 /** Adds an owner and returns `world`. sherd_world_destroy drops one. */
 sherd_world *sherdi_world_retain(sherd_world *world);
 

@@ -184,13 +184,13 @@ static void put_build(json_t *list)
     put(list, "json", "jansson " JANSSON_VERSION);
     put(list, "hwloc",
         yes_or(sherdi_backend_cpu_knows_cores(), "no: cores are taken in the system's order"));
-    put(list, "mpi", sherdi_world_mpi_text());
+    put(list, "mpi", sherdi_transport_library("mpi"));
     sherdi_transport_names(transports, sizeof(transports));
     put(list, "transports", transports);
     put(list, "io_uring", yes_or(has_uring(), "no: NVMe is read and written by threads"));
     put(list, "xxhash", yes_or(has_xxhash, "no: state cannot rest on NVMe"));
     put_cuda(list);
-    put(list, "nccl", sherdi_world_nccl_text());
+    put(list, "nccl", sherdi_transport_library("nccl"));
 }
 
 static void put_environment(json_t *list)

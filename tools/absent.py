@@ -2,7 +2,7 @@
 
 Each is a line of a table, which the macros at its head turn into a function: it fails with SHERD_E_NOTSUP and names the module, or,
 where it returns no status, returns nothing. MODULES is modules.txt, API the list of the interface (api_list.py). A call belongs to the
-module in whose files it is defined. A file *_none.c stands in for its module by itself.
+module in whose files it is defined.
 """
 import json
 import re
@@ -77,10 +77,8 @@ def main(modules, api, source, *absent):
     calls = json.loads(Path(api).read_text(encoding="utf-8"))["functions"]
     print(HEAD, end="")
     for module in absent:
-        found = {True: set(), False: set()}
-        for path in files[module]:
-            found[path.endswith("_none.c")] |= defined_in(Path(source) / path)
-        for name in sorted((found[False] - found[True]) & set(calls)):
+        found = set().union(*(defined_in(Path(source) / path) for path in files[module]))
+        for name in sorted(found & set(calls)):
             print(line_of(module, name, calls[name]))
 
 

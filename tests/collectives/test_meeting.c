@@ -242,7 +242,7 @@ static void meeting_survives_a_rank_of_ours_gone_mad(void)
         fd = mad_speaks(address, round, &seed, sherdi_now_ns() + limit_ns);
         if (member_wait(&first) == SHERD_OK) {
             first.meeting.cards[0].nccl_version = first.meeting.cards[0].device_count = 1;
-            (void)sherdi_nccl_is_possible(&first.meeting, why, sizeof(why));
+            (void)sherdi_nccl_mover.is_possible(&first.meeting, why, sizeof(why));
         } else {
             CHECK(first.status == SHERD_E_INVAL || first.status == SHERD_E_PEER_LOST);
         }

@@ -1,5 +1,6 @@
 /* Worlds over MPI on one host, in a program that does not link MPI: the suite, how the others learn of a failure, and which
  * libraries are refused. */
+#include "collectives/transport.h"
 #include "collectives/world.h"
 #include "tests/collectives/failures.h"
 #include "tests/collectives/ranks.h"
@@ -145,7 +146,7 @@ static void mpi_library_in_part_is_refused(void)
 static void mpi_library_is_found_after_a_wrong_one(void)
 {
     mpi_library_of_another_kind_is_refused();
-    CHECK(strncmp(sherdi_world_mpi_text(), "Open MPI v", 10) == 0);
+    CHECK(strncmp(sherdi_transport_library("mpi"), "Open MPI v", 10) == 0);
 }
 
 static const test_case CASES[] = {

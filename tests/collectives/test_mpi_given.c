@@ -1,4 +1,5 @@
 /* Worlds from a communicator of the trainer's own, in a program that links MPI: its library is the one that is used. */
+#include "collectives/transport.h"
 #include "collectives/world.h"
 #include "sherd_mpi.h"
 #include "tests/collectives/ranks.h"
@@ -58,7 +59,7 @@ static void part_has_its_own_library(void)
     (void)MPI_Get_library_version(version, &len);
     version[strcspn(version, ",")] = '\0';
     CHECK_INT(0, setenv("SHERD_MPI_LIBRARY", "/nowhere/libmpi.so.40", 1));
-    CHECK(strncmp(sherdi_world_mpi_text(), version, strlen(version)) == 0);
+    CHECK(strncmp(sherdi_transport_library("mpi"), version, strlen(version)) == 0);
     part_over_a_communicator();
 }
 

@@ -54,7 +54,7 @@ static void ranks_need(int ranks)
     if (ranks > devices && version < SHARES_FROM_VERSION) {
         test_skip("%d rank%s for %d device%s, and NCCL is %s: several ranks on one need 2.30",
                   ranks, ranks == 1 ? "" : "s", devices, devices == 1 ? "" : "s",
-                  sherdi_world_nccl_text());
+                  sherdi_nccl_text());
     }
 }
 
