@@ -1,5 +1,5 @@
 /* The key that distinguishes a job from other jobs that meet at the same address, and the limits on
- * how long the ranks of a job wait for each other. env.c, create.c, device.c and rendezvous.c use
+ * how long the ranks of a job wait for each other. env.c, create.c, params.c and rendezvous.c use
  * it. */
 #ifndef SHERDI_COLLECTIVES_JOB_H
 #define SHERDI_COLLECTIVES_JOB_H
