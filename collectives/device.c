@@ -1,138 +1,74 @@
 /* The device of a world: which device it is, the lane of its collectives, tickets as events of that
- * lane, and device memory that all ranks allocate together. world.c and tickets.c call it; a world
- * on the CPU has none of this. */
-#include "collectives/job.h"
+ * lane, and device memory that all ranks allocate together. world.c and tickets.c call it by its
+ * table; a world on the CPU has none of this. */
+#include "collectives/device.h"
 
 #include "base/checked.h"
 #include "base/log.h"
-#include "collectives/transport.h"
+#include "collectives/peers.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-int sherdi_world_device_index(int wanted, int local_rank, int count)
+int sherdi_device_index(int wanted, int local_rank, int count)
 {
     return wanted >= 0 ? wanted : count > 0 ? local_rank % count : 0;
-}
-
-/* ------------------------------------------------------------- life of it -- */
-
-static sherd_status events_create(sherd_world *world)
-{
-    sherdi_backend *lane = world->backend;
-
-    for (int i = 0; i < WORLD_EVENTS; i++) {
-        SHERDI_TRY(lane->device->event_create(lane, 0, &world->device.events[i]));
-    }
-    return SHERD_OK;
-}
-
-sherd_status sherdi_world_device_open(sherd_world *world, const sherd_world_params *params)
-{
-    const char *kind;
-    int         count;
-    char        text[160];
-
-    SHERDI_TRY(sherdi_world_backend_kind(params, &kind));
-    if (strcmp(kind, "cpu") == 0) {
-        return SHERD_OK;
-    }
-    count               = sherdi_backend_device_count(kind, text, sizeof(text));
-    world->device.index = sherdi_world_device_index(
-        params->device, params->local_rank >= 0 ? params->local_rank : world->local_rank, count);
-    sherdi_mem_init(&world->device.given);
-    SHERDI_TRY(
-        sherdi_backend_device_create(kind, world->device.index, &world->mem, &world->backend));
-    SHERDI_TRY(events_create(world));
-    world->device.is_direct = world->world_size == 1;
-    if (!sherdi_world_is_on_lane(world)) {
-        SHERDI_TRY(sherdi_staged_create(world, &world->device.staged));
-    }
-    sherdi_backend_device_describe(kind, world->device.index, text, sizeof(text));
-    sherdi_log(SHERD_LOG_DEBUG, world->rank, "%s device %d: %s", kind, world->device.index, text);
-    return SHERD_OK;
-}
-
-void sherdi_world_device_close(sherd_world *world)
-{
-    sherdi_backend *lane = world->backend;
-
-    if (lane == NULL || lane == world->host) {
-        return;
-    }
-    if (sherdi_lane_wait(lane) != SHERD_OK) {
-        sherdi_log(SHERD_LOG_WARN, world->rank,
-                   "the device failed while the world was destroyed: %s", sherd_last_error());
-    }
-    sherdi_staged_destroy(world->device.staged);
-    for (size_t i = 0; i < world->device.block_capacity; i++) {
-        if (world->device.blocks[i].memory != NULL) {
-            sherdi_world_device_free(world, world->device.blocks[i].memory);
-        }
-    }
-    sherdi_free(world->device.blocks);
-    for (int i = 0; i < WORLD_EVENTS; i++) {
-        lane->device->event_destroy(world->device.events[i]);
-    }
-    sherdi_backend_destroy(lane);
-    world->backend = NULL;
 }
 
 /* ----------------------------------------------------------------- memory -- */
 
 static sherd_status block_make(sherd_world *world, size_t len_bytes, size_t *out)
 {
-    sherdi_backend *lane  = world->backend;
-    size_t          entry = 0;
-    world_block    *block;
+    sherdi_device  *device = sherdi_device_of(world);
+    sherdi_backend *lane   = world->backend;
+    size_t          entry  = 0;
+    device_block   *block;
 
-    while (entry < world->device.block_capacity && world->device.blocks[entry].memory != NULL) {
+    while (entry < device->block_capacity && device->blocks[entry].memory != NULL) {
         entry++;
     }
-    SHERDI_TRY(sherdi_grow(&world->mem, SHERDI_MEM_CONTROL, (void **)&world->device.blocks,
-                           &world->device.block_capacity, entry + 1,
-                           sizeof(*world->device.blocks)));
-    block = &world->device.blocks[entry];
+    SHERDI_TRY(sherdi_grow(&world->mem, SHERDI_MEM_CONTROL, (void **)&device->blocks,
+                           &device->block_capacity, entry + 1, sizeof(*device->blocks)));
+    block = &device->blocks[entry];
     if (world->ops->memory_make != NULL && world->world_size > 1) {
         SHERDI_TRY(world->ops->memory_make(world, len_bytes, &block->memory));
     }
     if (block->memory != NULL) {
         block->made_bytes = len_bytes;
-        sherdi_mem_note(&world->device.given, SHERDI_MEM_TRANSPORT, (int64_t)len_bytes);
+        sherdi_mem_note(&device->given, SHERDI_MEM_TRANSPORT, (int64_t)len_bytes);
     } else {
-        SHERDI_TRY(lane->device->alloc(lane, &world->device.given, SHERDI_MEM_TRANSPORT, len_bytes,
+        SHERDI_TRY(lane->device->alloc(lane, &device->given, SHERDI_MEM_TRANSPORT, len_bytes,
                                        &block->memory));
     }
     *out = entry;
     return SHERD_OK;
 }
 
-static void block_drop(sherd_world *world, world_block *block)
+static void block_drop(sherd_world *world, device_block *block)
 {
     if (block->made_bytes > 0) {
         world->ops->memory_drop(world, block->memory);
-        sherdi_mem_note(&world->device.given, SHERDI_MEM_TRANSPORT, -(int64_t)block->made_bytes);
+        sherdi_mem_note(&sherdi_device_of(world)->given, SHERDI_MEM_TRANSPORT,
+                        -(int64_t)block->made_bytes);
     } else {
         world->backend->device->free(world->backend, block->memory);
     }
-    *block = (world_block){0};
+    *block = (device_block){0};
 }
 
-sherd_status sherdi_world_device_alloc(sherd_world *world, size_t len_bytes, void **out)
+static sherd_status device_alloc(sherd_world *world, size_t len_bytes, void **out)
 {
-    size_t       entry  = 0;
-    sherd_status here   = block_make(world, len_bytes, &entry);
-    sherd_status status = sherdi_world_alloc_agree(world, here, len_bytes, "device memory");
-
-    world_block *block;
+    size_t        entry  = 0;
+    sherd_status  here   = block_make(world, len_bytes, &entry);
+    sherd_status  status = sherdi_world_alloc_agree(world, here, len_bytes, "device memory");
+    device_block *block;
 
     if (status != SHERD_OK) {
         if (here == SHERD_OK) {
-            block_drop(world, &world->device.blocks[entry]);
+            block_drop(world, &sherdi_device_of(world)->blocks[entry]);
         }
         return status;
     }
-    block = &world->device.blocks[entry];
+    block = &sherdi_device_of(world)->blocks[entry];
     if (world->ops->memory_enter != NULL && world->world_size > 1) {
         block->handle = world->ops->memory_enter(world, block->memory, len_bytes);
     }
@@ -140,13 +76,24 @@ sherd_status sherdi_world_device_alloc(sherd_world *world, size_t len_bytes, voi
     return SHERD_OK;
 }
 
-void sherdi_world_device_free(sherd_world *world, void *memory)
+/* A peer may still read memory that this rank's lane has done with, but only after a failure. */
+static void readers_settle(const sherd_world *world)
 {
-    for (size_t i = 0; i < world->device.block_capacity; i++) {
-        world_block *block = &world->device.blocks[i];
+    if (world->peers != NULL && world->peers->device != NULL && sherdi_world_has_failed(world)) {
+        sherdi_peers_device_ops.settle(world->peers);
+    }
+}
+
+static void device_free(sherd_world *world, void *memory)
+{
+    sherdi_device *device = sherdi_device_of(world);
+
+    for (size_t i = 0; i < device->block_capacity; i++) {
+        device_block *block = &device->blocks[i];
 
         if (block->memory == memory) {
             (void)sherdi_lane_wait(world->backend); /* the next call reports its failure */
+            readers_settle(world);
             if (world->ops->memory_leave != NULL && world->world_size > 1) {
                 world->ops->memory_leave(world, block->handle);
             }
@@ -156,67 +103,51 @@ void sherdi_world_device_free(sherd_world *world, void *memory)
     }
 }
 
-size_t sherdi_world_reserve_bytes(const sherd_world *world, size_t whole_bytes)
-{
-    if (!sherdi_world_has_device(world) || world->world_size == 1 ||
-        world->ops->reserve_bytes == NULL) {
-        return 0;
-    }
-    return world->ops->reserve_bytes(world, whole_bytes);
-}
+/* -------------------------------------------------------- room for reductions -- */
 
-size_t sherdi_world_reserved_bytes(const sherd_world *world)
+static size_t device_reserve_bytes(const sherd_world *world, size_t whole_bytes)
 {
-    return world->device.receive_bytes;
+    return world->world_size == 1 || world->ops->reserve_bytes == NULL
+               ? 0
+               : world->ops->reserve_bytes(world, whole_bytes);
 }
 
 /* Frees the old room first, because the plan has space for one only. */
-sherd_status sherdi_world_reserve(sherd_world *world, size_t whole_bytes)
+static sherd_status device_reserve(sherd_world *world, size_t whole_bytes)
 {
-    size_t       bytes = sherdi_world_reserve_bytes(world, whole_bytes);
-    void        *receive;
-    sherd_status status;
+    sherdi_device *device = sherdi_device_of(world);
+    size_t         bytes  = device_reserve_bytes(world, whole_bytes);
 
-    SHERDI_TRY(sherdi_world_status(world));
-    if (bytes <= world->device.receive_bytes) {
+    if (bytes <= device->common.receive_bytes) {
         return SHERD_OK;
     }
-    sherdi_world_free(world, world->device.receive);
-    world->overhead_bytes -= world->device.receive_bytes;
-    world->device.receive       = NULL;
-    world->device.receive_bytes = 0;
-    status                      = sherdi_world_alloc(world, bytes, &receive);
-    if (status != SHERD_OK) {
-        return status;
-    }
-    world->device.receive       = receive;
-    world->device.receive_bytes = bytes;
+    sherdi_world_free(world, device->receive);
+    world->overhead_bytes -= device->common.receive_bytes;
+    device->receive              = NULL;
+    device->common.receive_bytes = 0;
+    SHERDI_TRY(sherdi_world_alloc(world, bytes, &device->receive));
+    device->common.receive_bytes = bytes;
     world->overhead_bytes += bytes;
     return SHERD_OK;
 }
 
-sherd_status sherdi_world_warm(sherd_world *world, int has_vendor_sums)
+static sherd_status device_warm(sherd_world *world, int has_vendor_sums)
 {
-    int    wanted = has_vendor_sums ? 2 : 1;
-    size_t before, after;
+    sherdi_device *device = sherdi_device_of(world);
+    int            wanted = has_vendor_sums ? 2 : 1;
+    size_t         before, after;
 
-    if (!sherdi_world_has_device(world) || world->world_size == 1 || world->ops->warm == NULL ||
-        world->device.is_warm >= wanted) {
+    if (world->world_size == 1 || world->ops->warm == NULL || device->is_warm >= wanted) {
         return SHERD_OK;
     }
     before = world->backend->device->free_bytes(world->backend, NULL);
     SHERDI_TRY(world->ops->warm(world, has_vendor_sums));
-    after                 = world->backend->device->free_bytes(world->backend, NULL);
-    world->device.is_warm = wanted;
-    world->device.taken_bytes += before > after ? before - after : 0;
+    after           = world->backend->device->free_bytes(world->backend, NULL);
+    device->is_warm = wanted;
+    device->common.taken_bytes += before > after ? before - after : 0;
     sherdi_log(SHERD_LOG_INFO, world->rank, "%s takes %.1f MiB of the device for %d ranks",
-               world->ops->name, (double)world->device.taken_bytes / 0x1p20, world->world_size);
+               world->ops->name, (double)device->common.taken_bytes / 0x1p20, world->world_size);
     return SHERD_OK;
-}
-
-size_t sherdi_world_taken_bytes(const sherd_world *world)
-{
-    return world->device.taken_bytes;
 }
 
 /* ---------------------------------------------------------------- tickets -- */
@@ -225,24 +156,24 @@ size_t sherdi_world_taken_bytes(const sherd_world *world)
  * same lane; waiting for that call includes the earlier one. */
 static sherdi_event *ticket_event(const sherd_world *world, sherdi_ticket ticket)
 {
-    return world->device.events[(ticket - 1) % WORLD_EVENTS];
+    return sherdi_device_of(world)->events[(ticket - 1) % WORLD_EVENTS];
 }
 
-void sherdi_world_lane_record(sherd_world *world, sherdi_ticket ticket)
+static void ticket_record(sherd_world *world, sherdi_ticket ticket)
 {
     world->backend->device->event_record(ticket_event(world, ticket), world->backend);
 }
 
-void sherdi_world_thread_begin(const sherd_world *world)
+static void device_thread_begin(const sherd_world *world)
 {
-    if (sherdi_world_has_device(world) && world->backend->device->thread_begin != NULL) {
+    if (world->backend->device->thread_begin != NULL) {
         world->backend->device->thread_begin(world->backend);
     }
 }
 
 /* With other ranks, the lane may stand still because one of them is dead. So the wait also looks at
  * the world's failure. */
-sherd_status sherdi_world_lane_wait(sherd_world *world, sherdi_ticket ticket)
+static sherd_status ticket_wait(sherd_world *world, sherdi_ticket ticket)
 {
     const sherdi_device_ops *device = world->backend->device;
     sherdi_event            *event;
@@ -263,14 +194,106 @@ sherd_status sherdi_world_lane_wait(sherd_world *world, sherdi_ticket ticket)
     return world->world_size > 1 ? sherdi_world_status(world) : SHERD_OK;
 }
 
-void sherdi_world_lane_follow(sherd_world *world, const sherdi_backend *lane, sherdi_ticket ticket)
+static void ticket_follow(sherd_world *world, const sherdi_backend *lane, sherdi_ticket ticket)
 {
     if (ticket != 0 && lane != world->backend) {
         lane->device->lane_follow_event(lane, ticket_event(world, ticket));
     }
 }
 
-int sherdi_world_lane_is_done(sherd_world *world, sherdi_ticket ticket)
+static int ticket_is_done(sherd_world *world, sherdi_ticket ticket)
 {
     return ticket == 0 || world->backend->device->event_is_done(ticket_event(world, ticket));
 }
+
+/* ------------------------------------------------------------- life of it -- */
+
+static sherd_status events_create(sherdi_device *device, sherdi_backend *lane)
+{
+    for (int i = 0; i < WORLD_EVENTS; i++) {
+        SHERDI_TRY(lane->device->event_create(lane, 0, &device->events[i]));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status device_open(sherd_world *world, const sherd_world_params *params,
+                                const char *kind)
+{
+    sherdi_device *device = calloc(1, sizeof(*device));
+    int            rank   = params->local_rank >= 0 ? params->local_rank : world->local_rank;
+    int            count;
+    char           text[160];
+
+    if (device == NULL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for the device of a world");
+    }
+    count                = sherdi_backend_device_count(kind, text, sizeof(text));
+    device->common.ops   = &sherdi_world_devices;
+    device->common.index = sherdi_device_index(params->device, rank, count);
+    world->device        = &device->common;
+    sherdi_mem_init(&device->given);
+    SHERDI_TRY(
+        sherdi_backend_device_create(kind, world->device->index, &world->mem, &world->backend));
+    SHERDI_TRY(events_create(device, world->backend));
+    world->device->is_direct = world->world_size == 1;
+    if (!sherdi_world_is_on_lane(world)) {
+        SHERDI_TRY(sherdi_staged_create(world, &device->staged));
+    }
+    sherdi_backend_device_describe(kind, world->device->index, text, sizeof(text));
+    sherdi_log(SHERD_LOG_DEBUG, world->rank, "%s device %d: %s", kind, world->device->index, text);
+    return SHERD_OK;
+}
+
+static void lane_close(sherd_world *world)
+{
+    sherdi_device  *device = sherdi_device_of(world);
+    sherdi_backend *lane   = world->backend;
+
+    if (sherdi_lane_wait(lane) != SHERD_OK) {
+        sherdi_log(SHERD_LOG_WARN, world->rank,
+                   "the device failed while the world was destroyed: %s", sherd_last_error());
+    }
+    sherdi_staged_destroy(device->staged);
+    for (size_t i = 0; i < device->block_capacity; i++) {
+        if (device->blocks[i].memory != NULL) {
+            device_free(world, device->blocks[i].memory);
+        }
+    }
+    sherdi_free(device->blocks);
+    for (int i = 0; i < WORLD_EVENTS; i++) {
+        lane->device->event_destroy(device->events[i]);
+    }
+    sherdi_backend_destroy(lane);
+    world->backend = NULL;
+}
+
+static void device_close(sherd_world *world)
+{
+    if (sherdi_world_has_device(world)) {
+        lane_close(world);
+    }
+    free(world->device);
+    world->device = NULL;
+}
+
+static sherd_status device_run(sherd_world *world, const world_call *call)
+{
+    return sherdi_staged_run(sherdi_device_of(world)->staged, call);
+}
+
+const world_device_ops sherdi_world_devices = {
+    .open          = device_open,
+    .close         = device_close,
+    .alloc         = device_alloc,
+    .free          = device_free,
+    .run           = device_run,
+    .record        = ticket_record,
+    .wait          = ticket_wait,
+    .follow        = ticket_follow,
+    .is_done       = ticket_is_done,
+    .thread_begin  = device_thread_begin,
+    .reserve_bytes = device_reserve_bytes,
+    .reserve       = device_reserve,
+    .warm          = device_warm,
+    .peers         = &sherdi_peers_device_ops,
+};

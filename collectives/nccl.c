@@ -121,12 +121,12 @@ static sherd_status reserve_check(const sherd_world *world, world_call_kind kind
 {
     size_t needed = nccl_reserve_bytes(world, whole_bytes);
 
-    if (needed > world->device.receive_bytes) {
+    if (needed > world->device->receive_bytes) {
         return sherdi_fail(SHERD_E_NOMEM,
                            "%s of %zu bytes%s%s over NCCL needs %zu bytes to receive in, and %zu "
                            "are reserved (sherdi_world_reserve)",
                            sherdi_world_call_name(kind), whole_bytes, what == NULL ? "" : " of ",
-                           what == NULL ? "" : what, needed, world->device.receive_bytes);
+                           what == NULL ? "" : what, needed, world->device->receive_bytes);
     }
     return SHERD_OK;
 }
@@ -137,15 +137,15 @@ static sherd_status sum_own_slice(sherd_world *world, world_call_kind kind,
 {
     size_t               slice_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
     const unsigned char *send        = args->send;
-    const unsigned char *receive     = world->device.receive;
+    const unsigned char *receive     = sherdi_device_of(world)->receive;
     const void         **srcs        = (const void **)(void *)world->sum_scratch;
     ncclResult_t         result;
 
     SHERDI_TRY(reserve_check(world, kind, slice_bytes * (size_t)world->world_size, args->what));
     SHERDI_TRY(sherdi_nccl_call_begin(world, kind, args->what));
     result = has_all_to_all(world)
-                 ? slices_swap_whole(world, send, world->device.receive, slice_bytes)
-                 : slices_swap(world, send, world->device.receive, slice_bytes, 1);
+                 ? slices_swap_whole(world, send, sherdi_device_of(world)->receive, slice_bytes)
+                 : slices_swap(world, send, sherdi_device_of(world)->receive, slice_bytes, 1);
     SHERDI_TRY(sherdi_nccl_call_end(world, result, kind));
     for (int r = 0; r < world->world_size; r++) {
         srcs[r] = has_all_to_all(world) ? receive + (size_t)r * slice_bytes
@@ -179,7 +179,7 @@ static sherd_status vendor_sum(sherd_world *world, world_call_kind kind,
         size_t whole = count * sherd_dtype_bytes(args->send_dtype) * (size_t)world->world_size;
 
         SHERDI_TRY(reserve_check(world, kind, whole, args->what));
-        sums = world->device.receive;
+        sums = sherdi_device_of(world)->receive;
     }
     SHERDI_TRY(sherdi_nccl_call_begin(world, kind, args->what));
     result = is_whole
@@ -294,7 +294,7 @@ static sherd_status nccl_memory_make(sherd_world *world, size_t len_bytes, void 
     if (!sherdi_nccl_of(world)->options.has_windows) {
         return SHERD_OK;
     }
-    (void)cudaSetDevice(world->device.index); /* NCCL allocates on the thread's device */
+    (void)cudaSetDevice(world->device->index); /* NCCL allocates on the thread's device */
     result = sherdi_nccl_api.MemAlloc(&memory, len_bytes);
     if (result != ncclSuccess) {
         return sherdi_fail(SHERD_E_NOMEM, "NCCL gives no memory for %zu bytes in a window: %s",

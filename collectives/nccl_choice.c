@@ -4,6 +4,8 @@
  * variable of NCCL's). */
 #include "collectives/nccl.h"
 
+#include "collectives/device.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +53,7 @@ static int device_of(const rendezvous *meeting, int rank)
 {
     const rendezvous_card *card = &meeting->cards[rank];
 
-    return sherdi_world_device_index(card->device, local_rank(meeting, rank), card->device_count);
+    return sherdi_device_index(card->device, local_rank(meeting, rank), card->device_count);
 }
 
 /* Returns a device's identity; for a device beyond those on the card, its index. */

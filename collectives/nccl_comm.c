@@ -159,7 +159,7 @@ static sherdi_ticket oldest_pending(sherd_world *world, sherdi_ticket passed, sh
     if (queued > WORLD_EVENTS && passed < queued - WORLD_EVENTS) {
         passed = queued - WORLD_EVENTS; /* older tickets have no events any more */
     }
-    while (passed < queued && sherdi_world_lane_is_done(world, passed + 1)) {
+    while (passed < queued && world->device->ops->is_done(world, passed + 1)) {
         passed++;
     }
     return passed + 1;
@@ -197,7 +197,7 @@ static void *watch_main(void *raw)
     int64_t             since_ns = sherdi_now_ns();
     char                text[SHERDI_ERROR_BYTES / 2];
 
-    sherdi_world_thread_begin(world);
+    world->device->ops->thread_begin(world);
     comm_lock(nccl);
     while (!nccl->is_stopping) {
         sherdi_ticket   queued = atomic_load_explicit(&world->queue.done, memory_order_acquire);
@@ -296,8 +296,8 @@ static sherd_status nccl_create(sherdi_procs *procs)
     (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&nccl->has_news, &clock);
     (void)pthread_condattr_destroy(&clock);
-    procs->moving                 = nccl;
-    procs->world.device.is_direct = 1;
+    procs->moving                  = nccl;
+    procs->world.device->is_direct = 1;
     return SHERD_OK;
 }
 
@@ -355,9 +355,9 @@ static sherd_status comm_init(struct sherdi_nccl *nccl, const ncclUniqueId *id)
     sherdi_nccl_options_apply(&nccl->options, &config);
     (void)snprintf(what, sizeof(what), "the NCCL communicator of %d ranks", world->world_size);
     (void)cudaGetDevice(&before);
-    if (cudaSetDevice(world->device.index) != cudaSuccess) {
+    if (cudaSetDevice(world->device->index) != cudaSuccess) {
         return sherdi_fail(SHERD_E_DEVICE, "rank %d cannot use device %d", world->rank,
-                           world->device.index);
+                           world->device->index);
     }
     comm_lock(nccl);
     result = sherdi_nccl_api.CommInitRankConfig(&nccl->comm, world->world_size, *id, world->rank,
@@ -426,13 +426,13 @@ void sherdi_nccl_close(sherdi_procs *procs)
 {
     struct sherdi_nccl *nccl   = procs->moving;
     sherd_world        *world  = &procs->world;
-    world_device       *device = &world->device;
+    sherdi_device      *device = sherdi_device_of(world);
 
     if (nccl == NULL) {
         return;
     }
     /* If a rank does not come, the watch ends this wait. */
-    (void)sherdi_world_lane_wait(world, atomic_load(&world->queue.done));
+    (void)world->device->ops->wait(world, atomic_load(&world->queue.done));
     watch_stop(nccl);
     for (size_t i = 0; i < device->block_capacity && !sherdi_world_has_failed(world); i++) {
         sherdi_nccl_deregister(world, device->blocks[i].handle);

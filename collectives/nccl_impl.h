@@ -3,6 +3,7 @@
 #ifndef SHERDI_COLLECTIVES_NCCL_IMPL_H
 #define SHERDI_COLLECTIVES_NCCL_IMPL_H
 
+#include "collectives/device.h"
 #include "collectives/nccl.h"
 #include "collectives/nccl_library.h"
 #include "collectives/star.h"

@@ -2,9 +2,9 @@
  *
  * If all ranks pass world memory, each reads its peers' bytes in place. That takes one copy and no
  * staging, and a second meeting at the end, so that nobody changes what others still read. Ranks of
- * one process also read device memory in place (peers_device.h). All other memory goes through the
+ * one process also read device memory in place (peers_device.c). All other memory goes through the
  * bounce buffers, portion by portion. */
-#include "collectives/peers_device.h"
+#include "collectives/peers.h"
 
 #include "base/checked.h"
 #include "base/hash.h"
@@ -107,6 +107,17 @@ static int is_on_device(const sherdi_peers *peers)
     return peers->lane != peers->world->host;
 }
 
+/* Returns whether peers' memory is copied before it is summed. */
+static int uses_scratch(const sherdi_peers *peers)
+{
+    return is_on_device(peers) && peers->scratch != NULL;
+}
+
+static const peers_device_ops *device_ops(const sherdi_peers *peers)
+{
+    return peers->world->device->ops->peers;
+}
+
 /* Returns the world's peers, with the lane that the call's flags ask for. */
 static sherdi_peers *peers_of(sherd_world *world, uint32_t flags)
 {
@@ -126,14 +137,14 @@ static peers_address address_of(const sherdi_peers *peers, const void *data, siz
 
 static sherd_status call_begin(sherdi_peers *peers, const peers_note *note)
 {
-    return is_on_device(peers) ? sherdi_peers_device_begin(peers->device, note)
+    return is_on_device(peers) ? device_ops(peers)->begin(peers, note)
                                : sherdi_peers_meet_with(peers, note, NULL, 0);
 }
 
 /* Ends a call that read in place: after it, nobody reads the buffers any more. */
 static sherd_status call_end(sherdi_peers *peers)
 {
-    return is_on_device(peers) ? sherdi_peers_device_end(peers->device) : sherdi_peers_meet(peers);
+    return is_on_device(peers) ? device_ops(peers)->end(peers) : sherdi_peers_meet(peers);
 }
 
 /* ---------------------------------------------------------- all-gather -- */
@@ -305,8 +316,8 @@ static sherd_status srcs_find(sherdi_peers *peers, const unsigned char *send, in
 
     for (int i = 0; i < peers->count; i++) {
         const unsigned char *from = NULL;
-        unsigned char       *here = is_on_device(peers) && i != peers->me
-                                        ? sherdi_peers_device_scratch(peers->device, i)
+        unsigned char       *here = uses_scratch(peers) && i != peers->me
+                                        ? peers->scratch + (size_t)i * peers->scratch_bytes
                                         : NULL;
 
         SHERDI_TRY(source_find(peers, send, is_shared, mine, i, &from));
@@ -339,9 +350,7 @@ static size_t scatter_portion(const sherdi_peers *peers, const scatter_work *wor
     if (!work->is_shared) {
         return share_bytes(peers) / work->elem_bytes;
     }
-    return is_on_device(peers) && peers->device->is_spread
-               ? peers->device->portion_bytes / work->elem_bytes
-               : count;
+    return uses_scratch(peers) ? peers->scratch_bytes / work->elem_bytes : count;
 }
 
 /* Sums elements [first, first + count) of this rank's slice, whose transfer from other hosts was
@@ -422,7 +431,7 @@ sherd_status sherdi_peers_all_reduce(sherd_world *world, const sherdi_reduction_
     sherdi_peers *peers = peers_of(world, 0);
     peers_note    note  = reduction_note(peers, CALL_ALL_REDUCE, args);
 
-    if (peers->wire != NULL || (is_on_device(peers) && peers->device->is_spread)) {
+    if (peers->wire != NULL || uses_scratch(peers)) {
         return sherdi_world_all_reduce_in_two(world, args); /* this rank cannot reach all results */
     }
     note.recv = address_of(peers, args->recv, note.len_bytes * (size_t)world->world_size);

@@ -94,15 +94,41 @@ typedef struct peers_wire {
     sherd_status (*finish)(void *ctx, size_t first_byte, const void **srcs);
 } peers_wire;
 
+/* Device memory of ranks that are threads of one process (peers_device.c): its kernels read peers'
+ * memory in place, and what their device does not reach is copied to scratch. */
+typedef struct peers_device_ops {
+    /* Returns whether ranks with these parameters would be on several devices. */
+    int (*is_spread)(const sherd_world_params *params, int world_size);
+    /* Prepares the peers for device memory: from then on their calls on it are queued on the
+     * world's lane. Call it after the world was equipped, and before any rank's first call.
+     * `readers` is of the group: the number of ranks in a call, which use others' memory.
+     * `is_spread`: not all ranks are on this rank's device. Does nothing for one rank. */
+    sherd_status (*open)(sherdi_peers *peers, atomic_int *readers, int is_spread);
+    /* Lets the rank's device read the memory of the others directly, where devices can. */
+    void (*reach)(sherd_world *const *worlds, int world_size, int rank);
+    /* Call it after sherdi_peers_leave. Accepts a device that is not completely open. */
+    void (*close)(sherdi_peers *peers);
+    /* Blocks until no rank uses another rank's memory any more. Call it after a failure. */
+    void (*settle)(const sherdi_peers *peers);
+    /* The first meeting of a call. Afterwards the lane runs behind all work that any rank had
+     * queued before the call. */
+    sherd_status (*begin)(sherdi_peers *peers, const peers_note *note);
+    /* The last meeting of a call. Afterwards the lane runs behind all that any rank does in the
+     * call. */
+    sherd_status (*end)(sherdi_peers *peers);
+} peers_device_ops;
+
 struct sherdi_peers {
     sherd_world          *world;
     const peers_hooks    *hooks;
-    const peers_wire     *wire;   /* NULL: all ranks of the world are on this host */
-    struct peers_device  *device; /* peers_device.h; NULL: calls use host memory only */
-    const sherdi_backend *lane;   /* moves and sums for the call in progress */
-    int                   count;  /* number of ranks on this host */
-    int                   me;     /* index of this rank among them */
-    int                  *ranks;  /* [count], ascending: rank of an index */
+    const peers_wire     *wire;    /* NULL: all ranks of the world are on this host */
+    struct peers_device  *device;  /* peers_device.c; NULL: calls use host memory only */
+    unsigned char        *scratch; /* on the device, where the ranks are on several; else NULL */
+    size_t                scratch_bytes; /* for the slice of each rank */
+    const sherdi_backend *lane;          /* moves and sums for the call in progress */
+    int                   count;         /* number of ranks on this host */
+    int                   me;            /* index of this rank among them */
+    int                  *ranks;         /* [count], ascending: rank of an index */
     peers_control        *control;
     unsigned char        *bounce; /* rank i's two halves are at bounce + i * 2 * PEERS_HALF_BYTES */
     size_t                spins, most_spins; /* looks before sleeping: now, and at most */

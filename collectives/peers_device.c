@@ -12,11 +12,13 @@
  *
  * On several devices a kernel does not reach another device's memory. Copies do, and sums go
  * through scratch, portion by portion. */
-#include "collectives/peers_device.h"
+#include "collectives/peers.h"
 
 #include "base/checked.h"
+#include "base/log.h"
+#include "collectives/device.h"
 
-#include <string.h>
+#include <stdlib.h>
 #include <time.h>
 
 /* Bytes of a rank's scratch, for all peers together. */
@@ -24,95 +26,131 @@
 #define PORTION_MIN_BYTES ((size_t)64 << 10)
 #define SETTLE_NAP_NS     100000
 
+/* What a rank has for device calls. */
+typedef struct peers_device {
+    atomic_int   *readers; /* of the group */
+    sherdi_event *ready;   /* event: others may use this call's buffers */
+    sherdi_event *done;    /* event: this rank is through with others' buffers */
+} peers_device;
+
 /* --------------------------------------------------------------- life -- */
 
-static sherd_status scratch_create(peers_device *device)
+/* Device -1 gives each rank the device of its local rank, as far as there are devices. */
+static int devices_differ(const sherd_world_params *params, int world_size)
 {
-    sherd_world    *world = device->peers->world;
+    return params->device < 0 && world_size > 1 && sherdi_backend_device_count("cuda", NULL, 0) > 1;
+}
+
+static sherd_status scratch_create(sherdi_peers *peers)
+{
+    sherd_world    *world = peers->world;
     sherdi_backend *lane  = world->backend;
-    size_t          count = (size_t)device->peers->count;
+    size_t          count = (size_t)peers->count;
     void           *memory;
 
-    device->portion_bytes = sherdi_max_size(
+    peers->scratch_bytes = sherdi_max_size(
         PORTION_MIN_BYTES, SCRATCH_BYTES / count / SHERD_ALIGN_BYTES * SHERD_ALIGN_BYTES);
     SHERDI_TRY(lane->device->alloc(lane, &world->mem, SHERDI_MEM_TRANSPORT,
-                                   count * device->portion_bytes, &memory));
-    device->scratch = memory;
-    world->overhead_bytes += count * device->portion_bytes;
+                                   count * peers->scratch_bytes, &memory));
+    peers->scratch = memory;
+    world->overhead_bytes += count * peers->scratch_bytes;
     return SHERD_OK;
 }
 
-sherd_status sherdi_peers_device_open(peers_device *device, sherdi_peers *peers,
-                                      atomic_int *readers, int is_spread)
+static sherd_status device_open(sherdi_peers *peers, atomic_int *readers, int is_spread)
 {
     sherdi_backend *lane = peers->world->backend;
+    peers_device   *device;
 
-    if (!sherdi_world_has_device(peers->world) || peers->count == 1) {
+    if (peers->count == 1) {
         return SHERD_OK;
     }
-    *device = (peers_device){.peers = peers, .readers = readers, .is_spread = is_spread};
+    device = calloc(1, sizeof(*device));
+    if (device == NULL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for the device of rank %d",
+                           peers->world->rank);
+    }
+    device->readers                         = readers;
+    peers->control->slots[peers->me].device = peers->device = device;
     SHERDI_TRY(lane->device->event_create(lane, 0, &device->ready));
     SHERDI_TRY(lane->device->event_create(lane, 0, &device->done));
-    peers->control->slots[peers->me].device = peers->device = device;
-    return is_spread ? scratch_create(device) : SHERD_OK;
+    return is_spread ? scratch_create(peers) : SHERD_OK;
 }
 
-void sherdi_peers_device_settle(const peers_device *device)
+static void device_reach(sherd_world *const *worlds, int world_size, int rank)
+{
+    const sherdi_backend *lane = worlds[rank]->backend;
+
+    for (int r = 0; r < world_size; r++) {
+        if (lane->device->device_reach != NULL &&
+            !lane->device->device_reach(lane, worlds[r]->backend)) {
+            sherdi_log(SHERD_LOG_INFO, rank,
+                       "the device of this rank has no direct access to that of rank %d: copies go "
+                       "through the host",
+                       r);
+        }
+    }
+}
+
+static void device_settle(const sherdi_peers *peers)
 {
     const struct timespec nap = {.tv_nsec = SETTLE_NAP_NS};
 
-    while (device->peers != NULL && atomic_load(device->readers) > 0) {
+    while (peers->device != NULL && atomic_load(peers->device->readers) > 0) {
         (void)nanosleep(&nap, NULL);
     }
 }
 
 /* A rank that is still inside a call either waits for this rank, which has left, or is about to
  * leave the call. */
-void sherdi_peers_device_close(peers_device *device)
+static void device_close(sherdi_peers *peers)
 {
+    peers_device   *device = peers->device;
     sherdi_backend *lane;
 
-    if (device->peers == NULL) {
+    if (device == NULL) {
         return;
     }
-    lane = device->peers->world->backend;
-    sherdi_peers_device_settle(device);
+    lane = peers->world->backend;
+    device_settle(peers);
     (void)sherdi_lane_wait(lane);
-    lane->device->free(lane, device->scratch);
+    lane->device->free(lane, peers->scratch);
     lane->device->event_destroy(device->ready);
     lane->device->event_destroy(device->done);
-    memset(device, 0, sizeof(*device));
+    free(device);
+    peers->device  = NULL;
+    peers->scratch = NULL;
 }
 
 /* ------------------------------------------------------------ meetings -- */
 
-static const sherdi_backend *lane_of(const peers_device *device)
+static const sherdi_backend *lane_of(const sherdi_peers *peers)
 {
-    return device->peers->world->backend;
+    return peers->world->backend;
 }
 
 /* Leaves a call that will not be completed. First waits until this rank's lane has read what it
  * still reads of its peers. */
-static sherd_status call_fail(const peers_device *device, sherd_status status)
+static sherd_status call_fail(const sherdi_peers *peers, sherd_status status)
 {
     const sherdi_outcome failed = sherdi_outcome_of(status);
 
-    (void)sherdi_lane_wait(lane_of(device));
-    (void)atomic_fetch_sub(device->readers, 1);
+    (void)sherdi_lane_wait(lane_of(peers));
+    (void)atomic_fetch_sub(peers->device->readers, 1);
     return sherdi_outcome_end(&failed);
 }
 
-sherd_status sherdi_peers_device_begin(peers_device *device, const peers_note *note)
+static sherd_status call_begin(sherdi_peers *peers, const peers_note *note)
 {
-    const sherdi_peers   *peers = device->peers;
-    const sherdi_backend *lane  = lane_of(device);
+    const sherdi_backend *lane   = lane_of(peers);
+    peers_device         *device = peers->device;
     sherd_status          status;
 
     (void)atomic_fetch_add(device->readers, 1);
     lane->device->event_record(device->ready, lane);
-    status = sherdi_peers_meet_with(device->peers, note, NULL, 0);
+    status = sherdi_peers_meet_with(peers, note, NULL, 0);
     if (status != SHERD_OK) {
-        return call_fail(device, status);
+        return call_fail(peers, status);
     }
     for (int i = 0; i < peers->count; i++) {
         if (i != peers->me) {
@@ -122,16 +160,16 @@ sherd_status sherdi_peers_device_begin(peers_device *device, const peers_note *n
     return SHERD_OK;
 }
 
-sherd_status sherdi_peers_device_end(peers_device *device)
+static sherd_status call_end(sherdi_peers *peers)
 {
-    const sherdi_peers   *peers = device->peers;
-    const sherdi_backend *lane  = lane_of(device);
+    const sherdi_backend *lane   = lane_of(peers);
+    peers_device         *device = peers->device;
     sherd_status          status;
 
     lane->device->event_record(device->done, lane);
-    status = sherdi_peers_meet(device->peers);
+    status = sherdi_peers_meet(peers);
     if (status != SHERD_OK) {
-        return call_fail(device, status);
+        return call_fail(peers, status);
     }
     for (int i = 0; i < peers->count; i++) {
         if (i != peers->me) {
@@ -142,7 +180,12 @@ sherd_status sherdi_peers_device_end(peers_device *device)
     return SHERD_OK;
 }
 
-unsigned char *sherdi_peers_device_scratch(const peers_device *device, int index)
-{
-    return device->is_spread ? device->scratch + (size_t)index * device->portion_bytes : NULL;
-}
+const peers_device_ops sherdi_peers_device_ops = {
+    .is_spread = devices_differ,
+    .open      = device_open,
+    .reach     = device_reach,
+    .close     = device_close,
+    .settle    = device_settle,
+    .begin     = call_begin,
+    .end       = call_end,
+};

@@ -162,7 +162,7 @@ static void params_inherit(const sherd_world *parent, sherd_world_params *out)
     out->cpu_threads     = parent->cpu_threads;
     out->backend         = parent->backend->name;
     if (sherdi_world_has_device(parent)) {
-        out->device = parent->device.index;
+        out->device = parent->device->index;
     }
 }
 

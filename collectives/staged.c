@@ -7,7 +7,7 @@
  * SHERDI_COLL_STABLE. Where a reduction adds to the result buffer, the old values come down first.
  * The counts of a deterministic reduction are added on the host, so nothing else may add to the
  * same counts meanwhile. */
-#include "collectives/world_impl.h"
+#include "collectives/device.h"
 
 #include "base/checked.h"
 

@@ -1,7 +1,7 @@
 /* Ranks that are threads of one process. The control block and the memory of the group are ordinary
  * pages of the process, counted by reference, so a rank's memory stays readable until its peers
  * have dropped it too. The algorithms are in peers.c. */
-#include "collectives/peers_device.h"
+#include "collectives/peers.h"
 
 #include "base/checked.h"
 #include "base/log.h"
@@ -21,7 +21,7 @@ typedef struct thread_pages {
 
 typedef struct thread_group {
     atomic_int      owners;
-    atomic_int      readers; /* see peers_device.h */
+    atomic_int      readers; /* see peers_device_ops */
     thread_pages   *shared;  /* control block and bounce buffers */
     thread_pages   *pending; /* made by index 0 for all to take; meetings order the access */
     pthread_mutex_t lock;    /* guards `worlds` */
@@ -32,7 +32,6 @@ typedef struct thread_group {
 typedef struct thread_world {
     sherd_world   world;
     sherdi_peers  peers;
-    peers_device  device;
     thread_group *group;
 } thread_world;
 
@@ -129,7 +128,9 @@ static void threads_close(sherd_world *world)
 
     group_set_world(self->group, world->rank, NULL);
     sherdi_peers_leave(&self->peers);
-    sherdi_peers_device_close(&self->device);
+    if (world->device != NULL) {
+        world->device->ops->peers->close(&self->peers);
+    }
     sherdi_peers_fini(&self->peers);
     sherdi_world_fini(world);
     group_drop(self->group, 1);
@@ -166,15 +167,6 @@ static void threads_tell_ending(sherd_world *world, uint64_t key, int is_agreed)
     (void)pthread_mutex_unlock(&group->lock);
 }
 
-/* A peer may still read memory that this rank's lane has done with, but only after a failure. */
-static void threads_memory_leave(sherd_world *world, void *handle)
-{
-    (void)handle;
-    if (sherdi_world_has_failed(world)) {
-        sherdi_peers_device_settle(&((thread_world *)world)->device);
-    }
-}
-
 static sherd_status threads_split(sherdi_split *split, sherd_world **out);
 
 static const sherdi_world_ops THREADS_OPS = {
@@ -193,16 +185,9 @@ static const sherdi_world_ops THREADS_OPS = {
     .abort          = threads_abort,
     .regroup        = sherdi_peers_regroup,
     .interrupt      = sherdi_peers_interrupt,
-    .memory_leave   = threads_memory_leave,
     .tell_ending    = threads_tell_ending,
     .split          = threads_split,
 };
-
-/* Device -1 gives each rank the device of its local rank, as far as there are devices. */
-static int devices_differ(const sherd_world_params *params, int world_size)
-{
-    return params->device < 0 && world_size > 1 && sherdi_backend_device_count("cuda", NULL, 0) > 1;
-}
 
 /* Arguments of rank_create for one rank. */
 typedef struct rank_params {
@@ -233,9 +218,9 @@ static sherd_status rank_create(thread_group *group, const rank_params *params, 
     if (status == SHERD_OK) {
         status = sherdi_world_equip(&self->world, params->world, rank, group->world_size);
     }
-    if (status == SHERD_OK) {
-        status = sherdi_peers_device_open(&self->device, &self->peers, &group->readers,
-                                          params->is_spread);
+    if (status == SHERD_OK && self->world.device != NULL) {
+        status =
+            self->world.device->ops->peers->open(&self->peers, &group->readers, params->is_spread);
     }
     if (status != SHERD_OK) {
         return sherdi_world_drop(&self->world, status);
@@ -245,20 +230,12 @@ static sherd_status rank_create(thread_group *group, const rank_params *params, 
     return SHERD_OK;
 }
 
-/* Lets the rank's device read the memory of the others directly, where devices can; elsewhere
- * copies go through the host. */
 static void devices_reach(const thread_group *group, int rank)
 {
-    const sherdi_backend *lane = group->worlds[rank]->backend;
+    const world_device *device = group->worlds[rank]->device;
 
-    for (int r = 0; r < group->world_size; r++) {
-        if (lane->device->device_reach != NULL &&
-            !lane->device->device_reach(lane, group->worlds[r]->backend)) {
-            sherdi_log(SHERD_LOG_INFO, rank,
-                       "the device of this rank has no direct access to that of rank %d: copies go "
-                       "through the host",
-                       r);
-        }
+    if (device != NULL) {
+        device->ops->peers->reach(group->worlds, group->world_size, rank);
     }
 }
 
@@ -289,9 +266,11 @@ static sherd_status group_create(int world_size, int owners, thread_group **out)
 static sherd_status ranks_create(thread_group *group, const sherd_world_params *params,
                                  sherd_world **made)
 {
-    rank_params  rank   = {.world = params, .is_spread = devices_differ(params, group->world_size)};
-    sherd_status status = SHERD_OK;
+    const world_device_ops *devices = sherdi_world_device_table();
+    rank_params             rank    = {.world = params};
+    sherd_status            status  = SHERD_OK;
 
+    rank.is_spread = devices != NULL && devices->peers->is_spread(params, group->world_size);
     for (; rank.rank < group->world_size && status == SHERD_OK; rank.rank++) {
         (void)atomic_fetch_add(&group->owners, 1);
         status = rank_create(group, &rank, &made[rank.rank]);
@@ -334,8 +313,8 @@ static int group_is_spread(const sherdi_split *split)
     int                 is      = 0;
 
     for (int r = 1; r < split->world_size && sherdi_world_has_device(split->parent); r++) {
-        is |= parents->worlds[split->ranks[r]]->device.index !=
-              parents->worlds[split->ranks[0]]->device.index;
+        is |= parents->worlds[split->ranks[r]]->device->index !=
+              parents->worlds[split->ranks[0]]->device->index;
     }
     return is;
 }

@@ -59,7 +59,7 @@ static sherd_status call_make(sherd_world *world, const world_call *call)
     }
     world->calls++;
     if (call_is_on_device(world, call) && !sherdi_world_is_on_lane(world)) {
-        return sherdi_staged_run(world->device.staged, call);
+        return world->device->ops->run(world, call);
     }
     switch (call->kind) {
     case CALL_BARRIER:
@@ -115,7 +115,9 @@ static void *queue_main(void *raw)
 
     (void)pthread_setname_np(pthread_self(), "sherd-queue");
     sherdi_backend_cpu_keep(world->host, SHERDI_CPU_ROLE_WIRE, world->rank);
-    sherdi_world_thread_begin(world);
+    if (world->device != NULL) {
+        world->device->ops->thread_begin(world);
+    }
     (void)pthread_mutex_lock(&queue->lock);
     for (;;) {
         sherdi_ticket next = atomic_load_explicit(&queue->done, memory_order_relaxed) + 1;
@@ -134,7 +136,7 @@ static void *queue_main(void *raw)
         world->running = call.caller;
         status         = call_run(world, &call);
         if (sherdi_world_is_on_lane(world)) {
-            sherdi_world_lane_record(world, next);
+            world->device->ops->record(world, next);
         }
         (void)pthread_mutex_lock(&queue->lock);
         if (status != SHERD_OK && atomic_load(&queue->failed_ticket) == 0) {
@@ -153,7 +155,7 @@ sherd_status sherdi_world_overlap(sherd_world *world)
     world_queue *queue = &world->queue;
     int          error;
 
-    if (queue->is_running || world->device.is_direct) {
+    if (queue->is_running || (world->device != NULL && world->device->is_direct)) {
         return SHERD_OK;
     }
     if (world->is_single_threaded) {
@@ -235,7 +237,7 @@ static sherdi_ticket queue_pass(sherd_world *world)
     (void)pthread_mutex_lock(&queue->lock);
     assert(atomic_load_explicit(&queue->done, memory_order_relaxed) == queue->issued);
     ticket = ++queue->issued;
-    sherdi_world_lane_record(world, ticket);
+    world->device->ops->record(world, ticket);
     atomic_store_explicit(&queue->done, ticket, memory_order_release);
     (void)pthread_mutex_unlock(&queue->lock);
     return ticket;
@@ -259,7 +261,7 @@ sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
             ticket = queue_pass(world);
         }
         if (ticket_out == NULL) {
-            SHERDI_TRY(sherdi_world_lane_wait(world, ticket));
+            SHERDI_TRY(world->device->ops->wait(world, ticket));
         }
     }
     if (ticket_out != NULL) {
@@ -289,7 +291,7 @@ static sherd_status queue_wait_run(sherd_world *world, sherdi_ticket ticket)
 sherd_status sherdi_world_wait(sherd_world *world, sherdi_ticket ticket)
 {
     SHERDI_TRY(queue_wait_run(world, ticket));
-    return sherdi_world_is_on_lane(world) ? sherdi_world_lane_wait(world, ticket) : SHERD_OK;
+    return sherdi_world_is_on_lane(world) ? world->device->ops->wait(world, ticket) : SHERD_OK;
 }
 
 sherd_status sherdi_world_follow(sherd_world *world, const sherdi_backend *lane,
@@ -299,14 +301,14 @@ sherd_status sherdi_world_follow(sherd_world *world, const sherdi_backend *lane,
         return sherdi_world_wait(world, ticket);
     }
     SHERDI_TRY(queue_wait_run(world, ticket));
-    sherdi_world_lane_follow(world, lane, ticket);
+    world->device->ops->follow(world, lane, ticket);
     return sherdi_world_status(world);
 }
 
 int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket)
 {
     return atomic_load_explicit(&world->queue.done, memory_order_acquire) >= ticket &&
-           (!sherdi_world_is_on_lane(world) || sherdi_world_lane_is_done(world, ticket));
+           (!sherdi_world_is_on_lane(world) || world->device->ops->is_done(world, ticket));
 }
 
 /* ------------------------------------------------------------- regrouping -- */

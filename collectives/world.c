@@ -4,6 +4,7 @@
  * alone.c, threads.c, shm.c, mpi.c and nccl.c. */
 #include "collectives/world_impl.h"
 
+#include "base/absent.h"
 #include "base/checked.h"
 #include "base/fork.h"
 #include "base/log.h"
@@ -57,6 +58,25 @@ void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank
     sherdi_world_endings_init(&world->endings);
 }
 
+const world_device_ops *sherdi_world_device_table(void)
+{
+#define SHERDI_WORLD_DEVICES(table) &(table),
+    static const world_device_ops *const TABLE[] = {
+#include "collectives/device_list.h"
+        NULL};
+#undef SHERDI_WORLD_DEVICES
+
+    return TABLE[0];
+}
+
+static sherd_status device_open(sherd_world *world, const sherd_world_params *params,
+                                const char *kind)
+{
+    const world_device_ops *devices = sherdi_world_device_table();
+
+    return devices == NULL ? sherdi_absent("devices", kind) : devices->open(world, params, kind);
+}
+
 sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *params, int share,
                                 int shares)
 {
@@ -82,8 +102,8 @@ sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *pa
     if (world->sum_scratch == NULL) {
         return SHERD_E_NOMEM;
     }
-    if (!is_simulated) {
-        SHERDI_TRY(sherdi_world_device_open(world, params));
+    if (cpu.has_device) {
+        SHERDI_TRY(device_open(world, params, kind));
     }
     sherdi_backend_cpu_describe(world->host, threads, sizeof(threads));
     sherdi_log(SHERD_LOG_DEBUG, world->rank, "world %s, rank %d of %d, local %d of %d, %s",
@@ -95,7 +115,9 @@ sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *pa
 void sherdi_world_fini(sherd_world *world)
 {
     sherdi_family_fini(world);
-    sherdi_world_device_close(world);
+    if (world->device != NULL) {
+        world->device->ops->close(world);
+    }
     sherdi_free(world->sum_scratch);
     sherdi_backend_destroy(world->host);
     sherdi_world_endings_fini(&world->endings);
@@ -197,6 +219,32 @@ size_t sherdi_world_overhead_bytes(const sherd_world *world)
     return world->overhead_bytes;
 }
 
+size_t sherdi_world_reserve_bytes(const sherd_world *world, size_t whole_bytes)
+{
+    return world->device == NULL ? 0 : world->device->ops->reserve_bytes(world, whole_bytes);
+}
+
+size_t sherdi_world_reserved_bytes(const sherd_world *world)
+{
+    return world->device == NULL ? 0 : world->device->receive_bytes;
+}
+
+sherd_status sherdi_world_reserve(sherd_world *world, size_t whole_bytes)
+{
+    SHERDI_TRY(sherdi_world_status(world));
+    return world->device == NULL ? SHERD_OK : world->device->ops->reserve(world, whole_bytes);
+}
+
+sherd_status sherdi_world_warm(sherd_world *world, int has_vendor_sums)
+{
+    return world->device == NULL ? SHERD_OK : world->device->ops->warm(world, has_vendor_sums);
+}
+
+size_t sherdi_world_taken_bytes(const sherd_world *world)
+{
+    return world->device == NULL ? 0 : world->device->taken_bytes;
+}
+
 /* ------------------------------------------------- what transports share -- */
 
 sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out)
@@ -214,7 +262,7 @@ sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out
     }
     sherdi_world_drain(world);
     if (sherdi_world_has_device(world)) {
-        return sherdi_world_device_alloc(world, sherdi_max_size(len_bytes, 1), out);
+        return world->device->ops->alloc(world, sherdi_max_size(len_bytes, 1), out);
     }
     return world->ops->alloc(world, sherdi_max_size(len_bytes, 1), out);
 }
@@ -269,7 +317,7 @@ void sherdi_world_free(sherd_world *world, void *memory)
     }
     sherdi_world_drain(world);
     if (sherdi_world_has_device(world)) {
-        sherdi_world_device_free(world, memory);
+        world->device->ops->free(world, memory);
     } else {
         world->ops->free(world, memory);
     }

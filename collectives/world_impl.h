@@ -15,8 +15,6 @@
 #define WORLD_TIMEOUT_NS (30 * 60 * INT64_C(1000000000))
 /* Most calls in the queue. The caller of a further call waits until one has ended. */
 #define WORLD_QUEUE_CALLS 64
-/* Number of the latest tickets of a lane that have an event of their own; see device.c. */
-#define WORLD_EVENTS 64
 
 typedef struct world_broadcast_args {
     void  *data;
@@ -89,29 +87,51 @@ typedef struct world_endings {
     uint64_t        num_opened; /* since the world was made; part of each key */
 } world_endings;
 
-/* Device memory that sherdi_world_alloc returned. */
-typedef struct world_block {
-    void  *memory;     /* NULL: free entry */
-    void  *handle;     /* from memory_enter */
-    size_t made_bytes; /* bytes that memory_make made; 0: it is the device's memory */
-} world_block;
-
-/* The device of a world; all members are zero where the world has none. */
+/* What the core knows of the device of a world; the object of the module begins so (device.h). */
 typedef struct world_device {
-    int index; /* number of the device in this process */
+    const struct world_device_ops *ops;
+    int                            index; /* number of the device in this process */
     /* device calls only queue work, and overlap without a thread */
-    int           is_direct;
-    sherdi_event *events[WORLD_EVENTS]; /* event of ticket t: [(t - 1) % WORLD_EVENTS] */
-    sherdi_mem    given;                /* counts the memory that sherdi_world_alloc returned */
-    world_block  *blocks;               /* the entries of that memory */
-    size_t        block_capacity;
-    void         *receive; /* from sherdi_world_reserve */
-    size_t        receive_bytes;
-    /* sherdi_world_warm was called: 1, or 2 with the vendor's sums */
-    int                   is_warm;
-    size_t                taken_bytes; /* memory that the transport took in that call */
-    struct sherdi_staged *staged;      /* where the transport moves host memory only; else NULL */
+    int    is_direct;
+    size_t receive_bytes; /* reserved: sherdi_world_reserve */
+    size_t taken_bytes;   /* memory that the transport took in sherdi_world_warm */
 } world_device;
+
+struct peers_device_ops;
+
+/* What worlds do for the memory of a device (device_list.h). `open` makes world->device, and the
+ * other slots need it. */
+typedef struct world_device_ops {
+    /* Opens the device of that kind that `params` ask for; call it once local_rank is known. After
+     * a failure the caller closes. */
+    sherd_status (*open)(sherd_world *world, const sherd_world_params *params, const char *kind);
+    void (*close)(sherd_world *world);
+    /* Allocates zeroed device memory on every rank, or on none. Collective. The memory is freed
+     * with the world at the latest. */
+    sherd_status (*alloc)(sherd_world *world, size_t len_bytes, void **out);
+    void (*free)(sherd_world *world, void *memory);
+    /* Runs a call on device memory over a transport of host memory. Blocks until the results are on
+     * the device. */
+    sherd_status (*run)(sherd_world *world, const world_call *call);
+    /* Records the event of a ticket whose call has just been queued on the lane. */
+    void (*record)(sherd_world *world, sherdi_ticket ticket);
+    /* Blocks until the lane has passed the ticket's event, or the world has failed. */
+    sherd_status (*wait)(sherd_world *world, sherdi_ticket ticket);
+    void (*follow)(sherd_world *world, const sherdi_backend *lane, sherdi_ticket ticket);
+    int (*is_done)(sherd_world *world, sherdi_ticket ticket);
+    /* Prepares a thread of the world's own; call it before the thread's first call of the
+     * device. */
+    void (*thread_begin)(const sherd_world *world);
+    /* sherdi_world_reserve_bytes, sherdi_world_reserve, sherdi_world_warm. */
+    size_t (*reserve_bytes)(const sherd_world *world, size_t whole_bytes);
+    sherd_status (*reserve)(sherd_world *world, size_t whole_bytes);
+    sherd_status (*warm)(sherd_world *world, int has_vendor_sums);
+    const struct peers_device_ops *peers; /* of ranks that are threads: peers.h */
+} world_device_ops;
+
+#define SHERDI_WORLD_DEVICES(table) extern const world_device_ops table;
+#include "collectives/device_list.h"
+#undef SHERDI_WORLD_DEVICES
 
 enum { WORLD_IS_WHOLE = 0, WORLD_IS_FAILING = 1, WORLD_HAS_FAILED = 2 };
 
@@ -138,7 +158,7 @@ struct sherd_world {
     struct sherdi_peers  *peers;   /* ranks of this host that share memory; else NULL */
     sherdi_backend       *host;    /* the CPU */
     sherdi_backend       *backend; /* the lane of collectives on a device; else `host` */
-    world_device          device;
+    world_device         *device;  /* NULL: it has none */
     size_t                overhead_bytes;
     /* SHERDI_TOLD_BYTES for each rank; for one where the world is simulated */
     double          *sum_scratch;
@@ -276,7 +296,7 @@ sherd_status sherdi_world_alloc_agree(sherd_world *world, sherd_status here, siz
 /** Does an all-reduce by the world's reduce-scatter and all-gather. */
 sherd_status sherdi_world_all_reduce_in_two(sherd_world *world, const sherdi_reduction_args *args);
 
-/* ---- the device of a world: device.c */
+/* ---- the device of a world */
 
 static inline int sherdi_world_has_device(const sherd_world *world)
 {
@@ -291,36 +311,8 @@ static inline int sherdi_world_is_on_lane(const sherd_world *world)
            (world->world_size == 1 || (world->ops->caps & SHERDI_WORLD_ON_LANE) != 0);
 }
 
-/** Returns the index of a rank's device: `wanted`, or where that is -1 the local rank modulo the
- *  number of devices. */
-int sherdi_world_device_index(int wanted, int local_rank, int count);
-/** Opens the device that `params` ask for; call it once local_rank is known. Does nothing for the
- *  CPU. */
-sherd_status sherdi_world_device_open(sherd_world *world, const sherd_world_params *params);
-void         sherdi_world_device_close(sherd_world *world);
-/** Allocates zeroed device memory on every rank, or on none. Collective. The memory is freed with
- *  the world at the latest. */
-sherd_status sherdi_world_device_alloc(sherd_world *world, size_t len_bytes, void **out);
-void         sherdi_world_device_free(sherd_world *world, void *memory);
-
-/** Records the event of a ticket whose call has just been queued on the lane. */
-void sherdi_world_lane_record(sherd_world *world, sherdi_ticket ticket);
-/** Prepares a thread of the world's own for the device; call it before the thread's first call of
- *  the device. */
-void sherdi_world_thread_begin(const sherd_world *world);
-/** Blocks until the lane has passed the ticket's event, or the world has failed. */
-sherd_status sherdi_world_lane_wait(sherd_world *world, sherdi_ticket ticket);
-void sherdi_world_lane_follow(sherd_world *world, const sherdi_backend *lane, sherdi_ticket ticket);
-int  sherdi_world_lane_is_done(sherd_world *world, sherdi_ticket ticket);
-
-/* ---- device memory over a transport of host memory: staged.c */
-
-struct sherdi_staged;
-sherd_status sherdi_staged_create(sherd_world *world, struct sherdi_staged **out);
-/** Accepts NULL. */
-void sherdi_staged_destroy(struct sherdi_staged *staged);
-/** Runs a call on device memory. Blocks until the results are on the device. */
-sherd_status sherdi_staged_run(struct sherdi_staged *staged, const world_call *call);
+/** Returns the table of devices; NULL: this build has none. */
+const world_device_ops *sherdi_world_device_table(void);
 
 /** Maps zeroed pages, which the kernel provides on first touch. Returns NULL (E_NOMEM) when it
  *  cannot. */

@@ -1,7 +1,7 @@
 /* Worlds on the emulated device: what tickets are there, what is counted, what a failed device does to the
  * others. The suite on devices is that of the transports. */
 #include "base/clock.h"
-#include "collectives/world_impl.h"
+#include "collectives/device.h"
 #include "tests/collectives/ranks.h"
 #include "tests/collectives/world_suite.h"
 #include "tests/emulator/emulator.h"
@@ -127,7 +127,7 @@ static void world_of_one_over_shm_is_on_the_lane_too(void)
     params.transport = "shm";
     CHECK_OK(sherd_world_create(0, 1, NULL, &params, &world));
     CHECK(sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE);
-    CHECK(world->device.staged == NULL);
+    CHECK(sherdi_device_of(world)->staged == NULL);
     sherd_world_destroy(world);
 }
 
@@ -150,7 +150,7 @@ static void threads_have_the_devices_in_turn_or_the_one_that_is_given(void)
     sherd_world_params_init(&params);
     CHECK_OK(sherd_world_threads_with(3, &params, worlds));
     for (int r = 0; r < 3; r++) {
-        CHECK_INT(r % 2, worlds[r]->device.index); /* there are two */
+        CHECK_INT(r % 2, worlds[r]->device->index); /* there are two */
     }
     for (int r = 0; r < 3; r++) {
         sherd_world_destroy(worlds[r]);
@@ -158,7 +158,7 @@ static void threads_have_the_devices_in_turn_or_the_one_that_is_given(void)
     params.device = 1;
     CHECK_OK(sherd_world_threads_with(3, &params, worlds));
     for (int r = 0; r < 3; r++) {
-        CHECK_INT(1, worlds[r]->device.index);
+        CHECK_INT(1, worlds[r]->device->index);
         sherd_world_destroy(worlds[r]);
     }
 }

@@ -1,0 +1,53 @@
+/* The memory of a GPU in a world, beside what the core knows of it (world_device): device.c has the
+ * lane's tickets and the memory that the ranks allocate together, staged.c moves it over transports
+ * of host memory, peers_device.c between ranks that are threads. */
+#ifndef SHERDI_COLLECTIVES_DEVICE_H
+#define SHERDI_COLLECTIVES_DEVICE_H
+
+#include "collectives/world_impl.h"
+
+/* Number of the latest tickets of a lane that have an event of their own. */
+#define WORLD_EVENTS 64
+
+/* Device memory that sherdi_world_alloc returned. */
+typedef struct device_block {
+    void  *memory;     /* NULL: free entry */
+    void  *handle;     /* from memory_enter */
+    size_t made_bytes; /* bytes that memory_make made; 0: it is the device's memory */
+} device_block;
+
+typedef struct sherdi_device {
+    world_device  common;               /* first */
+    sherdi_event *events[WORLD_EVENTS]; /* event of ticket t: [(t - 1) % WORLD_EVENTS] */
+    sherdi_mem    given;                /* counts the memory that sherdi_world_alloc returned */
+    device_block *blocks;               /* the entries of that memory */
+    size_t        block_capacity;
+    void         *receive;        /* from sherdi_world_reserve */
+    int           is_warm;        /* sherdi_world_warm was called: 1, or 2 with the vendor's sums */
+    struct sherdi_staged *staged; /* where the transport moves host memory only; else NULL */
+} sherdi_device;
+
+/** Returns the device of a world that has one. */
+static inline sherdi_device *sherdi_device_of(const sherd_world *world)
+{
+    return (sherdi_device *)world->device;
+}
+
+/** Returns the index of a rank's device: `wanted`, or where that is -1 the local rank modulo the
+ *  number of devices. */
+int sherdi_device_index(int wanted, int local_rank, int count);
+
+/* ---- device memory over a transport of host memory: staged.c */
+
+struct sherdi_staged;
+sherd_status sherdi_staged_create(sherd_world *world, struct sherdi_staged **out);
+/** Accepts NULL. */
+void sherdi_staged_destroy(struct sherdi_staged *staged);
+/** Runs a call on device memory. Blocks until the results are on the device. */
+sherd_status sherdi_staged_run(struct sherdi_staged *staged, const world_call *call);
+
+/* ---- device memory of ranks that are threads: peers_device.c */
+
+extern const struct peers_device_ops sherdi_peers_device_ops;
+
+#endif
