@@ -11,4 +11,6 @@ SHERDI_TRANSPORT(sherdi_transport_mpi)
 #ifdef SHERDI_MODULE_NCCL
 SHERDI_TRANSPORT(sherdi_transport_nccl)
 #endif
+#ifdef SHERDI_MODULE_SIMULATED
 SHERDI_TRANSPORT(sherdi_transport_sim)
+#endif

@@ -249,9 +249,6 @@ typedef struct sherdi_simulated {
     int    ranks_per_host;
     size_t device_bytes, host_bytes;
 } sherdi_simulated;
-/** Makes a simulated world without a backend, for a dry engine: it answers what the ranks tell each
- *  other, and moves nothing. E_NOMEM. */
-sherd_status sherdi_world_dry(int rank, int world_size, sherd_world **out);
 /** Returns that machine; NULL for a world that is real. */
 const sherdi_simulated *sherdi_world_simulated(const sherd_world *world);
 

@@ -155,11 +155,12 @@ struct sherd_world {
     _Atomic(const char *) caller;      /* see sherdi_world_caller_note; NULL: none */
     const char           *running; /* the caller of what is being sent; of the thread that sends */
     sherdi_mem            mem;
-    struct sherdi_peers  *peers;   /* ranks of this host that share memory; else NULL */
-    sherdi_backend       *host;    /* the CPU */
-    sherdi_backend       *backend; /* the lane of collectives on a device; else `host` */
-    world_device         *device;  /* NULL: it has none */
-    size_t                overhead_bytes;
+    struct sherdi_peers  *peers;       /* ranks of this host that share memory; else NULL */
+    sherdi_backend       *host;        /* the CPU */
+    sherdi_backend       *backend;     /* the lane of collectives on a device; else `host` */
+    world_device         *device;      /* NULL: it has none */
+    const sherdi_simulated *simulated; /* the machine that it stands for; NULL: it is real */
+    size_t                  overhead_bytes;
     /* SHERDI_TOLD_BYTES for each rank; for one where the world is simulated */
     double          *sum_scratch;
     _Atomic uint64_t sent_bytes;

@@ -2,6 +2,7 @@
 
 #include "base/fork.h"
 #include "base/mem.h"
+#include "collectives/simulated.h"
 #include "engine/engine.h"
 #include "engine/run/agree.h"
 #include "engine/run/blobs.h"

@@ -1,0 +1,110 @@
+/* See simulated.h. tickets.c and calls.c answer the collectives of these worlds, and the engine
+ * asks for the machine that the rank stands for. */
+#include "collectives/simulated.h"
+
+#include "collectives/alone.h"
+#include "collectives/transport.h"
+#include "sherd_tools.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct simulated_world {
+    alone_world      alone;
+    sherdi_simulated machine;
+} simulated_world;
+
+static const sherdi_world_ops SIM_OPS = {
+    .struct_size = sizeof(SIM_OPS),
+    .name        = "sim",
+    .caps        = SHERDI_WORLD_SIMULATES,
+    .close       = sherdi_alone_close,
+    .alloc       = sherdi_alone_alloc,
+    .free        = sherdi_alone_free,
+};
+
+void sherd_simulate_params_init(sherd_simulate_params *params)
+{
+    sherdi_api_init(params, &(sherd_simulate_params){.struct_size = sizeof(*params)});
+}
+
+static sherd_status params_read(const sherd_simulate_params *given, int world_size,
+                                sherdi_simulated *out)
+{
+    sherd_simulate_params params;
+    int                   is_cuda;
+
+    sherd_simulate_params_init(&params);
+    if (given != NULL) {
+        SHERDI_TRY(sherdi_api_check(given, SHERDI_API_SIMULATE_PARAMS));
+        memcpy(&params, given, given->struct_size);
+    }
+    is_cuda = params.backend != NULL && strcmp(params.backend, "cuda") == 0;
+    if (params.backend != NULL && !is_cuda && strcmp(params.backend, "cpu") != 0) {
+        return sherdi_fail(SHERD_E_INVAL, "backend '%s' cannot be planned for; cpu or cuda",
+                           params.backend);
+    }
+    if (params.ranks_per_host < 0) {
+        return sherdi_fail(SHERD_E_INVAL, "%d ranks to a host; 0 is all of them",
+                           params.ranks_per_host);
+    }
+    if (params.ranks_per_host == 0 || params.ranks_per_host > world_size) {
+        params.ranks_per_host = world_size;
+    }
+    *out = (sherdi_simulated){.has_device     = is_cuda,
+                              .has_receive    = is_cuda && world_size > 1,
+                              .is_on_lane     = is_cuda,
+                              .ranks_per_host = params.ranks_per_host,
+                              .device_bytes   = is_cuda ? params.device_bytes : 0,
+                              .host_bytes     = params.host_bytes};
+    return SHERD_OK;
+}
+
+sherd_status sherd_world_simulate(int rank, int world_size, sherd_world **out)
+{
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_simulate"));
+    return sherd_world_simulate_with(rank, world_size, NULL, out);
+}
+
+sherd_status sherd_world_simulate_with(int rank, int world_size,
+                                       const sherd_simulate_params *params, sherd_world **out)
+{
+    simulated_world   *simulated;
+    sherdi_simulated   machine;
+    sherd_world_params world_params;
+
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_simulate_with"));
+    sherd_world_params_init(&world_params);
+    SHERDI_TRY(sherdi_world_rank_check(rank, world_size));
+    SHERDI_TRY(params_read(params, world_size, &machine));
+    simulated = calloc(1, sizeof(*simulated));
+    SHERDI_TRY(sherdi_alone_open((alone_world *)simulated, &SIM_OPS, rank, world_size,
+                                 &world_params, out));
+    simulated->machine = machine;
+    (*out)->simulated  = &simulated->machine;
+    return SHERD_OK;
+}
+
+sherd_status sherdi_world_dry(int rank, int world_size, sherd_world **out)
+{
+    simulated_world   *simulated = calloc(1, sizeof(*simulated));
+    sherd_world       *world     = (sherd_world *)simulated;
+    sherd_world_params params;
+
+    if (simulated == NULL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for the world");
+    }
+    sherd_world_params_init(&params);
+    sherdi_world_init(world, &SIM_OPS, rank, world_size, &params);
+    world->simulated   = &simulated->machine;
+    world->sum_scratch = sherdi_alloc(&world->mem, SHERDI_MEM_CONTROL, SHERDI_TOLD_BYTES);
+    if (world->sum_scratch == NULL) {
+        sherdi_alone_close(world);
+        return SHERD_E_NOMEM;
+    }
+    *out = world;
+    return SHERD_OK;
+}
+
+/* Holds no ranks: sherd_world_simulate creates its worlds. */
+const sherdi_transport sherdi_transport_sim = {.name = "sim", .is_built = 1};
