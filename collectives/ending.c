@@ -62,7 +62,11 @@ void sherdi_world_ending_note(sherd_world *world, uint64_t key, int is_agreed)
     (void)pthread_cond_broadcast(&endings->has_news);
     (void)pthread_mutex_unlock(&endings->lock);
     if (!is_agreed) {
-        sherdi_family_refused(world, key);
+        world_family *family = atomic_load(&world->family);
+
+        if (family != NULL) {
+            family->ops->refused(world, key);
+        }
     }
 }
 

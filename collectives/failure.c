@@ -83,7 +83,8 @@ static void users_wait(sherd_world *world)
 
 void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char *text)
 {
-    int whole = WORLD_IS_WHOLE;
+    int           whole = WORLD_IS_WHOLE;
+    world_family *family;
 
     if (!atomic_compare_exchange_strong(&world->failure_state, &whole, WORLD_IS_FAILING)) {
         return;
@@ -92,7 +93,10 @@ void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char
     (void)snprintf(world->failure_text, sizeof(world->failure_text), "%s", text);
     /* Fails the worlds that were split from this one first, so that whoever sees this one's failure
      * also sees theirs. */
-    sherdi_family_failed(world);
+    family = atomic_load(&world->family);
+    if (family != NULL) {
+        family->ops->failed(world);
+    }
     users_wait(world);
     atomic_store_explicit(&world->failure_state, WORLD_HAS_FAILED, memory_order_release);
     sherdi_world_endings_wake(&world->endings);

@@ -1,32 +1,32 @@
-/* What parent and child know of each other after a split: the failure of a parent is a failure of
- * its children, and nothing else. Either may be destroyed first. A child itself tells the ranks of
- * its group, because some of them may have destroyed the parent.
- *
- * Locks are taken from parent to child, never the other way round. */
-#include "collectives/split.h"
+/* See family.h. Locks are taken from parent to child, never the other way round. */
+#include "collectives/family.h"
 
 #include <stdlib.h>
 
 /* Owned by the parent and by each child. */
-typedef struct world_family {
+typedef struct kinship {
+    world_family    common; /* first */
     atomic_int      owners;
     pthread_mutex_t lock;       /* guards the members below */
     sherd_world    *first;      /* children that are alive */
     uint64_t        key;        /* key of the split in progress; 0: none */
     int             is_refused; /* a rank has said that it cannot go on with this split */
-} world_family;
+} kinship;
 
-static void family_drop(world_family *family)
+static void family_drop(world_family *common)
 {
-    if (family != NULL && atomic_fetch_sub(&family->owners, 1) == 1) {
+    kinship *family = (kinship *)common;
+
+    if (atomic_fetch_sub(&family->owners, 1) == 1) {
         (void)pthread_mutex_destroy(&family->lock);
         free(family);
     }
 }
 
-static world_family *family_of(sherd_world *parent)
+/* NULL: there is none yet. */
+static kinship *family_of(sherd_world *parent)
 {
-    return atomic_load(&parent->family);
+    return (kinship *)atomic_load(&parent->family);
 }
 
 /* Call it under the lock. While a child is being made, its ranks are ranks of the parent, which all
@@ -41,13 +41,10 @@ static void child_fail(sherd_world *child, sherd_status status, const char *text
     }
 }
 
-void sherdi_family_failed(sherd_world *parent)
+static void family_failed(sherd_world *parent)
 {
-    world_family *family = family_of(parent);
+    kinship *family = family_of(parent);
 
-    if (family == NULL) {
-        return;
-    }
     (void)pthread_mutex_lock(&family->lock);
     for (sherd_world *child = family->first; child != NULL; child = child->next_of_kin) {
         child_fail(child, parent->failure_status, parent->failure_text);
@@ -64,13 +61,10 @@ static void child_refuse(sherd_world *child)
     }
 }
 
-void sherdi_family_refused(sherd_world *parent, uint64_t key)
+static void family_refused(sherd_world *parent, uint64_t key)
 {
-    world_family *family = family_of(parent);
+    kinship *family = family_of(parent);
 
-    if (family == NULL) {
-        return;
-    }
     (void)pthread_mutex_lock(&family->lock);
     if (family->key == key) {
         family->is_refused = 1;
@@ -81,14 +75,37 @@ void sherdi_family_refused(sherd_world *parent, uint64_t key)
     (void)pthread_mutex_unlock(&family->lock);
 }
 
-static sherd_status family_create(world_family **out)
+static void family_leave(sherd_world *child)
 {
-    world_family *family = calloc(1, sizeof(*family));
+    kinship      *family = (kinship *)child->kin;
+    sherd_world **at     = &family->first;
+
+    (void)pthread_mutex_lock(&family->lock);
+    while (*at != child) {
+        at = &(*at)->next_of_kin;
+    }
+    *at = child->next_of_kin;
+    (void)pthread_mutex_unlock(&family->lock);
+    child->kin = NULL;
+    family_drop(&family->common);
+}
+
+static const world_family_ops FAMILY_OPS = {
+    .failed  = family_failed,
+    .refused = family_refused,
+    .leave   = family_leave,
+    .drop    = family_drop,
+};
+
+static sherd_status family_create(kinship **out)
+{
+    kinship *family = calloc(1, sizeof(*family));
 
     if (family == NULL) {
         return sherdi_fail(SHERD_E_NOMEM,
                            "no memory for the link between a world and those split from it");
     }
+    family->common.ops = &FAMILY_OPS;
     atomic_init(&family->owners, 1);
     (void)pthread_mutex_init(&family->lock, NULL);
     *out = family;
@@ -97,11 +114,11 @@ static sherd_status family_create(world_family **out)
 
 sherd_status sherdi_family_begin(sherd_world *parent, uint64_t key)
 {
-    world_family *family = family_of(parent);
+    kinship *family = family_of(parent);
 
     if (family == NULL) {
         SHERDI_TRY(family_create(&family));
-        atomic_store(&parent->family, family);
+        atomic_store(&parent->family, &family->common);
     }
     (void)pthread_mutex_lock(&family->lock);
     family->key        = key;
@@ -112,7 +129,7 @@ sherd_status sherdi_family_begin(sherd_world *parent, uint64_t key)
 
 void sherdi_family_end(sherd_world *parent, sherd_world *child)
 {
-    world_family *family = family_of(parent);
+    kinship *family = family_of(parent);
 
     if (family == NULL) {
         return;
@@ -133,11 +150,11 @@ void sherdi_family_end(sherd_world *parent, sherd_world *child)
 
 void sherdi_family_join(sherd_world *parent, sherd_world *child)
 {
-    world_family *family = family_of(parent);
+    kinship *family = family_of(parent);
 
     (void)atomic_fetch_add(&family->owners, 1);
     (void)pthread_mutex_lock(&family->lock);
-    child->kin         = family;
+    child->kin         = &family->common;
     child->next_of_kin = family->first;
     family->first      = child;
     if (family->is_refused) {
@@ -147,28 +164,4 @@ void sherdi_family_join(sherd_world *parent, sherd_world *child)
     if (sherdi_world_status(parent) != SHERD_OK) { /* it failed before the child was in the list */
         sherdi_world_set_failed(child, parent->failure_status, parent->failure_text);
     }
-}
-
-void sherdi_family_leave(sherd_world *world)
-{
-    world_family *family = world->kin;
-
-    if (family != NULL) {
-        sherd_world **at = &family->first;
-
-        (void)pthread_mutex_lock(&family->lock);
-        while (*at != world) {
-            at = &(*at)->next_of_kin;
-        }
-        *at = world->next_of_kin;
-        (void)pthread_mutex_unlock(&family->lock);
-        world->kin = NULL;
-        family_drop(family);
-    }
-}
-
-void sherdi_family_fini(sherd_world *world)
-{
-    sherdi_family_leave(world);
-    family_drop(family_of(world));
 }

@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "base/random.h"
+#include "collectives/family.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -70,7 +71,7 @@ static int cause_find(const sherdi_split *split, size_t len_bytes)
     return cause;
 }
 
-sherd_status sherdi_split_tell(sherdi_split *split, sherd_status here, void *data, size_t len_bytes)
+static sherd_status split_tell(sherdi_split *split, sherd_status here, void *data, size_t len_bytes)
 {
     size_t        told_bytes = offsetof(split_message, data) + len_bytes;
     split_message message;
@@ -101,7 +102,7 @@ sherd_status sherdi_split_tell(sherdi_split *split, sherd_status here, void *dat
     return SHERD_OK;
 }
 
-void sherdi_split_adopt(const sherdi_split *split, sherd_world *child)
+static void split_adopt(const sherdi_split *split, sherd_world *child)
 {
     const sherd_world *parent = split->parent;
 
@@ -180,7 +181,7 @@ static sherd_status child_make(sherdi_split *split, uint64_t token, sherd_world 
         parent->ops->tell_ending != NULL) {
         parent->ops->tell_ending(parent, token, 0);
     }
-    status = sherdi_split_tell(split, status, NULL, 0);
+    status = split_tell(split, status, NULL, 0);
     if (status != SHERD_OK) {
         const sherdi_outcome failed = sherdi_outcome_of(status);
 
@@ -207,7 +208,7 @@ static sherd_status split_run(sherdi_split *split, const split_wish *mine, sherd
     if (status == SHERD_OK) {
         status = sherdi_family_begin(parent, token);
     }
-    status = sherdi_split_tell(split, status, NULL, 0);
+    status = split_tell(split, status, NULL, 0);
     if (status == SHERD_OK) {
         params_inherit(parent, &split->params);
         status = child_make(split, token, out);
@@ -218,10 +219,10 @@ static sherd_status split_run(sherdi_split *split, const split_wish *mine, sherd
 
 sherd_status sherd_world_split(sherd_world *world, int color, int key, sherd_world **out)
 {
-    const split_wish mine  = {.color = color, .key = key, .token = sherdi_random_u64()};
-    sherdi_split     split = {.parent = world, .rank = -1};
-    sherd_world     *child = NULL;
-    sherd_status     status;
+    const split_wish mine = {.color = color, .key = key, .token = sherdi_random_u64()};
+    sherdi_split split    = {.parent = world, .rank = -1, .tell = split_tell, .adopt = split_adopt};
+    sherd_world *child    = NULL;
+    sherd_status status;
 
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_split"));
     SHERDI_TRY(sherdi_world_check_caller(world, "sherd_world_split"));

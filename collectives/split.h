@@ -1,7 +1,7 @@
-/* Splitting a world (the parent) into worlds of some of its ranks. split.c has the call, and
- * family.c what parent and child share afterwards. All ranks of the parent take part, whichever
- * group they are in. Over the parent they tell each other what a transport needs to make the world
- * of each group. */
+/* Splitting a world (the parent) into worlds of some of its ranks: what a transport's split is
+ * given. split.c has the call, and family.c what parent and child share afterwards; a build without
+ * them splits no world. All ranks of the parent take part, whichever group they are in. Over the
+ * parent they tell each other what a transport needs to make the world of each group. */
 #ifndef SHERDI_COLLECTIVES_SPLIT_H
 #define SHERDI_COLLECTIVES_SPLIT_H
 
@@ -17,18 +17,28 @@ typedef struct sherdi_split {
     int               *ranks;      /* [world_size] ranks of the parent, in the group's order */
     sherd_world_params params;     /* the parent's, which the group's world gets too */
     int                is_over;    /* the ranks have agreed that the split failed */
+    /* The functions below. */
+    sherd_status (*tell)(struct sherdi_split *split, sherd_status here, void *data,
+                         size_t len_bytes);
+    void (*adopt)(const struct sherdi_split *split, sherd_world *child);
 } sherdi_split;
 
 /** Agrees on a status. All ranks of the parent call it with their own status (`here`), and all get
  *  the same result: SHERD_OK, or the failure that is the cause, with its rank and message. On
  *  success the `data` of the first rank of each group has replaced that of the group's other ranks.
  *  `len_bytes` is at most SPLIT_TOLD_BYTES and the same on all ranks. Allocates nothing. */
-sherd_status sherdi_split_tell(sherdi_split *split, sherd_status here, void *data,
-                               size_t len_bytes);
+static inline sherd_status sherdi_split_tell(sherdi_split *split, sherd_status here, void *data,
+                                             size_t len_bytes)
+{
+    return split->tell(split, here, data, len_bytes);
+}
 
 /** A transport's split calls it once for the world that it makes, after sherdi_world_init and
  *  before anything can wait on that world. From then on `child` fails when the parent fails, or
  *  when a rank of the parent cannot go on with the split. */
-void sherdi_split_adopt(const sherdi_split *split, sherd_world *child);
+static inline void sherdi_split_adopt(const sherdi_split *split, sherd_world *child)
+{
+    split->adopt(split, child);
+}
 
 #endif

@@ -112,9 +112,22 @@ sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *pa
     return SHERD_OK;
 }
 
+/* Leaves the family of the world's parent, if it has one and has not left it yet. */
+static void kin_leave(sherd_world *world)
+{
+    if (world->kin != NULL) {
+        world->kin->ops->leave(world);
+    }
+}
+
 void sherdi_world_fini(sherd_world *world)
 {
-    sherdi_family_fini(world);
+    world_family *family = atomic_load(&world->family);
+
+    kin_leave(world);
+    if (family != NULL) {
+        family->ops->drop(family);
+    }
     if (world->device != NULL) {
         world->device->ops->close(world);
     }
@@ -153,7 +166,7 @@ void sherd_world_destroy(sherd_world *world)
         return;
     }
     sherdi_world_queue_stop(world);
-    sherdi_family_leave(world);
+    kin_leave(world);
     world->ops->close(world);
 }
 

@@ -133,6 +133,24 @@ typedef struct world_device_ops {
 #include "collectives/device_list.h"
 #undef SHERDI_WORLD_DEVICES
 
+/* The worlds that were split from one world. A family begins so (family.c); it is of the parent and
+ * of each child. */
+typedef struct world_family {
+    const struct world_family_ops *ops;
+} world_family;
+
+typedef struct world_family_ops {
+    /* Fails the children of a world that has failed. Any thread may call it. */
+    void (*failed)(sherd_world *parent);
+    /* Fails the child that the split with this key is making: another rank cannot go on with the
+     * split. Any thread may call it. */
+    void (*refused)(sherd_world *parent, uint64_t key);
+    /* Removes a world from its parent's family, before it is closed. */
+    void (*leave)(sherd_world *child);
+    /* Gives up the family of a world's children. */
+    void (*drop)(world_family *family);
+} world_family_ops;
+
 enum { WORLD_IS_WHOLE = 0, WORLD_IS_FAILING = 1, WORLD_HAS_FAILED = 2 };
 
 /* The beginning of every transport's object. */
@@ -169,10 +187,10 @@ struct sherd_world {
     world_queue      queue;
     world_endings    endings;
     /* family.c */
-    struct world_family *_Atomic family; /* worlds that were split from this one; NULL: none */
-    struct world_family         *kin;    /* the parent's family; NULL: this world has no parent */
-    struct sherd_world          *next_of_kin; /* guarded by the family's lock, as is_made is */
-    int                          is_made;     /* of a child: its split has ended */
+    world_family *_Atomic family;      /* worlds that were split from this one; NULL: none */
+    world_family         *kin;         /* the parent's family; NULL: this world has no parent */
+    struct sherd_world   *next_of_kin; /* guarded by the family's lock, as is_made is */
+    int                   is_made;     /* of a child: its split has ended */
 
     /* Held while a thread of the world's uses what the program may end as soon as it is told of a
      * failure (a communicator of its own). Whoever holds it fails no world and asks for no
@@ -241,27 +259,6 @@ void sherdi_ranks_add(char *text, size_t text_bytes, int rank);
 /** Pauses before the next look at something that wakes nobody. `turn` counts the pauses from 0: the
  *  first ones only yield the core. */
 void sherdi_nap(int turn);
-
-/* ---- worlds split from this one: family.c, for split.c and the end of a world */
-
-/** Call sherdi_family_begin before a split, and sherdi_family_end after it with the world that the
- *  split made (NULL: none). `key` identifies the split and is the same on all ranks. Errors:
- *  E_NOMEM. */
-sherd_status sherdi_family_begin(sherd_world *parent, uint64_t key);
-void         sherdi_family_end(sherd_world *parent, sherd_world *child);
-/** Links parent and child: from now on a failure of the parent fails the child, until one of the
- *  two leaves. */
-void sherdi_family_join(sherd_world *parent, sherd_world *child);
-/** Removes a world from its parent's family, before it is closed. Does nothing for a world without
- *  a parent, or after an earlier call. */
-void sherdi_family_leave(sherd_world *world);
-/** The same; also gives up the family of the world's own children. sherdi_world_fini calls it. */
-void sherdi_family_fini(sherd_world *world);
-/** Fails the children of a world that has failed. Any thread may call it. */
-void sherdi_family_failed(sherd_world *parent);
-/** Fails the child that the split with this key is making: another rank cannot go on with the
- *  split. Any thread may call it. */
-void sherdi_family_refused(sherd_world *parent, uint64_t key);
 
 /** A transport passes on here what another rank said about an ending. It is dropped when no ending
  *  with that key is open (any more). Any thread may call it. */
