@@ -2,7 +2,6 @@
 #include "collectives/alone.h"
 
 #include "base/checked.h"
-#include "collectives/procs.h"
 #include "collectives/split.h"
 #include "collectives/transport.h"
 
@@ -99,14 +98,9 @@ static const sherdi_world_ops SELF_OPS = {
     .split       = self_split,
 };
 
-static sherd_status self_open(const sherd_world_params *params, sherd_world **out)
+static sherd_status self_create(const sherd_world_params *params, sherd_world **out)
 {
     return sherdi_alone_open(calloc(1, sizeof(alone_world)), &SELF_OPS, 0, 1, params, out);
-}
-
-static sherd_status self_create(const procs_params *params, sherd_world **out)
-{
-    return self_open(params->world, out);
 }
 
 static sherd_status self_split(sherdi_split *split, sherd_world **out)
@@ -114,7 +108,7 @@ static sherd_status self_split(sherdi_split *split, sherd_world **out)
     if (split->world_size == 0) {
         return SHERD_OK;
     }
-    SHERDI_TRY(self_open(&split->params, out));
+    SHERDI_TRY(self_create(&split->params, out));
     sherdi_split_adopt(split, *out);
     return SHERD_OK;
 }
@@ -125,8 +119,8 @@ sherd_status sherd_world_self(sherd_world **out)
 
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_self"));
     sherd_world_params_init(&params);
-    return self_open(&params, out);
+    return self_create(&params, out);
 }
 
 const sherdi_transport sherdi_transport_self = {
-    .name = "self", .holds = SHERDI_TRANSPORT_ALONE, .is_built = 1, .create = self_create};
+    .name = "self", .holds = SHERDI_TRANSPORT_ALONE, .is_built = 1, .create_alone = self_create};

@@ -1,5 +1,5 @@
-/* Creates a world of processes at a given address, or of threads. env.c reads what launchers set,
- * and then comes here. */
+/* Creates a world of processes at a given address. env.c reads what launchers set, and then comes
+ * here. */
 #include "collectives/procs.h"
 #include "collectives/transport.h"
 
@@ -49,7 +49,8 @@ sherd_status sherdi_world_at(int rank, int world_size, const char *address, cons
     SHERDI_TRY(sherdi_meeting_limit(params, &procs.limit_ns));
     SHERDI_TRY(transport_choose(params->transport, rank, world_size, &transport));
     procs.is_one_host_only = (transport->holds & SHERDI_TRANSPORT_HOSTS) == 0;
-    return transport->create(&procs, out);
+    return transport->create != NULL ? transport->create(&procs, out)
+                                     : transport->create_alone(params, out);
 }
 
 sherd_status sherd_world_create(int rank, int world_size, const char *rendezvous,
@@ -67,33 +68,4 @@ sherd_status sherd_world_create(int rank, int world_size, const char *rendezvous
     }
     sherdi_job_key_read(NULL, NULL, &key);
     return sherdi_world_at(rank, world_size, rendezvous, &key, &here, out);
-}
-
-sherd_status sherd_world_threads(int world_size, sherd_world **worlds_out)
-{
-    SHERDI_TRY(sherdi_api_check_out(worlds_out, "sherd_world_threads"));
-    return sherd_world_threads_with(world_size, NULL, worlds_out);
-}
-
-sherd_status sherd_world_threads_with(int world_size, const sherd_world_params *params,
-                                      sherd_world **worlds_out)
-{
-    const sherdi_transport *transport = &sherdi_transport_threads;
-    sherd_world_params      here;
-
-    SHERDI_TRY(sherdi_api_check_out(worlds_out, "sherd_world_threads_with"));
-    if (world_size < 1 || world_size > 4096) {
-        return sherdi_fail(SHERD_E_INVAL, "a world of %d threads cannot be; it has 1 to 4096",
-                           world_size);
-    }
-    SHERDI_TRY(sherdi_world_params_read(params, &here));
-    if (here.transport != NULL) {
-        transport = sherdi_transport_find(here.transport);
-    }
-    if (transport == NULL || transport->create_threads == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "ranks that are threads cannot use transport %s",
-                           here.transport);
-    }
-    here.local_rank = -1;
-    return transport->create_threads(world_size, &here, worlds_out);
 }

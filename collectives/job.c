@@ -71,7 +71,7 @@ sherd_status sherdi_meeting_limit(const sherd_world_params *params, int64_t *ns_
     return seconds_read("SHERD_TIMEOUT", 0, MEETING_MOST_S, ns_out);
 }
 
-sherd_status sherdi_host_limit(const sherd_world_params *params, int64_t *ns_out)
+sherd_status sherdi_host_limit(sherd_world_params *params)
 {
     int64_t ns = params->host_timeout_ns;
 
@@ -81,6 +81,6 @@ sherd_status sherdi_host_limit(const sherd_world_params *params, int64_t *ns_out
                            "of nanoseconds from %.0f to %.0f s",
                            (long long)ns, HOST_LEAST_S, HOST_MOST_S);
     }
-    *ns_out = ns != 0 ? ns : HOST_NS;
-    return seconds_read("SHERD_HOST_TIMEOUT", HOST_LEAST_S, HOST_MOST_S, ns_out);
+    params->host_timeout_ns = ns != 0 ? ns : HOST_NS;
+    return seconds_read("SHERD_HOST_TIMEOUT", HOST_LEAST_S, HOST_MOST_S, &params->host_timeout_ns);
 }

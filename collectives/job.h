@@ -1,5 +1,5 @@
 /* The key that distinguishes a job from other jobs that meet at the same address, and the limits on
- * how long the ranks of a job wait for each other. env.c, create.c, params.c and rendezvous.c use
+ * how long the ranks of a job wait for each other. env.c, create.c, shm.c and rendezvous.c use
  * it. */
 #ifndef SHERDI_COLLECTIVES_JOB_H
 #define SHERDI_COLLECTIVES_JOB_H
@@ -24,8 +24,8 @@ uint64_t sherdi_job_digest(const job_key *key, const void *data, size_t len_byte
 /** Sets *ns_out to the longest wait for all ranks to meet: SHERD_TIMEOUT, in seconds; without it
  *  two minutes, or params->timeout_ns if that is shorter. Errors: E_INVAL. */
 sherd_status sherdi_meeting_limit(const sherd_world_params *params, int64_t *ns_out);
-/** Sets *ns_out to the longest silence of another host: SHERD_HOST_TIMEOUT, in seconds; without it
- *  params->host_timeout_ns, or half a minute if that is 0. Errors: E_INVAL. */
-sherd_status sherdi_host_limit(const sherd_world_params *params, int64_t *ns_out);
+/** Sets params->host_timeout_ns to the longest silence of another host: SHERD_HOST_TIMEOUT, in
+ *  seconds; without it what it is, or half a minute if that is 0. Errors: E_INVAL. */
+sherd_status sherdi_host_limit(sherd_world_params *params);
 
 #endif

@@ -1,5 +1,5 @@
 /* The parameters of a world: defaults, ranges, and the kind of device that they ask for. */
-#include "collectives/job.h"
+#include "collectives/world_impl.h"
 
 #include "collectives/transport.h"
 
@@ -17,7 +17,8 @@ void sherd_world_params_init(sherd_world_params *params)
 
 sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_world_params *out)
 {
-    const char *kind;
+    const sherdi_transport *transport;
+    const char             *kind;
 
     sherd_world_params_init(out);
     if (given != NULL) {
@@ -37,7 +38,11 @@ sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_wor
                            "sherd_world_params.cpu_threads is %d; it can be 0 (chosen) to %d",
                            out->cpu_threads, SHERDI_MOST_CPU_THREADS);
     }
-    SHERDI_TRY(sherdi_host_limit(out, &out->host_timeout_ns));
+    for (size_t i = 0; (transport = sherdi_transport_at(i)) != NULL; i++) {
+        if (transport->params_read != NULL) {
+            SHERDI_TRY(transport->params_read(out));
+        }
+    }
     return sherdi_world_backend_kind(out, &kind);
 }
 

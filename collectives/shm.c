@@ -66,8 +66,9 @@ sherd_status sherdi_world_shm_create(const procs_params *params, sherd_world **o
 }
 
 const sherdi_transport sherdi_transport_shm = {
-    .name     = "shm",
-    .holds    = SHERDI_TRANSPORT_PROCESSES | SHERDI_TRANSPORT_MPI,
-    .is_built = 1,
-    .create   = sherdi_world_shm_create,
+    .name        = "shm",
+    .holds       = SHERDI_TRANSPORT_PROCESSES | SHERDI_TRANSPORT_MPI,
+    .is_built    = 1,
+    .create      = sherdi_world_shm_create,
+    .params_read = sherdi_host_limit, /* for all worlds of processes */
 };

@@ -352,3 +352,34 @@ static sherd_status threads_split(sherdi_split *split, sherd_world **out)
 
 const sherdi_transport sherdi_transport_threads = {
     .name = "threads", .is_built = 1, .create_threads = threads_create};
+
+/* ------------------------------------------------------- the public call -- */
+
+sherd_status sherd_world_threads(int world_size, sherd_world **worlds_out)
+{
+    SHERDI_TRY(sherdi_api_check_out(worlds_out, "sherd_world_threads"));
+    return sherd_world_threads_with(world_size, NULL, worlds_out);
+}
+
+sherd_status sherd_world_threads_with(int world_size, const sherd_world_params *params,
+                                      sherd_world **worlds_out)
+{
+    const sherdi_transport *transport = &sherdi_transport_threads;
+    sherd_world_params      here;
+
+    SHERDI_TRY(sherdi_api_check_out(worlds_out, "sherd_world_threads_with"));
+    if (world_size < 1 || world_size > 4096) {
+        return sherdi_fail(SHERD_E_INVAL, "a world of %d threads cannot be; it has 1 to 4096",
+                           world_size);
+    }
+    SHERDI_TRY(sherdi_world_params_read(params, &here));
+    if (here.transport != NULL) {
+        transport = sherdi_transport_find(here.transport);
+    }
+    if (transport == NULL || transport->create_threads == NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "ranks that are threads cannot use transport %s",
+                           here.transport);
+    }
+    here.local_rank = -1;
+    return transport->create_threads(world_size, &here, worlds_out);
+}

@@ -25,13 +25,17 @@ typedef struct sherdi_transport {
     uint32_t    holds;
     int         is_built; /* 0: `create` says what this build lacks */
 
-    /* Creates the world of one rank among processes, or alone. Collective. NULL: its ranks are
-     * neither. */
+    /* Creates the world of one rank alone. NULL: its ranks are not alone. */
+    sherd_status (*create_alone)(const sherd_world_params *params, sherd_world **out);
+    /* Creates the world of one rank among processes. Collective. NULL: its ranks are none. */
     sherd_status (*create)(const struct procs_params *params, sherd_world **out);
     /* Creates the worlds of all ranks as threads of this process; `params` are checked already.
      * NULL: its ranks cannot be threads. */
     sherd_status (*create_threads)(int world_size, const sherd_world_params *params,
                                    sherd_world **worlds_out);
+    /* Checks the parameters that its worlds alone need, and replaces those that the environment
+     * sets. NULL: there are none. */
+    sherd_status (*params_read)(sherd_world_params *params);
     /* Returns the library that this process can load for the transport, "2.28.9", or why it cannot;
      * valid until the next call on this thread. NULL: it needs none. */
     const char *(*library)(void);

@@ -4,7 +4,9 @@
 
 SHERDI_TRANSPORT(sherdi_transport_self)
 SHERDI_TRANSPORT(sherdi_transport_threads)
+#ifdef SHERDI_MODULE_PROCESSES
 SHERDI_TRANSPORT(sherdi_transport_shm)
+#endif
 #ifdef SHERDI_MODULE_MPI
 SHERDI_TRANSPORT(sherdi_transport_mpi)
 #endif

@@ -18,7 +18,7 @@ int main(void) /* fits y = 3x + 1; alone or under mpirun, srun, torchrun */
     settings.micro_batch_size = 1; /* AdamW, fp32, and gradients clipped to 1 are the defaults */
     sherd_unit_params_init(&unit);   unit.name = "line";
     sherd_param_params_init(&param); param.name = "w"; param.ndim = 1; param.shape[0] = 2;
-    TRY(sherd_world_from_env(NULL, &world));
+    TRY(sherd_launcher() ? sherd_world_from_env(NULL, &world) : sherd_world_self(&world));
     TRY(sherd_config_from_settings(&settings, &config)); /* or sherd_config_load, of a file */
     TRY(sherd_engine_create(world, config, &engine));
     TRY(sherd_unit_add(engine, &unit, &line));

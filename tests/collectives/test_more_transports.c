@@ -48,11 +48,12 @@ static void transports_are_whole(void)
     const sherdi_transport *transport;
 
     for (size_t i = 0; (transport = sherdi_transport_at(i)) != NULL; i++) {
-        int holds_ranks =
-            (transport->holds & (SHERDI_TRANSPORT_ALONE | SHERDI_TRANSPORT_PROCESSES)) != 0;
+        uint32_t holds = transport->holds;
 
         CHECK(sherdi_transport_find(transport->name) == transport);
-        CHECK((transport->create != NULL) == holds_ranks);
+        CHECK((transport->create_alone != NULL) == ((holds & SHERDI_TRANSPORT_ALONE) != 0));
+        CHECK((transport->create != NULL) == ((holds & SHERDI_TRANSPORT_PROCESSES) != 0));
+        CHECK((transport->mover != NULL) == ((holds & SHERDI_TRANSPORT_DEVICES) != 0));
     }
 }
 
