@@ -1,7 +1,6 @@
 /* The layer above the transports: creation and end of a world, and what every transport takes from
  * here. calls.c has the collective calls, tickets.c their order, failure.c and ending.c failures
- * and endings, split.c and family.c the worlds that are split from a world. The transports are
- * alone.c, threads.c, shm.c, mpi.c and nccl.c. */
+ * and endings. The core's transports are alone.c and threads.c. */
 #include "collectives/world_impl.h"
 
 #include "base/absent.h"
