@@ -1,5 +1,5 @@
-/* AVX2 with FMA and F16C: the primitives that vector.h needs of an instruction set, then the loops
- * made of them. */
+/* AVX2 with FMA and F16C: the primitives that vector.inc.c needs of an instruction set, then the
+ * loops made of them. */
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/vector_defs.h"
@@ -123,13 +123,13 @@ INLINE vec_bits vec_join_halves(vec_half low, vec_half high)
     return _mm256_set_m128i(high, low);
 }
 
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/vector.inc.c"
 
 /* So 12 of 16 registers are sums. */
 #define PRODUCT_TILE_ROWS 6
-#include "kernels/cpu/vector_product.h"
+#include "kernels/cpu/vector_product.inc.c"
 
 #define TABLE_NAME          sherdi_kernels_avx2
 #define TABLE_ISA           "avx2"
 #define TABLE_TAKES_ENCODED 1
-#include "kernels/cpu/table.h"
+#include "kernels/cpu/table.inc.c"

@@ -1,5 +1,5 @@
-/* AVX-512 (F, BW, DQ, VL): the primitives that vector.h needs of an instruction set, then the loops
- * made of them. The machine's own bf16 conversion is not used, because it flushes denormals. */
+/* AVX-512 (F, BW, DQ, VL): the primitives that vector.inc.c needs of an instruction set, then the
+ * loops made of them. The machine's own bf16 conversion is not used, because it flushes denormals. */
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/vector_defs.h"
@@ -123,13 +123,13 @@ INLINE uint32_t vec_largest(vec_bits x)
     return _mm512_reduce_max_epu32(x);
 }
 
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/vector.inc.c"
 
 /* So 28 of 32 registers are sums. */
 #define PRODUCT_TILE_ROWS 14
-#include "kernels/cpu/vector_product.h"
+#include "kernels/cpu/vector_product.inc.c"
 
 #define TABLE_NAME          sherdi_kernels_avx512
 #define TABLE_ISA           "avx512"
 #define TABLE_TAKES_ENCODED 1
-#include "kernels/cpu/table.h"
+#include "kernels/cpu/table.inc.c"

@@ -1,4 +1,4 @@
-/* Splits the calls of the CPU's kernels into tasks for threads. table.h uses it; team.c has the
+/* Splits the calls of the CPU's kernels into tasks for threads. table.inc.c uses it; team.c has the
  * threads. */
 #ifndef SHERDI_KERNELS_CPU_PARALLEL_H
 #define SHERDI_KERNELS_CPU_PARALLEL_H

@@ -1,6 +1,6 @@
 /* What an instruction set has to define: loops over one contiguous range, on one thread. scalar.c,
- * avx2.c and avx512.c define the functions below as static. They then include table.h, which adds
- * spans and threads and makes the table of kernels. */
+ * avx2.c and avx512.c define the functions below as static. They then include table.inc.c, which
+ * adds spans and threads and makes the table of kernels. */
 #ifndef SHERDI_KERNELS_CPU_RANGES_H
 #define SHERDI_KERNELS_CPU_RANGES_H
 
@@ -34,7 +34,7 @@ typedef struct sherdi_update_range {
 
 /* range_adam, ...   one for each update of kernels/updates/: updates the range and returns its fingerprint. The range's global
  *                   indices do not cross a multiple of 2^32; `coeffs` are those of the span. If TABLE_TAKES_ENCODED is 1, a range
- *                   of whole chunks may be encoded; otherwise table.h decodes it to fp32 before
+ *                   of whole chunks may be encoded; otherwise table.inc.c decodes it to fp32 before
  * range_sumsq       adds the chunks of the range to *acc and does not normalise it
  * range_reduce      reduces elements [first, first + count) of the call; first is a multiple of 64
  * range_cast        is called with two different dtypes

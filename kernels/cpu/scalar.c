@@ -151,7 +151,7 @@ static void range_stream_end(void)
 #define TABLE_NAME          sherdi_kernels_scalar
 #define TABLE_ISA           "scalar"
 #define TABLE_TAKES_ENCODED 0
-#include "kernels/cpu/table.h"
+#include "kernels/cpu/table.inc.c"
 
 void sherdi_encoded_read(float *dst, const sherdi_encoded *part, size_t first, size_t count_elems)
 {

@@ -1,4 +1,4 @@
-/* Definitions that vector.h shares with avx2.c and avx512.c, which include it. */
+/* Definitions that vector.inc.c shares with avx2.c and avx512.c, which include it. */
 #ifndef SHERDI_KERNELS_CPU_VECTOR_DEFS_H
 #define SHERDI_KERNELS_CPU_VECTOR_DEFS_H
 

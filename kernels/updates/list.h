@@ -1,7 +1,7 @@
 /* The element-wise updates, a line each. Each file has two faces. Included plainly, it gives the
  * struct of its coefficients, the function that makes them of a group's numbers
  * (sherdi_group_step), and its formula, written over the type `real` that is defined before (by
- * real.h or kernels/cpu/vector.h). Included through rows.h, it gives its rows.
+ * real.h or kernels/cpu/vector.inc.c). Included through rows.h, it gives its rows.
  * docs/adding-an-optimizer.md says more. */
 #include "kernels/updates/adam.h"
 #include "kernels/updates/lamb.h"

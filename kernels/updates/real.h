@@ -1,8 +1,8 @@
 /* `real`: the numbers over which the updates' formulas are written. Here a real is a float, for
- * scalar.c, CUDA and all that computes single elements. In kernels/cpu/vector.h it is a register of
- * floats. So every instruction set compiles the same text of a formula. A formula may use + - * /
- * and the functions below, each of which rounds once. real_of makes a real of a coefficient.
- * Branches depend on coefficients only, never on an element.
+ * scalar.c, CUDA and all that computes single elements. In kernels/cpu/vector.inc.c it is a
+ * register of floats. So every instruction set compiles the same text of a formula. A formula may
+ * use + - * / and the functions below, each of which rounds once. real_of makes a real of a
+ * coefficient. Branches depend on coefficients only, never on an element.
  *
  * A formula leaves NaN as it comes. The code that stores its results replaces NaN by the one fixed
  * NaN where the new master is NaN. So a part that may be NaN while the master is not has to pass

@@ -1,4 +1,4 @@
-/* Matrix products and normalisation, divided over the threads. This is a part of table.h, which
+/* Matrix products and normalisation, divided over the threads. This is a part of table.inc.c, which
  * includes it once for each instruction set, after the set's range_product, PRODUCT_ROWS and
  * PRODUCT_COLS. */
 

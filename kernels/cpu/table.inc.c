@@ -929,7 +929,7 @@ static void table_fixed_to_f32(const sherdi_backend *backend, float *dst, const 
     sherdi_parallel_run(backend, split_of(backend, count_elems, 12), fixed_to_f32_task, &call);
 }
 
-#include "kernels/cpu/table_product.h"
+#include "kernels/cpu/table_product.inc.c"
 
 const sherdi_kernel_ops TABLE_NAME = {
     .struct_size         = sizeof(sherdi_kernel_ops),

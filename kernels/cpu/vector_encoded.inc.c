@@ -1,6 +1,6 @@
 /* range_decode, range_encode and the updates of encoded state over vectors, a chunk of 64 elements
- * at a time. Parts of chunks, and chunks with ties, go through encoded.h. vector.h includes this
- * file. For it, avx2.c and avx512.c define in addition:
+ * at a time. Parts of chunks, and chunks with ties, go through encoded.h. vector.inc.c includes
+ * this file. For it, avx2.c and avx512.c define in addition:
  *   vec_flags16, vec_equal16, vec_no_flags16, vec_flags16_any  flags of 16-bit elements
  *   vec_pack_lower              the lower halves of a's 32-bit elements, then those of b's
  *   vec_swap_halves             exchanges the halves of each 32-bit element

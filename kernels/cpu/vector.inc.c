@@ -16,7 +16,7 @@
  * result each time, and the loops wait for memory anyway. */
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/vector_defs.h"
-#include "kernels/cpu/vector_norm.h"
+#include "kernels/cpu/vector_norm.inc.c"
 
 /* ----------------------------------------------------------- primitives -- */
 
@@ -548,7 +548,7 @@ INLINE uint64_t update_rest(const sherdi_update_range *range, const update_rule 
     return sherdi_fingerprint_elems(rest.master, range->first_index + first, 0, count);
 }
 
-#include "kernels/cpu/vector_encoded.h"
+#include "kernels/cpu/vector_encoded.inc.c"
 
 INLINE uint64_t update_range(const sherdi_update_range *range, const update_rule *rule)
 {
