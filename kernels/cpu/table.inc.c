@@ -498,44 +498,54 @@ static void table_lamb_ratios(const sherdi_backend *backend, const sherdi_lamb_r
 
 /* ---------------------------------------------------------- fingerprint -- */
 
+/* Elements that are decoded for a fingerprint at a time. */
+#define FINGERPRINT_TILE_ELEMS 256
+
+/* Returns elements of the master from `first` on, and may make *count less. It may use the tile,
+ * which has room for FINGERPRINT_TILE_ELEMS. */
+typedef const float *(*master_fn)(const void *master, size_t first, size_t *count, float *tile);
+
 typedef struct fingerprint_call {
-    const sherdi_span    *spans;
-    size_t                num_spans;
-    size_t                chunks;
-    const float          *master;
-    const sherdi_encoded *encoded; /* in place of `master` */
-    _Atomic uint64_t      fingerprint;
+    const sherdi_span *spans;
+    size_t             num_spans;
+    size_t             chunks;
+    master_fn          values;
+    const void        *master;
+    _Atomic uint64_t   fingerprint;
 } fingerprint_call;
 
 static void fingerprint_task(void *ctx, int task, int tasks)
 {
     fingerprint_call *call  = ctx;
     span_walk         walk  = walk_task(call->spans, call->num_spans, call->chunks, task, tasks);
-    span_range        range = {0};
+    span_range        where = {0};
     uint64_t          fingerprint = 0;
+    float             tile[FINGERPRINT_TILE_ELEMS];
 
-    while (walk_next(&walk, &range)) {
-        const float *start = call->master + range.span->offset_elems + range.first;
-        uint64_t     index = range.span->first_index + range.first;
-        size_t       done  = 0;
+    while (walk_next(&walk, &where)) {
+        size_t count;
 
-        while (done < range.count_elems) {
-            size_t count = same_high_half(index + done, range.count_elems - done);
+        for (size_t done = 0; done < where.count_elems; done += count) {
+            size_t       first = where.span->offset_elems + where.first + done;
+            uint64_t     index = where.span->first_index + where.first + done;
+            const float *values;
 
-            fingerprint += range_fingerprint(start + done, index + done, count);
-            done += count;
+            count  = same_high_half(index, where.count_elems - done);
+            values = call->values(call->master, first, &count, tile);
+            fingerprint += range_fingerprint(values, index, count);
         }
     }
     (void)atomic_fetch_add_explicit(&call->fingerprint, fingerprint, memory_order_relaxed);
 }
 
-static void table_fingerprint(const sherdi_backend *backend, const sherdi_span *spans,
-                              size_t num_spans, const float *master, uint64_t *sum)
+static void fingerprint_run(const sherdi_backend *backend, const sherdi_span *spans,
+                            size_t num_spans, const void *master, master_fn values, uint64_t *sum)
 {
     fingerprint_call call = {
         .spans     = spans,
         .num_spans = num_spans,
         .chunks    = spans_chunks(spans, num_spans),
+        .values    = values,
         .master    = master,
     };
 
@@ -543,6 +553,18 @@ static void table_fingerprint(const sherdi_backend *backend, const sherdi_span *
                         sherdi_split_of(backend, call.chunks, SHERD_CHUNK_ELEMS * sizeof(float)),
                         fingerprint_task, &call);
     *sum += call.fingerprint;
+}
+
+static const float *plain_values(const void *master, size_t first, size_t *count, float *tile)
+{
+    (void)count, (void)tile;
+    return (const float *)master + first;
+}
+
+static void table_fingerprint(const sherdi_backend *backend, const sherdi_span *spans,
+                              size_t num_spans, const float *master, uint64_t *sum)
+{
+    fingerprint_run(backend, spans, num_spans, master, plain_values, sum);
 }
 
 /* -------------------------------------------------------------- encodings -- */
@@ -621,43 +643,17 @@ static void table_encode(const sherdi_backend *backend, const sherdi_encoded *pa
                         encode_task, &call);
 }
 
-static void fingerprint_encoded_task(void *ctx, int task, int tasks)
+static const float *decoded_values(const void *master, size_t first, size_t *count, float *tile)
 {
-    fingerprint_call *call = ctx;
-    span_walk         walk = walk_task(call->spans, call->num_spans, call->chunks, task, tasks);
-    span_range        where;
-    uint64_t          fingerprint = 0;
-    float             tile[ENCODED_TILE_ELEMS];
-
-    while (walk_next(&walk, &where)) {
-        for (size_t done = 0; done < where.count_elems;) {
-            uint64_t index = where.span->first_index + where.first + done;
-            size_t   count = sherdi_min_size(where.count_elems - done, ENCODED_TILE_ELEMS);
-
-            count = same_high_half(index, count);
-            range_decode(tile, call->encoded, where.span->offset_elems + where.first + done, count,
-                         0);
-            fingerprint += range_fingerprint(tile, index, count);
-            done += count;
-        }
-    }
-    (void)atomic_fetch_add_explicit(&call->fingerprint, fingerprint, memory_order_relaxed);
+    *count = sherdi_min_size(*count, FINGERPRINT_TILE_ELEMS);
+    range_decode(tile, master, first, *count, 0);
+    return tile;
 }
 
 static void table_fingerprint_encoded(const sherdi_backend *backend, const sherdi_span *spans,
                                       size_t num_spans, const sherdi_encoded *master, uint64_t *sum)
 {
-    fingerprint_call call = {
-        .spans     = spans,
-        .num_spans = num_spans,
-        .chunks    = spans_chunks(spans, num_spans),
-        .encoded   = master,
-    };
-
-    sherdi_parallel_run(backend,
-                        sherdi_split_of(backend, call.chunks, SHERD_CHUNK_ELEMS * sizeof(float)),
-                        fingerprint_encoded_task, &call);
-    *sum += call.fingerprint;
+    fingerprint_run(backend, spans, num_spans, master, decoded_values, sum);
 }
 
 /* ---------------------------------------------------------------- sumsq -- */
