@@ -4,7 +4,7 @@
 #ifndef BENCH_PRODUCTS_H
 #define BENCH_PRODUCTS_H
 
-#include "kernels/backend.h"
+#include "kernels/product.h"
 
 typedef enum bench_matrix { BENCH_WIDE, BENCH_TALL, BENCH_SMALL } bench_matrix;
 

@@ -183,23 +183,8 @@ typedef struct sherdi_fixed_args {
     sherdi_fixed_counts *counts; /* added to */
 } sherdi_fixed_args;
 
-/* A product of matrices: dst[i, j] = sherdi_product_element of sherdi_product_sum over left[i, 0 ..
- * inner) and right[0 .. inner, j]. Matrices are row-major. left[i, k] is left[i * left_row_stride +
- * k * left_inner_stride], and right[k, j] is right[k * right_inner_stride + j * right_col_stride],
- * so a transposed matrix needs no copy. One stride of each pair is 1. dst overlaps nothing else;
- * left and right may be one array. */
-typedef struct sherdi_product_args {
-    float       *dst; /* [rows, cols], dense */
-    const float *left;
-    size_t       left_row_stride, left_inner_stride;
-    const float *right;
-    size_t       right_inner_stride, right_col_stride;
-    size_t       rows, cols, inner;
-    float        scale;
-    const float *addend; /* [rows, cols], dense; NULL: none */
-    float        addend_scale;
-    int is_symmetric; /* rows == cols, and only dst[i, j] with i <= j is computed; dst[j, i] is a copy */
-} sherdi_product_args;
+/* kernels/product.h */
+typedef struct sherdi_product_args sherdi_product_args;
 
 /* The kernels: pure functions of their arguments, queued on the lane that `backend` is. None fails
  * (a device on which work fails says so when its lane is waited for), and none allocates. Lengths

@@ -277,44 +277,6 @@ SHERDI_FN double sherdi_norm_value(const sherdi_norm_acc *acc)
     return ldexp((double)lead, SHERDI_NORM_LOW_EXPONENT + 32 * (top - 1) - shift);
 }
 
-/* -------------------------------------------------------------- product -- */
-
-/* The sum of one element of a matrix product: one chain of fma from zero, over ascending k. Code
- * that interrupts the chain keeps the sum so far in fp32. Strides are in elements. */
-SHERDI_FN float sherdi_product_sum(const float *left, size_t left_stride, const float *right,
-                                   size_t right_stride, size_t inner)
-{
-    float sum = 0.0f;
-
-    for (size_t k = 0; k < inner; k++) {
-        sum = fmaf(left[k * left_stride], right[k * right_stride], sum);
-    }
-    return sum;
-}
-
-/* The element of the product that is made of its sum; `addend` may be NULL. */
-SHERDI_FN float sherdi_product_element(float sum, float scale, const float *addend,
-                                       float addend_scale)
-{
-    return sherdi_canonical_f32(addend == NULL ? scale * sum
-                                               : fmaf(scale, sum, addend_scale * *addend));
-}
-
-/* Returns the factor that gives an array the norm 1: one over the root of its sum of squares, or
- * over eps where eps is larger. NaN stays NaN. */
-SHERDI_FN double sherdi_normalize_factor(const sherdi_norm_acc *sumsq, float eps)
-{
-    double norm = sqrt(sherdi_norm_value(sumsq));
-
-    return 1.0 / (norm < (double)eps ? (double)eps : norm);
-}
-
-/* In double, since the factor may lie outside the range of fp32. */
-SHERDI_FN float sherdi_normalize_element(float x, double factor)
-{
-    return sherdi_canonical_f32((float)((double)x * factor));
-}
-
 /* ---------------------------------------------------------- fixed point -- */
 
 /* The deterministic mode adds gradients as 64-bit integers, so their order does not matter: round(g

@@ -3,6 +3,7 @@
 #include "kernels/orthogonal.h"
 
 #include "base/checked.h"
+#include "kernels/product.h"
 
 /* The parts of a workspace, each at a multiple of SHERD_ALIGN_BYTES. */
 typedef struct orthogonal_space {

@@ -123,13 +123,13 @@ INLINE vec_bits vec_join_halves(vec_half low, vec_half high)
     return _mm256_set_m128i(high, low);
 }
 
-#include "kernels/cpu/vector.inc.c"
-
-/* So 12 of 16 registers are sums. */
+/* Of a tile of a product. So 12 of 16 registers are sums. */
 #define PRODUCT_TILE_ROWS 6
-#include "kernels/cpu/vector_product.inc.c"
+
+#include "kernels/cpu/vector.inc.c"
 
 #define TABLE_NAME          sherdi_kernels_avx2
 #define TABLE_ISA           "avx2"
 #define TABLE_TAKES_ENCODED 1
+#define TABLE_HAS_VECTORS   1
 #include "kernels/cpu/table.inc.c"

@@ -123,13 +123,13 @@ INLINE uint32_t vec_largest(vec_bits x)
     return _mm512_reduce_max_epu32(x);
 }
 
-#include "kernels/cpu/vector.inc.c"
-
-/* So 28 of 32 registers are sums. */
+/* Of a tile of a product. So 28 of 32 registers are sums. */
 #define PRODUCT_TILE_ROWS 14
-#include "kernels/cpu/vector_product.inc.c"
+
+#include "kernels/cpu/vector.inc.c"
 
 #define TABLE_NAME          sherdi_kernels_avx512
 #define TABLE_ISA           "avx512"
 #define TABLE_TAKES_ENCODED 1
+#define TABLE_HAS_VECTORS   1
 #include "kernels/cpu/table.inc.c"

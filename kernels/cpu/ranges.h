@@ -43,9 +43,6 @@ typedef struct sherdi_update_range {
  * range_stream_end  is called after the last range_adam, ... or range_cast of a task, and orders what they wrote past the caches
  *                   before all later stores
  * range_lamb_norms  only reads the range, and adds to *norms; the range starts at a multiple of 64 from its span's start
- * range_product     computes a rectangle of dst, from (first_row, first_col) on, of at most PRODUCT_ROWS rows. If the result is
- *                   symmetric, elements below the diagonal may be left out. first_row and first_col are multiples of
- *                   PRODUCT_ROWS and PRODUCT_COLS, which the instruction set chooses
  * range_fingerprint is called with indices that do not cross a multiple of 2^32 */
 
 static inline void *sherdi_elem_at(const void *array, sherd_dtype dtype, size_t index)

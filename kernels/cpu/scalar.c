@@ -123,26 +123,6 @@ static void range_encode(const sherdi_encoded *part, size_t first, size_t count,
     sherdi_part_encode(part, first, count, x, how);
 }
 
-#define PRODUCT_ROWS 16
-#define PRODUCT_COLS 16
-
-static void range_product(const sherdi_product_args *args, size_t first_row, size_t rows,
-                          size_t first_col, size_t cols)
-{
-    for (size_t i = first_row; i < first_row + rows; i++) {
-        for (size_t j = first_col; j < first_col + cols; j++) {
-            size_t at  = i * args->cols + j;
-            float  sum = sherdi_product_sum(
-                 args->left + i * args->left_row_stride, args->left_inner_stride,
-                 args->right + j * args->right_col_stride, args->right_inner_stride, args->inner);
-
-            args->dst[at] = sherdi_product_element(sum, args->scale,
-                                                   args->addend == NULL ? NULL : args->addend + at,
-                                                   args->addend_scale);
-        }
-    }
-}
-
 /* There is nothing to do: all stores go through the caches. */
 static void range_stream_end(void)
 {
@@ -151,6 +131,7 @@ static void range_stream_end(void)
 #define TABLE_NAME          sherdi_kernels_scalar
 #define TABLE_ISA           "scalar"
 #define TABLE_TAKES_ENCODED 0
+#define TABLE_HAS_VECTORS   0
 #include "kernels/cpu/table.inc.c"
 
 void sherdi_encoded_read(float *dst, const sherdi_encoded *part, size_t first, size_t count_elems)

@@ -1,8 +1,8 @@
 /* Makes the kernel table of one instruction set from its range loops (ranges.h): walks the spans,
  * splits the work over threads at multiples of 64 elements, and adds up the shares of the tasks.
- * scalar.c, avx2.c and avx512.c include it at their end, with TABLE_NAME, TABLE_ISA and
- * TABLE_TAKES_ENCODED defined, so each table calls its own loops directly. Shares of sums are
- * integers, so no split changes a result. */
+ * scalar.c, avx2.c and avx512.c include it at their end, with TABLE_NAME, TABLE_ISA,
+ * TABLE_TAKES_ENCODED and TABLE_HAS_VECTORS defined, so each table calls its own loops directly.
+ * Shares of sums are integers, so no split changes a result. */
 #include "base/checked.h"
 #include "kernels/cpu/ahead.h"
 #include "kernels/cpu/encoded.h"
@@ -925,7 +925,7 @@ static void table_fixed_to_f32(const sherdi_backend *backend, float *dst, const 
     sherdi_parallel_run(backend, split_of(backend, count_elems, 12), fixed_to_f32_task, &call);
 }
 
-#include "kernels/cpu/table_product.inc.c"
+#include "kernels/cpu/table_list.h"
 
 const sherdi_kernel_ops TABLE_NAME = {
     .struct_size         = sizeof(sherdi_kernel_ops),
@@ -945,6 +945,7 @@ const sherdi_kernel_ops TABLE_NAME = {
     .decode              = table_decode,
     .encode              = table_encode,
     .fingerprint_encoded = table_fingerprint_encoded,
-    .product             = table_product,
-    .normalize           = table_normalize,
+#define TABLE_SLOTS
+#include "kernels/cpu/table_list.h"
+#undef TABLE_SLOTS
 };

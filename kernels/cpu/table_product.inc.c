@@ -1,6 +1,41 @@
-/* Matrix products and normalisation, divided over the threads. This is a part of table.inc.c, which
- * includes it once for each instruction set, after the set's range_product, PRODUCT_ROWS and
- * PRODUCT_COLS. */
+/* The part of a kernel table for matrix products and normalisation, divided over the threads.
+ * table_list.h explains the two faces of this file.
+ *
+ * range_product computes a rectangle of dst, from (first_row, first_col) on, of at most
+ * PRODUCT_ROWS rows. In a symmetric result, elements below the diagonal may be left out. first_row
+ * and first_col are multiples of PRODUCT_ROWS and PRODUCT_COLS. Vectors have a range_product of
+ * their own, with other such numbers (vector_product.inc.c). */
+#if defined(TABLE_SLOTS)
+
+.product = table_product, .normalize = table_normalize,
+
+#else
+
+#include "kernels/product.h"
+
+#if !TABLE_HAS_VECTORS
+
+#define PRODUCT_ROWS 16
+#define PRODUCT_COLS 16
+
+static void range_product(const sherdi_product_args *args, size_t first_row, size_t rows,
+                          size_t first_col, size_t cols)
+{
+    for (size_t i = first_row; i < first_row + rows; i++) {
+        for (size_t j = first_col; j < first_col + cols; j++) {
+            size_t at  = i * args->cols + j;
+            float  sum = sherdi_product_sum(
+                 args->left + i * args->left_row_stride, args->left_inner_stride,
+                 args->right + j * args->right_col_stride, args->right_inner_stride, args->inner);
+
+            args->dst[at] = sherdi_product_element(sum, args->scale,
+                                                   args->addend == NULL ? NULL : args->addend + at,
+                                                   args->addend_scale);
+        }
+    }
+}
+
+#endif
 
 /* A result is cut into strips of PRODUCT_ROWS rows, and a strip into units of PRODUCT_COLS columns.
  * A task takes consecutive units, so its part of a strip is one rectangle. */
@@ -50,7 +85,7 @@ static void product_task(void *ctx, int task, int tasks)
 
 /* The side of a square. The first-level cache holds two squares, one from each side of the
  * diagonal. */
-#define MIRROR_ROWS 32
+#define MIRROR_ROWS           32
 
 /* Copies the elements above the diagonal to below it. Tasks take strips in turn, because later
  * strips are longer. */
@@ -119,3 +154,5 @@ static void table_normalize(const sherdi_backend *backend, float *dst, const flo
     sherdi_parallel_run(backend, split_of(backend, count_elems, 2 * sizeof(float)), normalize_task,
                         &call);
 }
+
+#endif

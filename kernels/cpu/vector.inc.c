@@ -1002,3 +1002,5 @@ static void range_zero(void *dst, size_t len_bytes, int is_streaming)
     stream_fence();
     memset(to + body, 0, len_bytes - head - body);
 }
+
+#include "kernels/cpu/vector_list.h"

@@ -1,5 +1,4 @@
-/* range_product over vectors; avx2.c and avx512.c define PRODUCT_TILE_ROWS before they include this
- * file.
+/* range_product over vectors; avx2.c and avx512.c define PRODUCT_TILE_ROWS for it.
  *
  * A tile of the result is PRODUCT_TILE_ROWS rows of PRODUCT_VECS registers. It stays in registers
  * while the sums run over PRODUCT_INNER factors; between such steps its sums are in dst. Both
@@ -8,6 +7,7 @@
  * one tile and stays in the first-level cache. The part of a tile beyond the result is zero in the
  * panels, and is written to a separate tile. The panels are on the stack (less than 256 KiB), so
  * the caller need not provide memory. */
+#include "kernels/product.h"
 
 #define PRODUCT_VECS        2
 #define PRODUCT_COLS        (PRODUCT_VECS * LANES)

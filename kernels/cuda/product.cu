@@ -15,6 +15,7 @@
  *
  * normalize: a thread owns elements; the first thread of each thread block computes the factor. */
 #include "kernels/cuda/elements.cuh"
+#include "kernels/product.h"
 
 #define TILE_THREADS   16 /* threads in each direction of a tile */
 #define STEP_INNER     8

@@ -3,6 +3,7 @@
 
 #include "kernels/formulas.h"
 #include "kernels/orthogonal.h"
+#include "kernels/product.h"
 #include "tests/engine/elements.h"
 #include "tests/lib/check.h"
 

@@ -40,18 +40,23 @@ allowed bench "bench/|planning/|models/|trainer/|(engine|offload|collectives|ker
 allowed include "sherd"
 
 # The border of the core, and those of the modules (modules.txt): a file includes headers of the core, of its own module, and of the
-# modules that this one needs.
+# modules that this one needs. A list has lines of modules: each includes files of the module that its #ifdef names.
 awk -v OFS=: '
     { sub(/#.*/, "") }
     /^\[/ { split($0, parts, /[][]/); module = parts[2]; needs[module] = " core " module " " parts[3] " "; next }
     NF == 1 { owner[$1] = module }
     END {
         for (file in owner) {
+            asked = ""
             while ((getline line <file) > 0) {
-                if (line ~ /^#include "/) {
+                if (line ~ /^#ifdef SHERDI_MODULE_/ && file ~ /list\.h$/) {
+                    asked = tolower(substr(line, length("#ifdef SHERDI_MODULE_") + 1))
+                } else if (line ~ /^#endif/) {
+                    asked = ""
+                } else if (line ~ /^#include "/) {
                     split(line, quoted, "\"")
                     to = owner[quoted[2]]
-                    if (to != "" && index(needs[owner[file]], " " to " ") == 0) {
+                    if (to != "" && to != asked && index(needs[owner[file]], " " to " ") == 0) {
                         print file, "of " owner[file] " includes " quoted[2] " of " to
                     }
                 }

@@ -2,6 +2,7 @@
 #ifndef TESTS_KERNELS_PRODUCT_CASES_H
 #define TESTS_KERNELS_PRODUCT_CASES_H
 
+#include "kernels/product.h"
 #include "tests/kernels/bits.h"
 
 /* What the numbers of a product are like. */

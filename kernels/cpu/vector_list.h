@@ -1,0 +1,7 @@
+/* The loops over vectors that belong to modules, a line each; vector.inc.c includes this list at its
+ * end. A build has the lines of its modules (modules.txt). */
+#include "sherd_build.h"
+
+#ifdef SHERDI_MODULE_MUON
+#include "kernels/cpu/vector_product.inc.c"
+#endif
