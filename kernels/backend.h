@@ -58,14 +58,8 @@ enum { SHERDI_UPDATE_MOST_PARTS = 4 };
 #include "kernels/updates/rows.h"
 
 /* kernels/updates/lamb.h */
-typedef struct sherdi_lamb_coeffs sherdi_lamb_coeffs;
-
-/* The two norms of one parameter tensor that LAMB divides: of its weights before the update, and of
- * the update's direction. They are sums of integers, so shares of blocks and ranks can be added in
- * any order. */
-typedef struct sherdi_lamb_norms {
-    sherdi_norm_acc param, update;
-} sherdi_lamb_norms;
+typedef struct sherdi_lamb_norms      sherdi_lamb_norms;
+typedef struct sherdi_lamb_ratio_args sherdi_lamb_ratio_args;
 
 /* A part of the state as it is stored, from the block's start on. kernels/encoding.h explains the
  * encodings (BESIDE, ...) and ties. */
@@ -140,16 +134,6 @@ static inline int sherdi_update_has_ties(const sherdi_update_args *args, int par
 {
     return args->encodings[0] == SHERDI_ENCODING_BESIDE && part > 0 && part == args->ties_part;
 }
-
-/* Trust ratios of all parameters: ratios[i] = sherdi_lamb_ratio(...) of norms[i], in any form
- * (normalised or not). */
-typedef struct sherdi_lamb_ratio_args {
-    const sherdi_lamb_norms  *norms;
-    const int32_t            *groups; /* of parameter i; below 0: the ratio is 1 */
-    const sherdi_lamb_coeffs *coeffs; /* indexed by group */
-    float                    *ratios;
-    size_t                    num_params;
-} sherdi_lamb_ratio_args;
 
 /* One slice of a reduction: for i < count_elems
  *   x = round_to(comm_dtype, (((s0[i] + s1[i]) + s2[i]) + ...) * scale), sums in fp32
@@ -442,7 +426,7 @@ const sherdi_kernel_ops *sherdi_kernels_cpu_find(const char *isa);
 int sherdi_update_parts(sherdi_update_id update);
 /** Returns the bytes that an update of one block touches (design, budgets). */
 size_t sherdi_update_traffic_bytes(sherdi_update_id update, const sherdi_update_args *args);
-/** Returns the same for LAMB's first sweep, which only reads. */
-size_t sherdi_lamb_norms_traffic_bytes(const sherdi_update_args *args);
+/** Returns the same for a sweep over the update's parts that only reads. */
+size_t sherdi_update_reads_bytes(sherdi_update_id update, const sherdi_update_args *args);
 
 #endif

@@ -205,11 +205,11 @@ int sherdi_update_parts(sherdi_update_id update)
 }
 
 /* Returns the bytes of these elements in all parts, as they are stored. */
-static size_t parts_bytes(const sherdi_update_args *args, size_t elems, int num_parts)
+static size_t parts_bytes(const sherdi_update_args *args, size_t elems, sherdi_update_id update)
 {
     size_t bytes = 0;
 
-    for (int i = 0; i < num_parts; i++) {
+    for (int i = 0; i < sherdi_update_parts(update); i++) {
         bytes += elems * sherdi_encoding_chunk_bytes(args->encodings[i]) / SHERD_CHUNK_ELEMS;
     }
     return bytes;
@@ -221,19 +221,18 @@ static size_t beside_bytes(const sherdi_update_args *args)
     return sherdi_encoding_is_beside(args->encodings[0]) ? sizeof(uint16_t) : 0;
 }
 
+size_t sherdi_update_reads_bytes(sherdi_update_id update, const sherdi_update_args *args)
+{
+    size_t elems = spans_elems(args->spans, args->num_spans);
+
+    return parts_bytes(args, elems, update) +
+           elems * (sherd_dtype_bytes(args->grad_dtype) + beside_bytes(args));
+}
+
 size_t sherdi_update_traffic_bytes(sherdi_update_id update, const sherdi_update_args *args)
 {
     size_t elems = spans_elems(args->spans, args->num_spans);
-    size_t parts = parts_bytes(args, elems, sherdi_update_parts(update));
 
-    return 2 * parts + elems * (sherd_dtype_bytes(args->grad_dtype) + beside_bytes(args) +
-                                param_bytes(args->param, args->param_dtype));
-}
-
-size_t sherdi_lamb_norms_traffic_bytes(const sherdi_update_args *args)
-{
-    size_t elems = spans_elems(args->spans, args->num_spans);
-
-    return parts_bytes(args, elems, sherdi_update_parts(SHERDI_UPDATE_lamb)) +
-           elems * (sherd_dtype_bytes(args->grad_dtype) + beside_bytes(args));
+    return sherdi_update_reads_bytes(update, args) + parts_bytes(args, elems, update) +
+           elems * param_bytes(args->param, args->param_dtype);
 }

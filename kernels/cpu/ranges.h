@@ -42,7 +42,6 @@ typedef struct sherdi_update_range {
  * range_decode, range_encode  do the same as sherdi_part_decode and sherdi_part_encode
  * range_stream_end  is called after the last range_adam, ... or range_cast of a task, and orders what they wrote past the caches
  *                   before all later stores
- * range_lamb_norms  only reads the range, and adds to *norms; the range starts at a multiple of 64 from its span's start
  * range_fingerprint is called with indices that do not cross a multiple of 2^32 */
 
 static inline void *sherdi_elem_at(const void *array, sherd_dtype dtype, size_t index)

@@ -91,26 +91,6 @@ static uint64_t range_fingerprint(const float *master, uint64_t first_index, siz
     return sherdi_fingerprint_elems(master, first_index, 0, count_elems);
 }
 
-static void range_lamb_norms(const sherdi_update_range *range, const sherdi_lamb_coeffs *coeffs,
-                             sherdi_lamb_norms *norms)
-{
-    for (size_t first = 0; first < range->count_elems; first += SHERD_CHUNK_ELEMS) {
-        float p[SHERD_CHUNK_ELEMS] = {0};
-        float u[SHERD_CHUNK_ELEMS] = {0};
-
-        for (size_t i = 0; i < SHERD_CHUNK_ELEMS && first + i < range->count_elems; i++) {
-            float m = range->m[first + i];
-            float v = range->v[first + i];
-
-            p[i] = range->master[first + i];
-            u[i] = sherdi_lamb_direction(
-                coeffs, sherdi_load_elem(range->grad, range->grad_dtype, first + i), p[i], &m, &v);
-        }
-        sherdi_norm_add(&norms->param, sherdi_norm_chunk(p));
-        sherdi_norm_add(&norms->update, sherdi_norm_chunk(u));
-    }
-}
-
 static void range_decode(float *out, const sherdi_encoded *part, size_t first, size_t count,
                          int takes)
 {

@@ -422,80 +422,6 @@ static void table_update(const sherdi_backend *backend, sherdi_update_id update,
     }
 }
 
-/* Adds a task's share to the sum that all threads of the call share. Atomic additions cost little,
- * since a task has few parameters. */
-static void norm_share(sherdi_norm_acc *acc, sherdi_norm_acc *share)
-{
-    sherdi_norm_normalise(share);
-    for (int i = 0; i < SHERDI_NORM_BINS; i++) {
-        if (share->bins[i] != 0) {
-            (void)__atomic_fetch_add(&acc->bins[i], share->bins[i], __ATOMIC_RELAXED);
-        }
-    }
-    if (share->nonfinite != 0) {
-        (void)__atomic_fetch_add(&acc->nonfinite, share->nonfinite, __ATOMIC_RELAXED);
-    }
-}
-
-static void lamb_norms_range(const update_call *call, encoded_tile *tile, const span_range *where,
-                             sherdi_lamb_norms *share)
-{
-    const sherdi_lamb_coeffs *coeffs =
-        (const sherdi_lamb_coeffs *)call->args->coeffs + where->span->group;
-
-    if (!sherdi_update_is_encoded(call->args)) {
-        sherdi_update_range range = update_range_at(&call->block, where);
-
-        range_lamb_norms(&range, coeffs, share);
-        return;
-    }
-    encoded_tile_init(tile, call, 1);
-    for (size_t done = 0; done < where->count_elems; done += ENCODED_TILE_ELEMS) {
-        size_t              count = sherdi_min_size(where->count_elems - done, ENCODED_TILE_ELEMS);
-        sherdi_update_range range = tile_open(tile, call, where, done, count, 0);
-
-        range_lamb_norms(&range, coeffs, share);
-    }
-}
-
-static void lamb_norms_task(void *ctx, int task, int tasks)
-{
-    const update_call        *call = ctx;
-    const sherdi_update_args *args = call->args;
-    span_walk    walk = walk_task(args->spans, args->num_spans, call->chunks, task, tasks);
-    span_range   where;
-    encoded_tile tile;
-
-    while (walk_next(&walk, &where)) {
-        sherdi_lamb_norms  share = {0};
-        sherdi_lamb_norms *norms = &args->norms[where.span->param];
-
-        lamb_norms_range(call, &tile, &where, &share);
-        norm_share(&norms->param, &share.param);
-        norm_share(&norms->update, &share.update);
-    }
-}
-
-static void table_lamb_norms(const sherdi_backend *backend, const sherdi_update_args *args)
-{
-    update_call call = {.args = args};
-
-    update_call_run(backend, &call, sherdi_update_parts(SHERDI_UPDATE_lamb),
-                    sherdi_lamb_norms_traffic_bytes(args), sherdi_ahead_bytes(backend),
-                    lamb_norms_task);
-}
-
-static void table_lamb_ratios(const sherdi_backend *backend, const sherdi_lamb_ratio_args *args)
-{
-    (void)backend;
-    for (size_t i = 0; i < args->num_params; i++) {
-        args->ratios[i] = args->groups[i] < 0
-                              ? 1
-                              : sherdi_lamb_ratio(&args->coeffs[args->groups[i]],
-                                                  &args->norms[i].param, &args->norms[i].update);
-    }
-}
-
 /* ---------------------------------------------------------- fingerprint -- */
 
 /* Elements that are decoded for a fingerprint at a time. */
@@ -664,6 +590,21 @@ typedef struct sumsq_call {
     size_t          count_elems;
     sherdi_norm_acc sum;
 } sumsq_call;
+
+/* Adds a task's share to the sum that all threads of the call share. Atomic additions cost little,
+ * since a task has few parameters. */
+static void norm_share(sherdi_norm_acc *acc, sherdi_norm_acc *share)
+{
+    sherdi_norm_normalise(share);
+    for (int i = 0; i < SHERDI_NORM_BINS; i++) {
+        if (share->bins[i] != 0) {
+            (void)__atomic_fetch_add(&acc->bins[i], share->bins[i], __ATOMIC_RELAXED);
+        }
+    }
+    if (share->nonfinite != 0) {
+        (void)__atomic_fetch_add(&acc->nonfinite, share->nonfinite, __ATOMIC_RELAXED);
+    }
+}
 
 static void sumsq_task(void *ctx, int task, int tasks)
 {
@@ -940,8 +881,6 @@ const sherdi_kernel_ops TABLE_NAME = {
     .fingerprint         = table_fingerprint,
     .reduce_fixed        = table_reduce_fixed,
     .fixed_to_f32        = table_fixed_to_f32,
-    .lamb_norms          = table_lamb_norms,
-    .lamb_ratios         = table_lamb_ratios,
     .decode              = table_decode,
     .encode              = table_encode,
     .fingerprint_encoded = table_fingerprint_encoded,

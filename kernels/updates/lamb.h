@@ -8,6 +8,8 @@ SHERDI_UPDATE(lamb, 3) /* of engine/optimizers/lamb.c */
 #elif !defined(SHERDI_KERNELS_UPDATES_LAMB_H)
 #define SHERDI_KERNELS_UPDATES_LAMB_H
 
+#include "kernels/backend.h"
+
 /* Made like sherdi_adam_coeffs. One formula serves two forms, which apply the bias corrections at
  * different places:
  *   DeepSpeed's   the corrections multiply the whole step: inv_bias1 = inv_bias2 = 1
@@ -25,6 +27,29 @@ typedef struct sherdi_lamb_coeffs {
                             The second sweep multiplies it by the parameter's ratio, rounded once */
     float min_ratio, max_ratio;
 } sherdi_lamb_coeffs;
+
+/* The two norms of one parameter tensor that LAMB divides: of its weights before the update, and of
+ * the update's direction. They are sums of integers, so shares of blocks and ranks can be added in
+ * any order. */
+struct sherdi_lamb_norms {
+    sherdi_norm_acc param, update;
+};
+
+/* Trust ratios of all parameters: ratios[i] = sherdi_lamb_ratio(...) of norms[i], in any form
+ * (normalised or not). */
+struct sherdi_lamb_ratio_args {
+    const sherdi_lamb_norms  *norms;
+    const int32_t            *groups; /* of parameter i; below 0: the ratio is 1 */
+    const sherdi_lamb_coeffs *coeffs; /* indexed by group */
+    float                    *ratios;
+    size_t                    num_params;
+};
+
+/** Returns the bytes that the first sweep of one block touches. */
+static inline size_t sherdi_lamb_norms_traffic_bytes(const sherdi_update_args *args)
+{
+    return sherdi_update_reads_bytes(SHERDI_UPDATE_lamb, args);
+}
 
 REAL_FN void sherdi_lamb_moments(const sherdi_lamb_coeffs *c, real grad, real *m, real *v)
 {
