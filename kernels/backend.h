@@ -75,18 +75,6 @@ typedef struct sherdi_encoded {
     sherdi_encoding ties_encoding; /* the encoding of that part: F32 or BF16 */
 } sherdi_encoded;
 
-/* Returns the address of its element `first`. */
-static inline void *sherdi_encoded_at(const void *data, sherdi_encoding encoding, size_t first)
-{
-    return (unsigned char *)data +
-           first / SHERD_CHUNK_ELEMS * sherdi_encoding_chunk_bytes(encoding) +
-           first % SHERD_CHUNK_ELEMS * sherdi_encoding_elem_bytes(encoding);
-}
-
-/** Reads elements [first, first + count_elems) of a part in host memory as fp32, without a backend:
- *  on the calling thread, plainly. */
-void sherdi_encoded_read(float *dst, const sherdi_encoded *part, size_t first, size_t count_elems);
-
 /* An optimizer's sweep over one block. Arrays start at the block's first element and may have any
  * alignment of their element type; grad and param never overlap the rest.
  *   update      an element-wise update
@@ -172,7 +160,7 @@ typedef struct sherdi_product_args sherdi_product_args;
 
 /* The kernels: pure functions of their arguments, queued on the lane that `backend` is. None fails
  * (a device on which work fails says so when its lane is waited for), and none allocates. Lengths
- * may be 0. */
+ * may be 0. What a module alone calls is NULL in a build without the module. */
 typedef struct sherdi_kernel_ops {
     size_t      struct_size;
     const char *isa; /* "scalar", "avx2", "avx512"; unique, static storage */
@@ -215,6 +203,9 @@ typedef struct sherdi_kernel_ops {
                    size_t first, size_t count_elems);
     void (*encode)(const sherdi_backend *backend, const sherdi_encoded *part, size_t first,
                    const float *src, size_t count_elems);
+    /* Does what update does, for a state that has an encoded part. update calls it. */
+    void (*update_encoded)(const sherdi_backend *backend, sherdi_update_id update,
+                           const sherdi_update_args *args);
     /* Does what fingerprint does, for a master that is encoded. */
     void (*fingerprint_encoded)(const sherdi_backend *backend, const sherdi_span *spans,
                                 size_t num_spans, const sherdi_encoded *master, uint64_t *sum);

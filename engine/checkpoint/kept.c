@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "engine/checkpoint/fields.h"
 #include "engine/checkpoint/shard.h"
+#include "kernels/codecs.h"
 #include "offload/checksum.h"
 
 #include <stdio.h>

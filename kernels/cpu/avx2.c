@@ -130,6 +130,5 @@ INLINE vec_bits vec_join_halves(vec_half low, vec_half high)
 
 #define TABLE_NAME          sherdi_kernels_avx2
 #define TABLE_ISA           "avx2"
-#define TABLE_TAKES_ENCODED 1
 #define TABLE_HAS_VECTORS   1
 #include "kernels/cpu/table.inc.c"

@@ -130,6 +130,5 @@ INLINE uint32_t vec_largest(vec_bits x)
 
 #define TABLE_NAME          sherdi_kernels_avx512
 #define TABLE_ISA           "avx512"
-#define TABLE_TAKES_ENCODED 1
 #define TABLE_HAS_VECTORS   1
 #include "kernels/cpu/table.inc.c"

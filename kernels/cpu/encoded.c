@@ -1,5 +1,5 @@
 /* Decodes and encodes chunks of 64 elements, element by element. This is the reference for
- * encodings (kernels/encoding.h), and the vector files use it for chunks that are short or have
+ * encodings (kernels/codecs.h), and the vector files use it for chunks that are short or have
  * ties. The last chunk of a parameter may be short. Ranges of encodings with a plane or a scale
  * begin at chunks. */
 #include "kernels/cpu/encoded.h"
@@ -333,4 +333,9 @@ void sherdi_part_encode(const sherdi_encoded *part, size_t first, size_t count, 
         }
         done += chunk.count;
     }
+}
+
+void sherdi_encoded_read(float *dst, const sherdi_encoded *part, size_t first, size_t count_elems)
+{
+    sherdi_part_decode(dst, part, first, count_elems, 0);
 }

@@ -3,7 +3,7 @@
 #ifndef SHERDI_KERNELS_CPU_ENCODED_H
 #define SHERDI_KERNELS_CPU_ENCODED_H
 
-#include "kernels/backend.h"
+#include "kernels/codecs.h"
 
 /* How values are rounded: to nearest, or at random, by the seed of the step and the part. */
 typedef struct sherdi_rounding {

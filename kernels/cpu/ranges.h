@@ -26,23 +26,23 @@ typedef struct sherdi_update_range {
     size_t      count_elems;
     int         is_streaming; /* param is written past the caches */
     size_t      ahead_bytes;  /* prefetching distance: kernels/cpu/ahead.h */
-    /* NULL: every part is fp32. Else an array of SHERDI_UPDATE_MOST_PARTS, in place of `parts` */
+    /* Of encoded state: an array of SHERDI_UPDATE_MOST_PARTS, in place of `parts` */
     const sherdi_encoded *encoded;
     size_t                offset_elems; /* from the start of `encoded` to the range */
     uint64_t              step;         /* of the optimizer */
 } sherdi_update_range;
 
-/* range_adam, ...   one for each update of kernels/updates/: updates the range and returns its fingerprint. The range's global
- *                   indices do not cross a multiple of 2^32; `coeffs` are those of the span. If TABLE_TAKES_ENCODED is 1, a range
- *                   of whole chunks may be encoded; otherwise table.inc.c decodes it to fp32 before
+/* range_adam, ...   one for each update of kernels/updates/: updates the range and returns its
+ *                   fingerprint. The range's global indices do not cross a multiple of 2^32;
+ *                   `coeffs` are those of the span
  * range_sumsq       adds the chunks of the range to *acc and does not normalise it
  * range_reduce      reduces elements [first, first + count) of the call; first is a multiple of 64
  * range_cast        is called with two different dtypes
- * range_accumulate range_copy, range_zero
- * range_decode, range_encode  do the same as sherdi_part_decode and sherdi_part_encode
- * range_stream_end  is called after the last range_adam, ... or range_cast of a task, and orders what they wrote past the caches
- *                   before all later stores
- * range_fingerprint is called with indices that do not cross a multiple of 2^32 */
+ * range_accumulate, range_copy, range_zero
+ * range_stream_end  is called after the last range_adam, ... or range_cast of a task, and orders
+ *                   what they wrote past the caches before all later stores
+ * range_fingerprint is called with indices that do not cross a multiple of 2^32
+ * The files of table_list.h and vector_list.h have those of modules. */
 
 static inline void *sherdi_elem_at(const void *array, sherd_dtype dtype, size_t index)
 {

@@ -1,7 +1,6 @@
 /* The reference: every kernel element by element, by formulas.h, never tuned. The other instruction
  * sets must give the same bits. Read this file first. */
 #include "kernels/cpu/elements.h"
-#include "kernels/cpu/encoded.h"
 #include "kernels/cpu/variants.h"
 #include "kernels/updates/updates.h"
 
@@ -91,30 +90,12 @@ static uint64_t range_fingerprint(const float *master, uint64_t first_index, siz
     return sherdi_fingerprint_elems(master, first_index, 0, count_elems);
 }
 
-static void range_decode(float *out, const sherdi_encoded *part, size_t first, size_t count,
-                         int takes)
-{
-    sherdi_part_decode(out, part, first, count, takes);
-}
-
-static void range_encode(const sherdi_encoded *part, size_t first, size_t count, const float *x,
-                         const sherdi_rounding *how)
-{
-    sherdi_part_encode(part, first, count, x, how);
-}
-
 /* There is nothing to do: all stores go through the caches. */
 static void range_stream_end(void)
 {
 }
 
-#define TABLE_NAME          sherdi_kernels_scalar
-#define TABLE_ISA           "scalar"
-#define TABLE_TAKES_ENCODED 0
-#define TABLE_HAS_VECTORS   0
+#define TABLE_NAME        sherdi_kernels_scalar
+#define TABLE_ISA         "scalar"
+#define TABLE_HAS_VECTORS 0
 #include "kernels/cpu/table.inc.c"
-
-void sherdi_encoded_read(float *dst, const sherdi_encoded *part, size_t first, size_t count_elems)
-{
-    sherdi_part_decode(dst, part, first, count_elems, 0);
-}

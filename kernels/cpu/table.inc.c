@@ -1,11 +1,10 @@
 /* Makes the kernel table of one instruction set from its range loops (ranges.h): walks the spans,
  * splits the work over threads at multiples of 64 elements, and adds up the shares of the tasks.
- * scalar.c, avx2.c and avx512.c include it at their end, with TABLE_NAME, TABLE_ISA,
- * TABLE_TAKES_ENCODED and TABLE_HAS_VECTORS defined, so each table calls its own loops directly.
- * Shares of sums are integers, so no split changes a result. */
+ * scalar.c, avx2.c and avx512.c include it at their end, with TABLE_NAME, TABLE_ISA and
+ * TABLE_HAS_VECTORS defined, so each table calls its own loops directly. Shares of sums are
+ * integers, so no split changes a result. */
 #include "base/checked.h"
 #include "kernels/cpu/ahead.h"
-#include "kernels/cpu/encoded.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/ranges.h"
 
@@ -197,228 +196,69 @@ static uint64_t update_range_run(const update_call *call, const sherdi_update_ra
     return fingerprint;
 }
 
-/* ------------------------------------------------------- encoded updates -- */
-
-/* Encoded parts are decoded to fp32 in the first-level cache, a tile of whole chunks at a time, and
- * the optimizer's loop runs there. So no optimizer knows of encodings. */
-#define ENCODED_TILE_ELEMS 256
-
-typedef struct encoded_tile {
-    sherdi_encoded parts[SHERDI_UPDATE_MOST_PARTS];      /* the master first */
-    int            is_decoded[SHERDI_UPDATE_MOST_PARTS]; /* 0: the loop uses the part in place */
-    int            is_beside;
-    float values[SHERDI_UPDATE_MOST_PARTS][ENCODED_TILE_ELEMS] __attribute__((aligned(64)));
-} encoded_tile;
-
-/* A sweep that only reads leaves the ties in the signs of the other part, so it has to mask them
- * when it reads that part. */
-static void encoded_tile_init(encoded_tile *tile, const update_call *call, int only_reads)
-{
-    const sherdi_update_args *args = call->args;
-
-    for (int i = 0; i < SHERDI_UPDATE_MOST_PARTS; i++) {
-        tile->parts[i] =
-            (sherdi_encoded){.encoding = args->encodings[i],
-                             .data     = call->block.parts[i],
-                             .has_ties = only_reads && sherdi_update_has_ties(args, i)};
-        tile->is_decoded[i] =
-            tile->parts[i].data != NULL &&
-            (args->encodings[i] != SHERDI_ENCODING_F32 || tile->parts[i].has_ties);
-    }
-    tile->parts[0].param         = args->param;
-    tile->parts[0].ties          = args->parts[args->ties_part];
-    tile->parts[0].ties_encoding = args->encodings[args->ties_part];
-    tile->is_beside              = sherdi_encoding_is_beside(args->encodings[0]);
-}
-
-static float *tile_part(encoded_tile *tile, int part, float *direct, size_t first, size_t count,
-                        int takes)
-{
-    if (!tile->is_decoded[part]) {
-        return direct == NULL ? NULL : direct + first;
-    }
-    range_decode(tile->values[part], &tile->parts[part], first, count, takes);
-    return tile->values[part];
-}
-
-/* Decodes a tile, `count` elements from `done` on, into the form that the optimizer's loop takes.
- * The master is decoded first, since it clears its ties in the other part. */
-static sherdi_update_range tile_open(encoded_tile *tile, const update_call *call,
-                                     const span_range *where, size_t done, size_t count, int takes)
-{
-    const sherdi_update_range *block = &call->block;
-    size_t                     first = where->span->offset_elems + where->first + done;
-    sherdi_update_range        range = *block;
-
-    range.grad        = sherdi_elem_at(block->grad, block->grad_dtype, first);
-    range.first_index = where->span->first_index + where->first + done;
-    range.count_elems = count;
-    range.param       = tile->is_decoded[0] || block->param == NULL
-                            ? NULL
-                            : sherdi_elem_at(block->param, block->param_dtype, first);
-    for (int part = 0; part < SHERDI_UPDATE_MOST_PARTS; part++) {
-        range.parts[part] = tile_part(tile, part, block->parts[part], first, count, takes);
-    }
-    return range;
-}
-
-/* For a master whose encoding rounds: reads it back rounded, makes the parameter of it, and returns
- * its fingerprint. */
-static uint64_t tile_finish_master(encoded_tile *tile, const sherdi_update_args *args, size_t first,
-                                   const sherdi_update_range *range)
-{
-    float   *master      = tile->values[0];
-    uint64_t fingerprint = 0;
-
-    range_decode(master, &tile->parts[0], first, range->count_elems, 0);
-    if (args->param != NULL && args->param_dtype == SHERD_F32) {
-        range_copy((float *)args->param + first, master, range->count_elems * sizeof(float), 0, 0);
-    } else if (args->param != NULL) {
-        range_cast(sherdi_elem_at(args->param, args->param_dtype, first), args->param_dtype, master,
-                   SHERD_F32, range->count_elems, 0);
-    }
-    for (size_t done = 0; done < range->count_elems;) {
-        size_t count = same_high_half(range->first_index + done, range->count_elems - done);
-
-        fingerprint += range_fingerprint(master + done, range->first_index + done, count);
-        done += count;
-    }
-    return fingerprint;
-}
-
-/* Encodes a tile and returns its fingerprint; `fingerprint` is that of the values before they are
- * encoded. The master is encoded last, since it puts its ties into the other part. */
-static uint64_t tile_close(encoded_tile *tile, const sherdi_update_args *args, size_t first,
-                           const sherdi_update_range *range, uint64_t fingerprint)
-{
-    for (int i = SHERDI_UPDATE_MOST_PARTS - 1; i >= 0; i--) {
-        sherdi_rounding how = {.is_random   = 1,
-                               .random      = sherdi_random_of(args->step, (unsigned)i),
-                               .first_index = range->first_index};
-
-        if (tile->is_decoded[i]) {
-            range_encode(&tile->parts[i], first, range->count_elems, tile->values[i], &how);
-        }
-    }
-    return tile->is_decoded[0] && !tile->is_beside ? tile_finish_master(tile, args, first, range)
-                                                   : fingerprint;
-}
-
-static uint64_t update_encoded_tile(const update_call *call, encoded_tile *tile,
-                                    const span_range *where, size_t done, size_t count)
-{
-    size_t              first = where->span->offset_elems + where->first + done;
-    sherdi_update_range range = tile_open(tile, call, where, done, count, 1);
-    uint64_t            share = update_range_run(call, &range, where->span);
-
-    return tile_close(tile, call->args, first, &range, share);
-}
-
-/* Returns the whole chunks from `done` on, which an optimizer's loop that takes encoded state
- * updates in place; perhaps none. */
-static sherdi_update_range encoded_range_at(const update_call *call, const encoded_tile *tile,
-                                            const span_range *where, size_t done)
-{
-    const sherdi_update_range *block = &call->block;
-    size_t                     first = where->span->offset_elems + where->first + done;
-    sherdi_update_range        range = {.grad_dtype   = block->grad_dtype,
-                                        .param_dtype  = block->param_dtype,
-                                        .is_streaming = block->is_streaming,
-                                        .ahead_bytes  = block->ahead_bytes,
-                                        .encoded      = tile->parts,
-                                        .offset_elems = first,
-                                        .step         = call->args->step};
-
-    range.grad = sherdi_elem_at(block->grad, block->grad_dtype, first);
-    range.param =
-        block->param == NULL ? NULL : sherdi_elem_at(block->param, block->param_dtype, first);
-    range.first_index = where->span->first_index + where->first + done;
-    range.count_elems = same_high_half(range.first_index, where->count_elems - done);
-    range.count_elems -= range.count_elems % SHERD_CHUNK_ELEMS;
-    return range;
-}
-
-static uint64_t update_encoded_run(const update_call *call, encoded_tile *tile,
-                                   const span_range *where)
-{
-    uint64_t fingerprint = 0;
-
-    for (size_t done = 0; done < where->count_elems;) {
-        sherdi_update_range whole = encoded_range_at(call, tile, where, done);
-        size_t              count = sherdi_min_size(where->count_elems - done, ENCODED_TILE_ELEMS);
-
-        if (TABLE_TAKES_ENCODED && whole.count_elems > 0) {
-            fingerprint += call->update(&whole, call->args, where->span);
-            count = whole.count_elems;
-        } else {
-            fingerprint += update_encoded_tile(call, tile, where, done, count);
-        }
-        done += count;
-    }
-    return fingerprint;
-}
-
 static void update_task(void *ctx, int task, int tasks)
 {
-    update_call              *call      = ctx;
-    const sherdi_update_args *args      = call->args;
-    int                       has_tiles = sherdi_update_is_encoded(args);
-    span_walk    walk        = walk_task(args->spans, args->num_spans, call->chunks, task, tasks);
-    span_range   where       = {0};
-    uint64_t     fingerprint = 0;
-    encoded_tile tile;
+    update_call              *call = ctx;
+    const sherdi_update_args *args = call->args;
+    span_walk  walk        = walk_task(args->spans, args->num_spans, call->chunks, task, tasks);
+    span_range where       = {0};
+    uint64_t   fingerprint = 0;
 
-    if (has_tiles) {
-        encoded_tile_init(&tile, call, 0);
-    }
     while (walk_next(&walk, &where)) {
-        sherdi_update_range range;
+        sherdi_update_range range = update_range_at(&call->block, &where);
 
-        if (has_tiles) {
-            fingerprint += update_encoded_run(call, &tile, &where);
-            continue;
-        }
-        range = update_range_at(&call->block, &where);
         fingerprint += update_range_run(call, &range, where.span);
     }
     range_stream_end();
     (void)atomic_fetch_add_explicit(&call->fingerprint, fingerprint, memory_order_relaxed);
 }
 
-/* The coefficients of a span are those of its group, with the step multiplied by the ratio of its
- * parameter. They are copied, so that the compiler knows that no store to the arrays changes
- * them. */
-#define SHERDI_UPDATE(name, num_parts)                                                             \
-    static uint64_t name##_span(const sherdi_update_range *range, const sherdi_update_args *args,  \
-                                const sherdi_span *span)                                           \
+/* UPDATE_SPAN defines a function `span_fn`, which updates a range by `range_fn`. The coefficients of
+ * a span are those of its group, with the step multiplied by the ratio of its parameter. They are
+ * copied, so that the compiler knows that no store to the arrays changes them. */
+#define UPDATE_SPAN(name, range_fn, span_fn)                                                       \
+    static uint64_t span_fn(const sherdi_update_range *range, const sherdi_update_args *args,      \
+                            const sherdi_span *span)                                               \
     {                                                                                              \
         sherdi_##name##_coeffs own = ((const sherdi_##name##_coeffs *)args->coeffs)[span->group];  \
                                                                                                    \
         if (args->ratios != NULL) {                                                                \
             own.neg_step_size = own.neg_step_size * args->ratios[span->param];                     \
         }                                                                                          \
-        return range_##name(range, &own);                                                          \
+        return range_fn(range, &own);                                                              \
     }
+
+#define SHERDI_UPDATE(name, num_parts) UPDATE_SPAN(name, range_##name, name##_span)
 #include "kernels/updates/rows.h"
 
-static void table_update(const sherdi_backend *backend, sherdi_update_id update,
-                         const sherdi_update_args *args)
+static void update_run(const sherdi_backend *backend, sherdi_update_id update, update_call *call,
+                       sherdi_ahead_kind kind, sherdi_task_fn task)
 {
     static const update_range_fn UPDATES[] = {
 #define SHERDI_UPDATE(name, num_parts) name##_span,
 #include "kernels/updates/rows.h"
     };
-    update_call       call  = {.args = args, .update = UPDATES[update]};
-    size_t            bytes = sherdi_update_traffic_bytes(update, args);
-    sherdi_ahead_kind kind =
-        sherdi_update_is_encoded(args) ? SHERDI_AHEAD_ENCODED : SHERDI_AHEAD_PLAIN;
-    sherdi_ahead_trial trial = sherdi_ahead_begin(backend, kind, bytes);
+    const sherdi_update_args *args  = call->args;
+    size_t                    bytes = sherdi_update_traffic_bytes(update, args);
+    sherdi_ahead_trial        trial = sherdi_ahead_begin(backend, kind, bytes);
 
-    update_call_run(backend, &call, sherdi_update_parts(update), bytes, trial.ahead_bytes,
-                    update_task);
+    call->update = UPDATES[update];
+    update_call_run(backend, call, sherdi_update_parts(update), bytes, trial.ahead_bytes, task);
     sherdi_ahead_end(backend, &trial);
     if (args->fingerprint != NULL) {
-        *args->fingerprint += call.fingerprint;
+        *args->fingerprint += call->fingerprint;
+    }
+}
+
+static void table_update(const sherdi_backend *backend, sherdi_update_id update,
+                         const sherdi_update_args *args)
+{
+    update_call call = {.args = args};
+
+    if (sherdi_update_is_encoded(args)) {
+        TABLE_NAME.update_encoded(backend, update, args);
+    } else {
+        update_run(backend, update, &call, SHERDI_AHEAD_PLAIN, update_task);
     }
 }
 
@@ -491,95 +331,6 @@ static void table_fingerprint(const sherdi_backend *backend, const sherdi_span *
                               size_t num_spans, const float *master, uint64_t *sum)
 {
     fingerprint_run(backend, spans, num_spans, master, plain_values, sum);
-}
-
-/* -------------------------------------------------------------- encodings -- */
-
-typedef struct encoding_call {
-    const sherdi_encoded *part;
-    size_t                first, count_elems;
-    float                *dst; /* of decode */
-    const float          *src; /* of encode */
-} encoding_call;
-
-/* About the bytes of an element in both forms together. */
-#define ENCODING_ELEM_BYTES 8
-
-static void decode_task(void *ctx, int task, int tasks)
-{
-    const encoding_call *call = ctx;
-    size_t               first;
-    size_t count = task_range(call->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
-
-    range_decode(call->dst + first, call->part, call->first + first, count, 0);
-}
-
-static void encode_task(void *ctx, int task, int tasks)
-{
-    const encoding_call  *call = ctx;
-    const sherdi_rounding how  = {0};
-    size_t                first;
-    size_t count = task_range(call->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
-
-    range_encode(call->part, call->first + first, count, call->src + first, &how);
-}
-
-static void table_decode(const sherdi_backend *backend, float *dst, const sherdi_encoded *part,
-                         size_t first, size_t count_elems)
-{
-    encoding_call call = {.part = part, .first = first, .count_elems = count_elems, .dst = dst};
-
-    sherdi_parallel_run(backend, split_of(backend, count_elems, ENCODING_ELEM_BYTES), decode_task,
-                        &call);
-}
-
-/* Encodes some elements of a chunk with a plane or a scale. The chunk is decoded and encoded again,
- * and its other elements stay. */
-static void chunk_merge(const sherdi_encoded *part, size_t first, const float *src, size_t count)
-{
-    const sherdi_rounding how   = {0};
-    size_t                start = first / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
-    float                 chunk[SHERD_CHUNK_ELEMS];
-
-    if (count > 0) {
-        range_decode(chunk, part, start, SHERD_CHUNK_ELEMS, 0);
-        memcpy(chunk + (first - start), src, count * sizeof(*src));
-        range_encode(part, start, SHERD_CHUNK_ELEMS, chunk, &how);
-    }
-}
-
-static void table_encode(const sherdi_backend *backend, const sherdi_encoded *part, size_t first,
-                         const float *src, size_t count_elems)
-{
-    encoding_call call = {.part = part, .first = first, .count_elems = count_elems, .src = src};
-
-    if (sherdi_encoding_has_chunks(part->encoding)) {
-        size_t head = (SHERD_CHUNK_ELEMS - first % SHERD_CHUNK_ELEMS) % SHERD_CHUNK_ELEMS;
-        size_t tail;
-
-        head = sherdi_min_size(head, count_elems);
-        tail = (count_elems - head) % SHERD_CHUNK_ELEMS;
-        chunk_merge(part, first, src, head);
-        chunk_merge(part, first + count_elems - tail, src + count_elems - tail, tail);
-        call.first += head;
-        call.src += head;
-        call.count_elems -= head + tail;
-    }
-    sherdi_parallel_run(backend, split_of(backend, call.count_elems, ENCODING_ELEM_BYTES),
-                        encode_task, &call);
-}
-
-static const float *decoded_values(const void *master, size_t first, size_t *count, float *tile)
-{
-    *count = sherdi_min_size(*count, FINGERPRINT_TILE_ELEMS);
-    range_decode(tile, master, first, *count, 0);
-    return tile;
-}
-
-static void table_fingerprint_encoded(const sherdi_backend *backend, const sherdi_span *spans,
-                                      size_t num_spans, const sherdi_encoded *master, uint64_t *sum)
-{
-    fingerprint_run(backend, spans, num_spans, master, decoded_values, sum);
 }
 
 /* ---------------------------------------------------------------- sumsq -- */
@@ -869,21 +620,18 @@ static void table_fixed_to_f32(const sherdi_backend *backend, float *dst, const 
 #include "kernels/cpu/table_list.h"
 
 const sherdi_kernel_ops TABLE_NAME = {
-    .struct_size         = sizeof(sherdi_kernel_ops),
-    .isa                 = TABLE_ISA,
-    .update              = table_update,
-    .sumsq               = table_sumsq,
-    .reduce              = table_reduce,
-    .cast                = table_cast,
-    .accumulate          = table_accumulate,
-    .copy                = table_copy,
-    .zero                = table_zero,
-    .fingerprint         = table_fingerprint,
-    .reduce_fixed        = table_reduce_fixed,
-    .fixed_to_f32        = table_fixed_to_f32,
-    .decode              = table_decode,
-    .encode              = table_encode,
-    .fingerprint_encoded = table_fingerprint_encoded,
+    .struct_size  = sizeof(sherdi_kernel_ops),
+    .isa          = TABLE_ISA,
+    .update       = table_update,
+    .sumsq        = table_sumsq,
+    .reduce       = table_reduce,
+    .cast         = table_cast,
+    .accumulate   = table_accumulate,
+    .copy         = table_copy,
+    .zero         = table_zero,
+    .fingerprint  = table_fingerprint,
+    .reduce_fixed = table_reduce_fixed,
+    .fixed_to_f32 = table_fixed_to_f32,
 #define TABLE_SLOTS
 #include "kernels/cpu/table_list.h"
 #undef TABLE_SLOTS

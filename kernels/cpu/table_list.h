@@ -3,6 +3,9 @@
  * fill; the others stay NULL. A build has the lines of its modules (modules.txt). */
 #include "sherd_build.h"
 
+#ifdef SHERDI_MODULE_ENCODINGS
+#include "kernels/cpu/table_encoded.inc.c"
+#endif
 #ifdef SHERDI_MODULE_LAMB
 #include "kernels/cpu/table_lamb.inc.c"
 #endif

@@ -548,17 +548,11 @@ INLINE uint64_t update_rest(const sherdi_update_range *range, const update_rule 
     return sherdi_fingerprint_elems(rest.master, range->first_index + first, 0, count);
 }
 
-#include "kernels/cpu/vector_encoded.inc.c"
-
 INLINE uint64_t update_range(const sherdi_update_range *range, const update_rule *rule)
 {
     vec_mixer mixer = vec_mixer_start(range->first_index);
     size_t    first;
 
-    if (range->encoded != NULL) {
-        update_encoded(range, rule, &mixer);
-        return vec_mixer_sum(&mixer);
-    }
     first = update_tiles_of(range, rule, &mixer);
     return vec_mixer_sum(&mixer) + update_rest(range, rule, first);
 }

@@ -1,6 +1,6 @@
 /* range_decode, range_encode and the updates of encoded state over vectors, a chunk of 64 elements
- * at a time. Parts of chunks, and chunks with ties, go through encoded.h. vector.inc.c includes
- * this file. For it, avx2.c and avx512.c define in addition:
+ * at a time. Parts of chunks, and chunks with ties, go through encoded.h. For this file, avx2.c and
+ * avx512.c define in addition:
  *   vec_flags16, vec_equal16, vec_no_flags16, vec_flags16_any  flags of 16-bit elements
  *   vec_pack_lower              the lower halves of a's 32-bit elements, then those of b's
  *   vec_swap_halves             exchanges the halves of each 32-bit element
@@ -854,3 +854,16 @@ INLINE void update_encoded(const sherdi_update_range *range, const update_rule *
         closing = tile.master;
     }
 }
+
+#define SHERDI_UPDATE(name, parts)                                                                 \
+    static uint64_t range_encoded_##name(const sherdi_update_range    *range,                      \
+                                         const sherdi_##name##_coeffs *coeffs)                     \
+    {                                                                                              \
+        const sherdi_##name##_coeffs own   = *coeffs;                                              \
+        const update_rule            rule  = {name##_formula, parts, &own};                        \
+        vec_mixer                    mixer = vec_mixer_start(range->first_index);                  \
+                                                                                                   \
+        update_encoded(range, &rule, &mixer);                                                      \
+        return vec_mixer_sum(&mixer);                                                              \
+    }
+#include "kernels/updates/rows.h"

@@ -12,6 +12,7 @@
 #ifndef SHERDI_KERNELS_CUDA_ENCODED_CUH
 #define SHERDI_KERNELS_CUDA_ENCODED_CUH
 
+#include "kernels/codecs.h"
 #include "kernels/cuda/packed.cuh"
 #include "kernels/cuda/spans.cuh"
 

@@ -361,6 +361,7 @@ static const sherdi_kernel_ops KERNELS = {
     .lamb_ratios         = sherdi_cuda_lamb_ratios,
     .decode              = sherdi_cuda_decode,
     .encode              = sherdi_cuda_encode,
+    .update_encoded      = sherdi_cuda_update_encoded,
     .fingerprint_encoded = sherdi_cuda_fingerprint_encoded,
     .product             = sherdi_cuda_product,
     .normalize           = sherdi_cuda_normalize,

@@ -1,7 +1,7 @@
 /* Trains a layout without an engine: on whole arrays, one rank after another. See layout.h. */
 #include "tests/campaign/layout.h"
 
-#include "kernels/encoding.h"
+#include "kernels/codecs.h"
 #include "tests/lib/check.h"
 
 #include <math.h>

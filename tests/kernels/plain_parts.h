@@ -2,6 +2,7 @@
 #ifndef TESTS_KERNELS_PLAIN_PARTS_H
 #define TESTS_KERNELS_PLAIN_PARTS_H
 
+#include "kernels/codecs.h"
 #include "tests/kernels/bits.h"
 
 /* An encoded part of a block with guards; of a master that is beside, its parameter and ties are others. */
