@@ -22,9 +22,9 @@ static const sherdi_optimizer *const TABLE[] = {
 #define SHERDI_VARIANT(table, type, update, fields) &sherdi_optimizer_##table,
 static const sherdi_optimizer *const VARIANTS[] = {
 #include "kernels/updates/rows.h"
-};
+    NULL};
 
-#define NUM_VARIANTS (sizeof(VARIANTS) / sizeof(VARIANTS[0]))
+#define NUM_VARIANTS (sizeof(VARIANTS) / sizeof(VARIANTS[0]) - 1)
 
 size_t sherdi_optimizer_count(void)
 {

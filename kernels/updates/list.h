@@ -9,7 +9,11 @@
 #ifdef SHERDI_MODULE_LAMB
 #include "kernels/updates/lamb.h"
 #endif
+#ifdef SHERDI_MODULE_UPDATES
 #include "kernels/updates/lion.h"
 #include "kernels/updates/sgd.h"
 #include "kernels/updates/adagrad.h"
+#endif
+#ifdef SHERDI_MODULE_MUON
 #include "kernels/updates/muon.h"
+#endif
