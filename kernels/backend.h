@@ -309,7 +309,7 @@ struct sherdi_backend {
     int                      threads; /* CPU: threads of one kernel call */
     sherdi_mem              *mem;     /* account of the handle */
     struct sherdi_team      *team;    /* the other threads; NULL: the caller runs all tasks */
-    struct sherdi_ahead     *ahead;   /* CPU: kernels/cpu/ahead.h; NULL: nothing is tried */
+    struct sherdi_ahead     *ahead;   /* CPU: kernels/cpu/ranges.h; NULL: nothing is tried */
     int                      lanes;   /* CPU: handles in use beside the first */
 };
 

@@ -2,49 +2,14 @@
  * caches. On some machines prefetching gains a tenth and more, on others it costs as much. So the
  * first large updates of a backend try both ways, and the backend keeps the faster one. Updates of
  * an encoded state are tried by themselves, since their loads lie further apart. No result depends
- * on this. */
+ * on this. Vectors alone prefetch (range_ahead_begin and the like). */
 #ifndef SHERDI_KERNELS_CPU_AHEAD_H
 #define SHERDI_KERNELS_CPU_AHEAD_H
 
-#include "kernels/backend.h"
-
-#include <sched.h>
-#include <stdatomic.h>
-
-typedef enum sherdi_ahead_kind {
-    SHERDI_AHEAD_PLAIN,
-    SHERDI_AHEAD_ENCODED,
-    SHERDI_AHEAD_KINDS,
-} sherdi_ahead_kind;
-
-typedef struct sherdi_ahead_choice {
-    _Atomic unsigned trials;      /* begun */
-    _Atomic int64_t  best_fs[2];  /* femtoseconds per byte, without and with; 0: not tried */
-    _Atomic unsigned trials_done; /* the last one makes the choice */
-    _Atomic int      is_without;  /* the choice: 1: no prefetching */
-} sherdi_ahead_choice;
-
-typedef struct sherdi_ahead {
-    sherdi_ahead_choice choices[SHERDI_AHEAD_KINDS];
-} sherdi_ahead;
-
-/* The object that sherdi_backend_cpu_create_with makes. */
-typedef struct sherdi_cpu_backend {
-    sherdi_backend common;
-    sherdi_ahead   ahead;
-    cpu_set_t      cpus[SHERDI_CPU_ROLES]; /* where such threads stay; empty: anywhere */
-} sherdi_cpu_backend;
+#include "kernels/cpu/ranges.h"
 
 /** Returns the distance for plain loops; 0: no prefetching. */
 size_t sherdi_ahead_bytes(const sherdi_backend *backend);
-
-typedef struct sherdi_ahead_trial {
-    size_t            ahead_bytes; /* the distance that this call uses */
-    size_t            bytes;       /* what this call moves; 0: it is no trial */
-    sherdi_ahead_kind kind;
-    int               way;
-    int64_t           start_ns;
-} sherdi_ahead_trial;
 
 /** Begin and end an update that moves `bytes` bytes, on any thread. The update uses ahead_bytes of
  *  what begin returns. */

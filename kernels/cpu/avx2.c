@@ -128,7 +128,7 @@ INLINE vec_bits vec_join_halves(vec_half low, vec_half high)
 
 #include "kernels/cpu/vector.inc.c"
 
-#define TABLE_NAME          sherdi_kernels_avx2
-#define TABLE_ISA           "avx2"
-#define TABLE_HAS_VECTORS   1
+#define TABLE_NAME        sherdi_kernels_avx2
+#define TABLE_ISA         "avx2"
+#define TABLE_HAS_VECTORS 1
 #include "kernels/cpu/table.inc.c"

@@ -128,7 +128,7 @@ INLINE uint32_t vec_largest(vec_bits x)
 
 #include "kernels/cpu/vector.inc.c"
 
-#define TABLE_NAME          sherdi_kernels_avx512
-#define TABLE_ISA           "avx512"
-#define TABLE_HAS_VECTORS   1
+#define TABLE_NAME        sherdi_kernels_avx512
+#define TABLE_ISA         "avx512"
+#define TABLE_HAS_VECTORS 1
 #include "kernels/cpu/table.inc.c"

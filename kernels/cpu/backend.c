@@ -3,8 +3,8 @@
 #include "kernels/backend.h"
 
 #include "base/log.h"
-#include "kernels/cpu/ahead.h"
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/ranges.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/variants.h"
 
@@ -12,6 +12,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* The object that sherdi_backend_cpu_create_with makes. */
+typedef struct cpu_backend {
+    sherdi_backend common;
+    sherdi_ahead   ahead;
+    cpu_set_t      cpus[SHERDI_CPU_ROLES]; /* where such threads stay; empty: anywhere */
+} cpu_backend;
 
 typedef struct variant {
     const sherdi_kernel_ops *ops;
@@ -67,12 +74,12 @@ static sherd_status kernels_choose(const sherdi_kernel_ops **out)
     return SHERD_OK;
 }
 
-static const sherdi_cpu_backend *own_of(const sherdi_backend *backend)
+static const cpu_backend *own_of(const sherdi_backend *backend)
 {
-    return (const sherdi_cpu_backend *)(const void *)backend;
+    return (const cpu_backend *)(const void *)backend;
 }
 
-static sherd_status team_make(sherdi_cpu_backend *own, const sherdi_cpu_params *params)
+static sherd_status team_make(cpu_backend *own, const sherdi_cpu_params *params)
 {
     sherdi_backend    *backend = &own->common;
     sherdi_cpu_binding binding;
@@ -91,7 +98,7 @@ sherd_status sherdi_backend_cpu_create_with(const sherdi_cpu_params *params, she
                                             sherdi_backend **out)
 {
     const sherdi_kernel_ops *kernels;
-    sherdi_cpu_backend      *own;
+    cpu_backend             *own;
     sherdi_backend          *backend;
     sherd_status             status;
 
@@ -149,7 +156,7 @@ static void cpus_describe(const cpu_set_t *set, char *text, size_t text_bytes)
     (void)snprintf(text, text_bytes, "cpu%s %s", CPU_COUNT(set) == 1 ? "" : "s", cpus);
 }
 
-static void updates_describe(const sherdi_cpu_backend *own, char *text, size_t text_bytes)
+static void updates_describe(const cpu_backend *own, char *text, size_t text_bytes)
 {
     const cpu_set_t *wire = &own->cpus[SHERDI_CPU_ROLE_WIRE];
     char             updates[80], left[80];

@@ -6,9 +6,37 @@
 
 #include "kernels/backend.h"
 
+#include <stdatomic.h>
+
 /* A call that touches at least this many bytes writes its write-only outputs past the caches, since
  * these could not hold them to the end of the call anyway. */
 #define SHERDI_STREAM_BYTES ((size_t)8 << 20)
+
+/* Prefetching (ahead.h). The first large updates of each kind try whether it helps. */
+typedef enum sherdi_ahead_kind {
+    SHERDI_AHEAD_PLAIN,
+    SHERDI_AHEAD_ENCODED,
+    SHERDI_AHEAD_KINDS,
+} sherdi_ahead_kind;
+
+typedef struct sherdi_ahead_choice {
+    _Atomic unsigned trials;      /* begun */
+    _Atomic int64_t  best_fs[2];  /* femtoseconds per byte, without and with; 0: not tried */
+    _Atomic unsigned trials_done; /* the last one makes the choice */
+    _Atomic int      is_without;  /* the choice: 1: no prefetching */
+} sherdi_ahead_choice;
+
+typedef struct sherdi_ahead {
+    sherdi_ahead_choice choices[SHERDI_AHEAD_KINDS];
+} sherdi_ahead;
+
+typedef struct sherdi_ahead_trial {
+    size_t            ahead_bytes; /* the distance that this call uses */
+    size_t            bytes;       /* what this call moves; 0: it is no trial */
+    sherdi_ahead_kind kind;
+    int               way;
+    int64_t           start_ns;
+} sherdi_ahead_trial;
 
 /* Consecutive elements of one parameter, as an optimizer's update sees them. */
 typedef struct sherdi_update_range {
@@ -25,7 +53,7 @@ typedef struct sherdi_update_range {
     uint64_t    first_index;
     size_t      count_elems;
     int         is_streaming; /* param is written past the caches */
-    size_t      ahead_bytes;  /* prefetching distance: kernels/cpu/ahead.h */
+    size_t      ahead_bytes;  /* prefetching distance; 0: no prefetching */
     /* Of encoded state: an array of SHERDI_UPDATE_MOST_PARTS, in place of `parts` */
     const sherdi_encoded *encoded;
     size_t                offset_elems; /* from the start of `encoded` to the range */
@@ -42,6 +70,8 @@ typedef struct sherdi_update_range {
  * range_stream_end  is called after the last range_adam, ... or range_cast of a task, and orders
  *                   what they wrote past the caches before all later stores
  * range_fingerprint is called with indices that do not cross a multiple of 2^32
+ * range_ahead_bytes returns the prefetching distance of plain loops
+ * range_ahead_begin, range_ahead_end  begin and end an update, which uses the distance of the trial
  * The files of table_list.h and vector_list.h have those of modules. */
 
 static inline void *sherdi_elem_at(const void *array, sherd_dtype dtype, size_t index)

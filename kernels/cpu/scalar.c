@@ -90,6 +90,25 @@ static uint64_t range_fingerprint(const float *master, uint64_t first_index, siz
     return sherdi_fingerprint_elems(master, first_index, 0, count_elems);
 }
 
+/* Nothing is prefetched, and nothing is tried. */
+static size_t range_ahead_bytes(const sherdi_backend *backend)
+{
+    (void)backend;
+    return 0;
+}
+
+static sherdi_ahead_trial range_ahead_begin(const sherdi_backend *backend, sherdi_ahead_kind kind,
+                                            size_t bytes)
+{
+    (void)backend, (void)kind, (void)bytes;
+    return (sherdi_ahead_trial){0};
+}
+
+static void range_ahead_end(const sherdi_backend *backend, const sherdi_ahead_trial *trial)
+{
+    (void)backend, (void)trial;
+}
+
 /* There is nothing to do: all stores go through the caches. */
 static void range_stream_end(void)
 {

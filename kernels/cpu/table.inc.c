@@ -4,7 +4,6 @@
  * TABLE_HAS_VECTORS defined, so each table calls its own loops directly. Shares of sums are
  * integers, so no split changes a result. */
 #include "base/checked.h"
-#include "kernels/cpu/ahead.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/ranges.h"
 
@@ -240,11 +239,11 @@ static void update_run(const sherdi_backend *backend, sherdi_update_id update, u
     };
     const sherdi_update_args *args  = call->args;
     size_t                    bytes = sherdi_update_traffic_bytes(update, args);
-    sherdi_ahead_trial        trial = sherdi_ahead_begin(backend, kind, bytes);
+    sherdi_ahead_trial        trial = range_ahead_begin(backend, kind, bytes);
 
     call->update = UPDATES[update];
     update_call_run(backend, call, sherdi_update_parts(update), bytes, trial.ahead_bytes, task);
-    sherdi_ahead_end(backend, &trial);
+    range_ahead_end(backend, &trial);
     if (args->fingerprint != NULL) {
         *args->fingerprint += call->fingerprint;
     }
@@ -401,7 +400,7 @@ static void table_reduce(const sherdi_backend *backend, const sherdi_reduce_args
                       sherd_dtype_bytes(args->dst_dtype) * (1 + (size_t)args->num_more_dsts);
     reduce_call call = {.args         = args,
                         .is_streaming = per_elem * args->count_elems >= SHERDI_STREAM_BYTES,
-                        .ahead_bytes  = sherdi_ahead_bytes(backend)};
+                        .ahead_bytes  = range_ahead_bytes(backend)};
 
     sherdi_parallel_run(backend, split_of(backend, args->count_elems, per_elem), reduce_task,
                         &call);
@@ -471,7 +470,7 @@ static void table_copy(const sherdi_backend *backend, void *dst, const void *src
                      .src          = src,
                      .count_elems  = len_bytes,
                      .is_streaming = 2 * len_bytes >= SHERDI_STREAM_BYTES,
-                     .ahead_bytes  = sherdi_ahead_bytes(backend)};
+                     .ahead_bytes  = range_ahead_bytes(backend)};
 
     if (dst != src && len_bytes > 0) {
         sherdi_parallel_run(
@@ -514,7 +513,7 @@ static void table_accumulate(const sherdi_backend *backend, void *acc, sherd_dty
                              const void *x, sherd_dtype x_dtype, size_t count_elems)
 {
     size_t   per_elem = sherd_dtype_bytes(x_dtype) + 2 * sherd_dtype_bytes(acc_dtype);
-    map_call call     = {.ahead_bytes = sherdi_ahead_bytes(backend),
+    map_call call     = {.ahead_bytes = range_ahead_bytes(backend),
                          .dst         = acc,
                          .dst_dtype   = acc_dtype,
                          .src         = x,

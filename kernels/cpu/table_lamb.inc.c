@@ -76,7 +76,7 @@ static void table_lamb_norms(const sherdi_backend *backend, const sherdi_update_
     update_call call = {.args = args};
 
     update_call_run(backend, &call, sherdi_update_parts(SHERDI_UPDATE_lamb),
-                    sherdi_lamb_norms_traffic_bytes(args), sherdi_ahead_bytes(backend),
+                    sherdi_lamb_norms_traffic_bytes(args), range_ahead_bytes(backend),
                     lamb_norms_task);
 }
 

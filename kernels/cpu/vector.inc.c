@@ -14,6 +14,7 @@
  * Operators between registers are those of the compilers' vector types. Elements that do not fill a
  * vector go through elements.h. The loops test element types inside: such a test has the same
  * result each time, and the loops wait for memory anyway. */
+#include "kernels/cpu/ahead.h"
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/vector_defs.h"
 #include "kernels/cpu/vector_norm.inc.c"
@@ -218,6 +219,10 @@ INLINE uint64_t vec_mixer_sum(const vec_mixer *mixer)
 /* The prefetching distance of loops whose output goes past the caches. For loops that update in
  * place, see ahead.h. */
 #define AHEAD_BYTES 1024
+
+#define range_ahead_bytes sherdi_ahead_bytes
+#define range_ahead_begin sherdi_ahead_begin
+#define range_ahead_end   sherdi_ahead_end
 
 /* bf16 in a tile in another order: of each pair of registers, the first holds the even elements and
  * the second the odd ones. This order is cheaper to unpack and to pack. It serves loops in which
