@@ -84,7 +84,7 @@ static sherd_status team_make(cpu_backend *own, const sherdi_cpu_params *params)
     sherdi_backend    *backend = &own->common;
     sherdi_cpu_binding binding;
 
-    SHERDI_TRY(sherdi_cpu_binding_find(params, &binding));
+    SHERDI_TRY(sherdi_places_first()->find(params, &binding));
     backend->threads = binding.threads;
     if (binding.threads > 1 && !params->is_idle) {
         SHERDI_TRY(sherdi_team_create(&binding, params->rank, backend->mem, &backend->team));
@@ -148,33 +148,14 @@ void sherdi_backend_cpu_keep(const sherdi_backend *backend, sherdi_cpu_role role
     }
 }
 
-static void cpus_describe(const cpu_set_t *set, char *text, size_t text_bytes)
-{
-    char cpus[64];
-
-    sherdi_cpu_set_print(set, cpus, sizeof(cpus));
-    (void)snprintf(text, text_bytes, "cpu%s %s", CPU_COUNT(set) == 1 ? "" : "s", cpus);
-}
-
-static void updates_describe(const cpu_backend *own, char *text, size_t text_bytes)
-{
-    const cpu_set_t *wire = &own->cpus[SHERDI_CPU_ROLE_WIRE];
-    char             updates[80], left[80];
-
-    cpus_describe(&own->cpus[SHERDI_CPU_ROLE_UPDATES], updates, sizeof(updates));
-    cpus_describe(wire, left, sizeof(left));
-    (void)snprintf(text, text_bytes, "%d thread%s on %s%s%s%s", own->common.threads,
-                   own->common.threads == 1 ? "" : "s", updates,
-                   CPU_COUNT(wire) > 0 ? ", which leaves " : "", CPU_COUNT(wire) > 0 ? left : "",
-                   CPU_COUNT(wire) > 0 ? " to the trainer and the wire" : "");
-}
-
 void sherdi_backend_cpu_describe(const sherdi_backend *backend, char *text, size_t text_bytes)
 {
     const char *plural = backend->threads == 1 ? "" : "s";
 
     if (CPU_COUNT(&own_of(backend)->cpus[SHERDI_CPU_ROLE_UPDATES]) > 0) {
-        updates_describe(own_of(backend), text, text_bytes);
+        sherdi_places_first()->sets_describe(
+            backend->threads, &own_of(backend)->cpus[SHERDI_CPU_ROLE_UPDATES],
+            &own_of(backend)->cpus[SHERDI_CPU_ROLE_WIRE], text, text_bytes);
     } else if (backend->team == NULL) {
         (void)snprintf(text, text_bytes, "%d thread%s%s", backend->threads, plural,
                        backend->threads == 1 ? "" : ", not bound");
@@ -184,6 +165,13 @@ void sherdi_backend_cpu_describe(const sherdi_backend *backend, char *text, size
         sherdi_team_describe(backend->team, cpus, sizeof(cpus));
         (void)snprintf(text, text_bytes, "%d thread%s, %s", backend->threads, plural, cpus);
     }
+}
+
+int sherdi_backend_cpu_knows_cores(void)
+{
+    const sherdi_places *places = sherdi_places_first();
+
+    return places->knows_cores != NULL && places->knows_cores();
 }
 
 static size_t spans_elems(const sherdi_span *spans, size_t num_spans)

@@ -124,7 +124,7 @@ static void list_read(const cpu_set_t *allowed, sherdi_cpu_list *list)
     }
 }
 
-int sherdi_backend_cpu_knows_cores(void)
+static int knows_cores(void)
 {
     hwloc_api api;
 
@@ -136,7 +136,7 @@ static void list_read(const cpu_set_t *allowed, sherdi_cpu_list *list)
     list_by_number(allowed, list);
 }
 
-int sherdi_backend_cpu_knows_cores(void)
+static int knows_cores(void)
 {
     return 0;
 }
@@ -148,11 +148,6 @@ int sherdi_backend_cpu_knows_cores(void)
 static int share_first(int count, int share, int shares)
 {
     return (int)((long long)count * share / shares);
-}
-
-static int at_least_one(int count)
-{
-    return count < 1 ? 1 : count;
 }
 
 /* Returns whether CPU i is the first of its core among the CPUs from `first` on. */
@@ -222,25 +217,14 @@ static int cores_are_cut(const sherdi_cpu_list *list, int threads, int shares)
     return 0;
 }
 
-static int is_crowded(const sherdi_cpu_list *list, int threads, int shares)
-{
-    return (long long)threads * shares > list->count;
-}
-
-/* Returns how many threads the kernels of a rank without a device have on `count` CPUs. */
-static int threads_together(int count, const sherdi_cpu_params *params)
-{
-    return params->threads > 0 ? params->threads : at_least_one(count / params->shares);
-}
-
 static void binding_choose_together(const sherdi_cpu_list *list, const sherdi_cpu_params *params,
                                     sherdi_cpu_binding *out)
 {
     int first = share_first(list->count, params->share, params->shares);
     int end   = share_first(list->count, params->share + 1, params->shares);
 
-    out->threads    = threads_together(list->count, params);
-    out->is_crowded = is_crowded(list, out->threads, params->shares);
+    out->threads    = sherdi_threads_of(list->count, params);
+    out->is_crowded = sherdi_is_crowded(list->count, out->threads, params->shares);
     if (!out->is_crowded && !cores_are_cut(list, out->threads, params->shares)) {
         share_find(list, params->share, params->shares, &first, &end);
     }
@@ -303,8 +287,8 @@ static void binding_choose_apart(const sherdi_cpu_list *list, const sherdi_cpu_p
     left   = cores_left(cores);
     middle = core_find(list, cores_of(list, 0, first) + left);
 
-    out->threads    = params->threads > 0 ? params->threads : at_least_one(cores - left);
-    out->is_crowded = is_crowded(list, out->threads, params->shares);
+    out->threads    = params->threads > 0 ? params->threads : sherdi_at_least_one(cores - left);
+    out->is_crowded = sherdi_is_crowded(list->count, out->threads, params->shares);
     if (left > 0 && out->threads <= end - middle) {
         set_fill(list, first, middle, &out->wire);
         set_fill(list, middle, end, &out->updates);
@@ -357,6 +341,35 @@ void sherdi_cpu_set_print(const cpu_set_t *set, char *text, size_t text_bytes)
 
     list_by_number(set, &list);
     sherdi_cpus_print(list.cpus, list.count, text, text_bytes);
+}
+
+static void workers_describe(const int *cpus, int count, char *text, size_t text_bytes)
+{
+    char list[64];
+
+    sherdi_cpus_print(cpus, count, list, sizeof(list));
+    (void)snprintf(text, text_bytes, "workers bound to cpu%s %s", count > 1 ? "s" : "", list);
+}
+
+static void cpus_describe(const cpu_set_t *set, char *text, size_t text_bytes)
+{
+    char cpus[64];
+
+    sherdi_cpu_set_print(set, cpus, sizeof(cpus));
+    (void)snprintf(text, text_bytes, "cpu%s %s", CPU_COUNT(set) == 1 ? "" : "s", cpus);
+}
+
+static void sets_describe(int threads, const cpu_set_t *updates, const cpu_set_t *wire, char *text,
+                          size_t text_bytes)
+{
+    char on[80], left[80];
+
+    cpus_describe(updates, on, sizeof(on));
+    cpus_describe(wire, left, sizeof(left));
+    (void)snprintf(text, text_bytes, "%d thread%s on %s%s%s%s", threads, threads == 1 ? "" : "s",
+                   on, CPU_COUNT(wire) > 0 ? ", which leaves " : "",
+                   CPU_COUNT(wire) > 0 ? left : "",
+                   CPU_COUNT(wire) > 0 ? " to the trainer and the wire" : "");
 }
 
 /* --------------------------------------------------------- the environment -- */
@@ -425,7 +438,7 @@ static sherd_status list_divide(const char *text, const sherdi_cpu_list *list,
 {
     int first   = share_first(list->count, params->share, params->shares);
     int end     = share_first(list->count, params->share + 1, params->shares);
-    int threads = params->threads > 0 ? params->threads : at_least_one(end - first);
+    int threads = params->threads > 0 ? params->threads : sherdi_at_least_one(end - first);
     int holds   = params->has_device || threads > 1; /* more than the caller, who is never bound */
 
     out->threads = threads;
@@ -446,43 +459,17 @@ static sherd_status list_divide(const char *text, const sherdi_cpu_list *list,
     return SHERD_OK;
 }
 
-/* Reads SHERD_THREADS into *threads if it is 0, and leaves 0 where that is not set. */
-static sherd_status threads_read(int *threads)
-{
-    const char *text = getenv("SHERD_THREADS");
-    char       *end;
-    long        value;
-
-    if (*threads > 0 || text == NULL || text[0] == '\0') {
-        return SHERD_OK;
-    }
-    value = strtol(text, &end, 10);
-    if (*end != '\0' || value < 1 || value > SHERDI_MOST_CPU_THREADS) {
-        return sherdi_fail(SHERD_E_INVAL, "SHERD_THREADS is \"%s\", not a number from 1 to %d",
-                           text, SHERDI_MOST_CPU_THREADS);
-    }
-    *threads = (int)value;
-    return SHERD_OK;
-}
-
 /* Which CPUs share a core is read where it matters: it takes time. */
 static void machine_divide(const sherdi_cpu_params *params, int is_auto, sherdi_cpu_list *list,
                            sherdi_cpu_binding *out)
 {
-    int threads = threads_together(list->count, params);
+    int threads = sherdi_threads_of(list->count, params);
 
     if (params->has_device ||
-        (is_auto && threads > 1 && !is_crowded(list, threads, params->shares))) {
+        (is_auto && threads > 1 && !sherdi_is_crowded(list->count, threads, params->shares))) {
         list_read(&out->allowed, list);
     }
     sherdi_cpu_binding_choose(list, params, out);
-}
-
-void sherdi_cpu_binding_drop(sherdi_cpu_binding *binding)
-{
-    binding->is_bound = 0;
-    CPU_ZERO(&binding->updates);
-    CPU_ZERO(&binding->wire);
 }
 
 sherd_status sherdi_cpu_binding_find(const sherdi_cpu_params *params, sherdi_cpu_binding *out)
@@ -496,7 +483,7 @@ sherd_status sherdi_cpu_binding_find(const sherdi_cpu_params *params, sherdi_cpu
     if (sched_getaffinity(0, sizeof(out->allowed), &out->allowed) != 0) {
         CPU_ZERO(&out->allowed);
     }
-    SHERDI_TRY(threads_read(&asked.threads));
+    SHERDI_TRY(sherdi_threads_read(&asked.threads));
     if (!is_auto && strcmp(text, "none") != 0) {
         const char *wrong = list_parse(text, &out->allowed, &list);
 
@@ -505,7 +492,7 @@ sherd_status sherdi_cpu_binding_find(const sherdi_cpu_params *params, sherdi_cpu
     }
     list_by_number(&out->allowed, &list);
     if (list.count == 0) { /* more CPUs than a set holds: the system places the threads */
-        out->threads = threads_together((int)sysconf(_SC_NPROCESSORS_ONLN), &asked);
+        out->threads = sherdi_threads_of((int)sysconf(_SC_NPROCESSORS_ONLN), &asked);
         return SHERD_OK;
     }
     machine_divide(&asked, is_auto, &list, out);
@@ -514,3 +501,10 @@ sherd_status sherdi_cpu_binding_find(const sherdi_cpu_params *params, sherdi_cpu
     }
     return SHERD_OK;
 }
+
+const sherdi_places sherdi_places_bound = {
+    .find             = sherdi_cpu_binding_find,
+    .workers_describe = workers_describe,
+    .sets_describe    = sets_describe,
+    .knows_cores      = knows_cores,
+};

@@ -396,17 +396,14 @@ void sherdi_team_destroy(sherdi_team *team)
 
 void sherdi_team_describe(const sherdi_team *team, char *text, size_t text_bytes)
 {
-    int  numbers[CPU_SETSIZE]; /* large enough: a bound team has no more threads than CPUs */
-    char cpus[64];
+    int cpus[CPU_SETSIZE]; /* large enough: a bound team has no more threads than CPUs */
 
     if (!team->is_bound) {
         (void)snprintf(text, text_bytes, "workers not bound");
         return;
     }
     for (int i = 0; i < team->num_workers; i++) {
-        numbers[i] = team->workers[i]->cpu;
+        cpus[i] = team->workers[i]->cpu;
     }
-    sherdi_cpus_print(numbers, team->num_workers, cpus, sizeof(cpus));
-    (void)snprintf(text, text_bytes, "workers bound to cpu%s %s", team->num_workers > 1 ? "s" : "",
-                   cpus);
+    sherdi_places_first()->workers_describe(cpus, team->num_workers, text, text_bytes);
 }

@@ -5,7 +5,7 @@
 
 #include "base/mem.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/binding.h"
+#include "kernels/cpu/places.h"
 
 typedef struct sherdi_team sherdi_team;
 

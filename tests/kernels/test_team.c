@@ -2,6 +2,7 @@
  * many there are; they come, are bound and go cleanly. */
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/team.h"
+#include "kernels/cpu/binding.h"
 #include "kernels/updates/updates.h"
 #include "tests/kernels/bits.h"
 #include "tests/lib/tasks.h"
