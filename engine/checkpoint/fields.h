@@ -5,7 +5,7 @@
 #define SHERDI_ENGINE_CHECKPOINT_FIELDS_H
 
 #include "base/json.h"
-#include "base/text.h"
+#include "base/json_text.h"
 
 struct json_t;
 

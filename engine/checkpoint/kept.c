@@ -3,7 +3,7 @@
 
 #include "base/checked.h"
 #include "base/json.h"
-#include "base/text.h"
+#include "base/json_text.h"
 #include "engine/checkpoint/fields.h"
 #include "engine/checkpoint/shard.h"
 #include "kernels/codecs.h"

@@ -2,7 +2,7 @@
 #include "engine/checkpoint/safetensors.h"
 
 #include "base/checked.h"
-#include "base/text.h"
+#include "base/json_text.h"
 
 #include <assert.h>
 #include <stdlib.h>

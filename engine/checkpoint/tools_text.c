@@ -3,7 +3,7 @@
 #include "engine/checkpoint/tools.h"
 
 #include "base/api.h"
-#include "base/text.h"
+#include "base/json_text.h"
 
 #include <inttypes.h>
 #include <limits.h>

@@ -3,7 +3,7 @@
 
 #include "base/checked.h"
 #include "base/json.h"
-#include "base/text.h"
+#include "base/json_text.h"
 #include "engine/checkpoint/bytes.h"
 #include "kernels/formulas.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/checked.h"
 #include "base/output.h"
-#include "base/text.h"
+#include "base/json_text.h"
 #include "kernels/formulas.h"
 #include "offload/io.h"
 #include "sherd_tools.h"

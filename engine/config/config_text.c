@@ -4,6 +4,7 @@
 #include "sherd_tools.h"
 
 #include "base/api.h"
+#include "base/json_text.h"
 #include "base/text.h"
 
 #include <inttypes.h>
