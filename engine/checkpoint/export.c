@@ -17,16 +17,12 @@ static sherdi_weights_param model_get(const void *ctx, size_t param)
 {
     const sherdi_model_param *p = &((const sherdi_model *)ctx)->params[param];
 
-    return (sherdi_weights_param){
-        .name = p->name, .ndim = p->ndim, .shape = p->shape, .elems = p->elems};
+    return sherdi_weights_param_of(p->name, p->ndim, p->shape, p->elems);
 }
 
 static int model_find(const void *ctx, const char *name, size_t *param_out)
 {
-    int found = sherdi_model_find_param(ctx, name);
-
-    *param_out = found < 0 ? 0 : (size_t)found;
-    return found >= 0;
+    return sherdi_weights_found(sherdi_model_find_param(ctx, name), param_out);
 }
 
 sherdi_weights_model sherdi_weights_model_of(const sherd_engine *engine)

@@ -10,16 +10,14 @@ static sherdi_weights_param model_get(const void *ctx, size_t param)
     const sherd_checkpoint      *c = ctx;
     const sherdi_manifest_param *p = &sherdi_reader_manifest(c->reader)->params[param];
 
-    return (sherdi_weights_param){
-        .name = p->name, .ndim = p->ndim, .shape = p->shape, .elems = p->elems};
+    return sherdi_weights_param_of(p->name, p->ndim, p->shape, p->elems);
 }
 
 static int model_find(const void *ctx, const char *name, size_t *param_out)
 {
-    int64_t found = sherdi_reader_find_param(((const sherd_checkpoint *)ctx)->reader, name);
+    const sherd_checkpoint *c = ctx;
 
-    *param_out = found < 0 ? 0 : (size_t)found;
-    return found >= 0;
+    return sherdi_weights_found(sherdi_reader_find_param(c->reader, name), param_out);
 }
 
 static sherd_status values_read(void *ctx, const char *param, const char *value, size_t first_elem,

@@ -64,8 +64,7 @@ static sherdi_weights_param model_get(const void *ctx, size_t param)
 {
     const model_param *p = &((const making *)ctx)->model[param];
 
-    return (sherdi_weights_param){
-        .name = p->name, .ndim = p->ndim, .shape = p->shape, .elems = p->elems};
+    return sherdi_weights_param_of(p->name, p->ndim, p->shape, p->elems);
 }
 
 static int name_order(const void *a, const void *b)

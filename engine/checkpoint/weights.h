@@ -25,6 +25,19 @@ typedef struct sherdi_weights_param {
     size_t        elems;
 } sherdi_weights_param;
 
+static inline sherdi_weights_param sherdi_weights_param_of(const char *name, int ndim,
+                                                           const size_t *shape, size_t elems)
+{
+    return (sherdi_weights_param){.name = name, .ndim = ndim, .shape = shape, .elems = elems};
+}
+
+/** Returns whether a parameter was found, and gives its number; `found` below 0: it was not. */
+static inline int sherdi_weights_found(int64_t found, size_t *param_out)
+{
+    *param_out = found < 0 ? 0 : (size_t)found;
+    return found >= 0;
+}
+
 /* A copied list of maps. Its structs have the size of this library's version, whatever the caller's
  * size is. */
 typedef struct sherdi_weights_maps {
