@@ -1,5 +1,6 @@
 /* See bare.h. */
 #include "bench/bare.h"
+#include "models/clock.h"
 
 #include <liburing.h>
 
@@ -8,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 struct bench_bare {
@@ -120,19 +120,11 @@ static void request_make(bench_bare *bare, bench_bare_kind kind, size_t number)
     io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
 }
 
-static double now_s(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 double bench_bare_run(bench_bare *bare, bench_bare_kind kind, char *why, size_t why_bytes)
 {
     size_t count     = bare->p.size_bytes / bare->p.block_bytes;
     size_t in_flight = 0;
-    double start_s   = now_s();
+    double start_s   = clock_now_s();
 
     for (size_t number = 0; number < count || in_flight > 0;) {
         for (; number < count && in_flight < bare->p.depth; number++) {
@@ -147,7 +139,7 @@ double bench_bare_run(bench_bare *bare, bench_bare_kind kind, char *why, size_t 
             return 0;
         }
     }
-    return (double)count * (double)bare->p.block_bytes / (now_s() - start_s);
+    return (double)count * (double)bare->p.block_bytes / (clock_now_s() - start_s);
 }
 
 void bench_bare_close(bench_bare *bare)

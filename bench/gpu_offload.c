@@ -15,11 +15,11 @@
 #include "bench/options.h"
 #include "bench/timing.h"
 #include "engine/run/engine_impl.h"
+#include "models/clock.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { ROW_LINK, ROW_HOST, ROW_COMPUTE, ROW_STEP, ROW_BOUNDARY, NUM_ROWS };
 
@@ -66,14 +66,6 @@ static void must(sherd_status status, const char *what)
         (void)fprintf(stderr, "bench-gpu-offload: %s: %s\n", what, sherd_last_error());
         exit(1);
     }
-}
-
-static double now_s(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
 /* ---------------------------------------------------------------- engines -- */
@@ -172,13 +164,13 @@ static void compute_queue(const bench_copies *c, const sherdi_backend *lane)
 
 static double compute_run(const bench_copies *c, const sherdi_backend *lane)
 {
-    double start = now_s();
+    double start = clock_now_s();
 
     for (int u = 0; u < UNITS; u++) {
         compute_queue(c, lane);
     }
     must(sherdi_lane_wait(lane), "compute");
-    return now_s() - start;
+    return clock_now_s() - start;
 }
 
 /* How many copies make a step's compute of so many seconds. */
@@ -215,26 +207,26 @@ static double host_run(bench *b)
 
     sherd_step_report_init(&report);
     backward_run(&b->host, NULL);
-    start = now_s();
+    start = clock_now_s();
     must(sherd_step(b->host.engine, &report), "step on the CPU");
-    return now_s() - start;
+    return clock_now_s() - start;
 }
 
 static void step_run(bench *b, double *step_s, double *boundary_s)
 {
     sherd_engine *engine = b->gpu.engine;
-    double        start  = now_s();
+    double        start  = clock_now_s();
     double        computed;
 
     backward_run(&b->gpu, &b->copies);
     must(sherdi_lane_wait(engine->backend), "backward");
-    computed = now_s();
+    computed = clock_now_s();
     sherd_step_report_init(&b->report);
     must(sherd_step(engine, &b->report), "step");
     must(sherd_step_wait(engine, &b->report), "step");
     must(sherdi_lane_wait(engine->backend), "step");
-    *step_s     = now_s() - start;
-    *boundary_s = now_s() - computed;
+    *step_s     = clock_now_s() - start;
+    *boundary_s = clock_now_s() - computed;
 }
 
 static void round_run(bench *b, double *seconds)

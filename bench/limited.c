@@ -9,6 +9,7 @@
 #include "bench/limit.h"
 #include "bench/options.h"
 #include "bench/timing.h"
+#include "models/clock.h"
 #include "models/process.h"
 #include "sherd_tools.h"
 
@@ -20,7 +21,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define UNITS      32
@@ -166,14 +166,6 @@ static void unit_backward(run *r, int u, int step)
     must(sherd_unit_release(r->engine, r->units[u], SHERD_BACKWARD), "release");
 }
 
-static double now_s(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 /* Planned, held, pinned as planned and as held, then the most pages of this process so far, and
  * those that are locked. */
 static void memory_tell(sherd_engine *engine)
@@ -196,7 +188,7 @@ static int part_run(const bench_options *o)
     engine_open(&r, world);
     for (int step = 0; step < o->steps; step++) {
         sherd_step_report report;
-        double            start = now_s();
+        double            start = clock_now_s();
 
         for (int u = 0; u < UNITS; u++) {
             unit_forward(&r, u, step);
@@ -208,8 +200,9 @@ static int part_run(const bench_options *o)
         must(sherd_step(r.engine, &report), "step");
         (void)printf("%lld %016llx %.3f %.3f %.3f %.3f %.3f %llu %llu %.4f %.4f\n",
                      (long long)report.step, (unsigned long long)report.fingerprint,
-                     now_s() - start, report.wait_read_s, report.wait_write_s, report.wait_param_s,
-                     report.wait_activation_s, (unsigned long long)report.nvme_read_bytes,
+                     clock_now_s() - start, report.wait_read_s, report.wait_write_s,
+                     report.wait_param_s, report.wait_activation_s,
+                     (unsigned long long)report.nvme_read_bytes,
                      (unsigned long long)report.nvme_written_bytes, report.compute_s,
                      report.update_s + report.norm_s);
         (void)fflush(stdout);
@@ -426,10 +419,10 @@ static double copy_rate(void)
     memset(from, 1, BYTES);
     memset(to, 2, BYTES);
     for (int i = 0; i < 3; i++) {
-        double start = now_s(), rate;
+        double start = clock_now_s(), rate;
 
         memcpy(to, from, BYTES);
-        rate = BYTES / (now_s() - start);
+        rate = BYTES / (clock_now_s() - start);
         best = rate > best ? rate : best;
     }
     free(from);

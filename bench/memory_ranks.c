@@ -6,6 +6,7 @@
  * at any time. */
 #include "bench/memory.h"
 
+#include "models/clock.h"
 #include "models/process.h"
 
 #include <errno.h>
@@ -65,14 +66,6 @@ void memory_signals_catch(void)
 int memory_signal(void)
 {
     return caught_signal;
-}
-
-static double now_s(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
 /* --------------------------------------------------------- the control group -- */
@@ -225,11 +218,11 @@ static void seen_take(const ranks_run *run, memory_seen *out)
 
 static void peak_sample(ranks_run *run)
 {
-    double start = now_s();
+    double start = clock_now_s();
     double taken;
     size_t sum = sum_pss(run);
 
-    taken = now_s() - start;
+    taken = clock_now_s() - start;
     if (sum > run->out->peak_pss) {
         run->out->peak_pss = sum;
     }
@@ -386,13 +379,13 @@ static int children_poll(ranks_run *run, memory_mark mark)
 /* Until all ranks are at the mark. */
 static int mark_await(ranks_run *run, memory_mark mark)
 {
-    double deadline_s = now_s() + MARK_S;
+    double deadline_s = clock_now_s() + MARK_S;
 
     for (int r = 0; r < run->params->world_size; r++) {
         run->children[r].is_there = 0;
     }
     while (children_missing(run) > 0) {
-        if (memory_signal() != 0 || now_s() > deadline_s) {
+        if (memory_signal() != 0 || clock_now_s() > deadline_s) {
             (void)snprintf(run->why, run->why_bytes, "%s in %s",
                            memory_signal() != 0 ? "interrupted" : "no end", MARK_NAMES[mark]);
             return -1;
@@ -400,7 +393,7 @@ static int mark_await(ranks_run *run, memory_mark mark)
         if (children_poll(run, mark) != 0) {
             return -1;
         }
-        if (mark != MEMORY_PLATFORM && now_s() >= run->next_sample_s) {
+        if (mark != MEMORY_PLATFORM && clock_now_s() >= run->next_sample_s) {
             peak_sample(run);
         }
     }
@@ -448,7 +441,7 @@ int memory_ranks_run(const memory_ranks_params *params, memory_ranks *out, char 
                      size_t why_bytes)
 {
     ranks_run run    = {.params = params, .out = out, .why = why, .why_bytes = why_bytes};
-    double    start  = now_s();
+    double    start  = clock_now_s();
     int       failed = 0;
 
     *out = (memory_ranks){0};
@@ -462,6 +455,6 @@ int memory_ranks_run(const memory_ranks_params *params, memory_ranks *out, char 
     failed = failed || marks_pass(&run) != 0;
     children_kill(&run);
     group_remove(&run);
-    out->seconds = now_s() - start;
+    out->seconds = clock_now_s() - start;
     return failed ? -1 : 0;
 }

@@ -20,11 +20,11 @@
 #include "bench/options.h"
 #include "bench/timing.h"
 #include "engine/run/fill.h"
+#include "models/clock.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { ROW_IO, ROW_STEP, ROW_UPDATE, ROW_SERIAL, ROW_BESIDE, NUM_ROWS };
 
@@ -122,14 +122,6 @@ static void engine_open(bench *b, const char *device, int is_serial, const char 
     must(sherdi_fill_settle(out->engine), "write"); /* as the first acquire would */
 }
 
-static double now_s(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 /* A micro-batch whose gradients are zero, and the end of its window; then the step, timed. */
 static double step_run(bench_engine *e, sherd_step_report *report)
 {
@@ -141,9 +133,9 @@ static double step_run(bench_engine *e, sherd_step_report *report)
     }
     must(sherd_step_close_window(e->engine), "window");
     sherd_step_report_init(report);
-    start = now_s();
+    start = clock_now_s();
     must(sherd_step(e->engine, report), "step");
-    return now_s() - start;
+    return clock_now_s() - start;
 }
 
 static double io_run(sherd_engine *engine)

@@ -3,10 +3,10 @@
 #include "bench/offload_rank.h"
 
 #include "bench/link.h"
-#include "base/clock.h"
 #include "engine/run/store.h"
 
 #include "models/blas.h"
+#include "models/clock.h"
 #include "trainer/declare.h"
 #include "trainer/init.h"
 #include "trainer/passes.h"
@@ -49,11 +49,6 @@ static void must(sherd_status status, const char *what)
     if (status != SHERD_OK) {
         die(what, sherd_last_error());
     }
-}
-
-static double now_s(void)
-{
-    return (double)sherdi_now_ns() * 1e-9;
 }
 
 static int is_gpu(const rank *r)
@@ -237,14 +232,14 @@ static void steps_queued(rank *r, size_t count, offload_turn *turn)
     double first_s = 0.0;
 
     for (size_t i = 0; i <= count; i++) {
-        double   start = now_s(), middle, end;
+        double   start = clock_now_s(), middle, end;
         uint64_t moved;
 
         must(passes_forward(r->passes), "forward");
-        middle = now_s();
+        middle = clock_now_s();
         moved  = drive_moved(r);
         must(passes_backward(r->passes), "backward");
-        end = now_s();
+        end = clock_now_s();
         if (i > 0) {
             turn->hidden_bytes += drive_moved(r) - moved;
             turn->forward_s += middle - start;
@@ -255,31 +250,31 @@ static void steps_queued(rank *r, size_t count, offload_turn *turn)
         passes_batch_set(r->passes, r->tokens, r->tokens + r->rows);
         must(sherd_step_queue(r->engine), "step");
         passes_losses_close(r->passes);
-        first_s = i == 0 ? now_s() : first_s;
+        first_s = i == 0 ? clock_now_s() : first_s;
     }
-    turn->step_s = now_s() - first_s;
+    turn->step_s = clock_now_s() - first_s;
     update_wait(r, &(offload_turn){.step_s = 0.0});
 }
 
 /* Nothing runs beside anything but what backward hides: so these times are the parts. */
 static void steps_waited(rank *r, size_t count, offload_turn *turn)
 {
-    double first_s = now_s();
+    double first_s = clock_now_s();
 
     for (size_t i = 0; i < count; i++) {
-        double            start = now_s(), middle;
+        double            start = clock_now_s(), middle;
         uint64_t          moved;
         sherd_step_report report;
 
         must(passes_forward(r->passes), "forward");
         must(sherdi_lane_wait(r->engine->backend), "forward");
-        middle = now_s();
+        middle = clock_now_s();
         moved  = drive_moved(r);
         must(passes_backward(r->passes), "backward");
         must(sherdi_lane_wait(r->engine->backend), "backward");
         turn->hidden_bytes += drive_moved(r) - moved;
         turn->forward_s += middle - start;
-        turn->backward_s += now_s() - middle;
+        turn->backward_s += clock_now_s() - middle;
         turn->first_wait_s += passes_first_wait_s(r->passes);
         sherd_step_report_init(&report);
         must(sherd_step(r->engine, &report), "step");
@@ -289,7 +284,7 @@ static void steps_waited(rank *r, size_t count, offload_turn *turn)
         r->down_bytes = report.link_down_bytes;
         r->up_bytes   = report.link_up_bytes;
     }
-    turn->step_s = now_s() - first_s;
+    turn->step_s = clock_now_s() - first_s;
 }
 
 static void means_take(offload_turn *turn, size_t count)

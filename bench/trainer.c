@@ -9,6 +9,7 @@
 #include "bench/trainer_gpu.h"
 
 #include "models/blas.h"
+#include "models/clock.h"
 #include "trainer/declare.h"
 #include "trainer/passes.h"
 #include "trainer/gemm.h"
@@ -17,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 typedef struct bench_options {
     arch            sizes;
@@ -49,27 +49,19 @@ typedef struct bench_run {
 
 enum { ROW_STEP, ROW_SPLIT, ROW_LIBRARY, NUM_ROWS };
 
-static double clock_seconds(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* ----------------------------------------------------------------- rows -- */
 
 static void step_call(bench_run *run)
 {
     const bench_options *o     = run->o;
-    double               start = clock_seconds(), middle, loss;
+    double               start = clock_now_s(), middle, loss;
     sherd_status         status;
 
     status = passes_train(run->passes, run->tokens, run->tokens + o->batch * o->length);
     if (status == SHERD_OK) {
         status = passes_losses_take(run->passes, &loss);
     }
-    middle = clock_seconds();
+    middle = clock_now_s();
     if (status == SHERD_OK) {
         status = sherd_step(run->engine, NULL);
     }
@@ -77,7 +69,7 @@ static void step_call(bench_run *run)
         run->has_failed = 1;
     }
     run->model_seconds[run->num_steps]  = middle - start;
-    run->update_seconds[run->num_steps] = clock_seconds() - middle;
+    run->update_seconds[run->num_steps] = clock_now_s() - middle;
     run->num_steps++;
 }
 

@@ -4,6 +4,7 @@
 
 #include "bench/timing.h"
 
+#include "models/clock.h"
 #include "trainer/declare.h"
 #include "trainer/passes.h"
 #include "trainer/init.h"
@@ -12,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define WARM_STEPS 5 /* the first ones choose kernels and wake the device */
 
@@ -28,14 +28,6 @@ typedef struct gpu_run {
     double                    since_s;      /* when the last step was told */
     double                    loss;
 } gpu_run;
-
-static double clock_seconds(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static sherd_status config_make(const trainer_gpu_params *p, sherd_config **out)
 {
@@ -143,7 +135,7 @@ static int step_tell(gpu_run *run)
     if (passes_losses_take(run->passes, &run->loss) != SHERD_OK) {
         return fail(passes_why(run->passes));
     }
-    now = clock_seconds();
+    now = clock_now_s();
     if (run->told >= WARM_STEPS && run->told < WARM_STEPS + run->p->steps) {
         run->seconds[run->told - WARM_STEPS] = now - run->since_s;
     }

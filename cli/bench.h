@@ -74,8 +74,7 @@ int bench_folder_make(sherd_world *world, const bench_request *request, int rank
                       scratch_folder *out);
 
 /** Writes this machine's processor, cores and memory. */
-void   bench_machine_write(char *out, size_t out_bytes);
-double bench_now_s(void);
+void bench_machine_write(char *out, size_t out_bytes);
 /** Returns the median, and sorts `values`. `count` is above 0. */
 double bench_median(double *values, int count);
 /** Gives the largest number of all ranks. The numbers are at least 0. Collective. */

@@ -11,6 +11,7 @@
 #include "cli/bench.h"
 
 #include "cli/scratch.h"
+#include "models/clock.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -246,14 +247,14 @@ static sherd_status device_round(bench *b, bench_engine *e, int is_counted)
     double   start_s;
 
     BENCH_TRY(sherd_world_barrier(b->world));
-    start_s = bench_now_s();
+    start_s = clock_now_s();
     if (is_on_cpu(b)) {
         BENCH_TRY(bare_passes_run(e));
     } else {
         BENCH_TRY(pass_run(b, e, SHERD_FORWARD));
         BENCH_TRY(pass_run(b, e, SHERD_BACKWARD));
     }
-    wire_s = bench_now_s() - start_s;
+    wire_s = clock_now_s() - start_s;
     BENCH_TRY(step_run(e));
     BENCH_TRY(bench_slowest(b->world, update_seconds(b, &e->report), &update_s));
     if (!is_on_cpu(b)) {
@@ -333,14 +334,14 @@ static sherd_status nvme_round(bench *b, bench_engine *e, int is_counted)
     uint64_t before = e->traffic.read_counted;
     uint64_t fingerprint;
     double   per_host = (double)b->ranks / b->hosts;
-    double   read_s   = bench_now_s();
+    double   read_s   = clock_now_s();
     double   read_bytes;
     double   step_read;
     double   step_s;
     double   write_s;
 
     BENCH_TRY(sherd_engine_fingerprint(e->engine, &fingerprint));
-    BENCH_TRY(bench_slowest(b->world, bench_now_s() - read_s, &read_s));
+    BENCH_TRY(bench_slowest(b->world, clock_now_s() - read_s, &read_s));
     BENCH_TRY(sherd_engine_traffic(e->engine, &e->traffic));
     read_bytes = (double)(e->traffic.read_counted - before) * per_host;
 

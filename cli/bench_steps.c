@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Bytes of an element's state on a drive: master weight and moments, in two generations. */
@@ -111,14 +110,6 @@ void bench_machine_write(char *out, size_t out_bytes)
     (void)uname(&system);
     (void)snprintf(out, out_bytes, "%s, %ld cores, %.0f GiB, %.60s %.60s", cpu, cores,
                    bytes / 0x1p30, system.sysname, system.release);
-}
-
-double bench_now_s(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
 static int value_compare(const void *a, const void *b)

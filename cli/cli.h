@@ -26,8 +26,6 @@ int cli_file_check(const char *path, int is_forced);
  *  Returns as cli_file_check does. */
 int cli_file_save(const char *path, const char *text, int is_forced);
 #define CLI_WORD_BYTES 64
-/** Returns the seconds of the monotonic clock. */
-double cli_now_s(void);
 /** Write a size ("12.50 MiB"), and how long ago a time in seconds since 1970 was ("3 min"). Both
  *  return `text`. */
 const char *cli_bytes_text(uint64_t bytes, char text[CLI_WORD_BYTES]);

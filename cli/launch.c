@@ -6,6 +6,7 @@
  * child of this process (a "subreaper"), and is told and ended as a rank is. A rank that lives
  * passes signals on itself, or does not. */
 #include "cli/cli.h"
+#include "models/clock.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -65,14 +66,6 @@ typedef struct launch {
 
 static const int PASSED_ON[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 #define NUM_PASSED_ON (sizeof(PASSED_ON) / sizeof(PASSED_ON[0]))
-
-static int64_t now_s(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec;
-}
 
 static void number_set(const char *name, int value)
 {
@@ -216,7 +209,7 @@ static void rank_ended(launch *job, int rank, int ended)
     }
     job->status = status;
     if (!is_told) { /* else all have been told to end, and may take their time */
-        job->deadline_s = now_s() + job->grace_s;
+        job->deadline_s = (int64_t)clock_now_s() + job->grace_s;
     }
     if (WIFSIGNALED(ended)) {
         (void)fprintf(stderr, "sherd: rank %d was ended by signal %d (%s)\n", rank, WTERMSIG(ended),
@@ -249,11 +242,11 @@ static int ranks_collect(launch *job)
 /* Ends the ranks that are still running when their time is over. */
 static void ranks_press(launch *job)
 {
-    if (job->deadline_s == 0 || now_s() < job->deadline_s) {
+    if (job->deadline_s == 0 || (int64_t)clock_now_s() < job->deadline_s) {
         return;
     }
     job->last_sent  = job->last_sent == 0 ? SIGTERM : SIGKILL;
-    job->deadline_s = job->last_sent == SIGTERM ? now_s() + KILL_AFTER_S : 0;
+    job->deadline_s = job->last_sent == SIGTERM ? (int64_t)clock_now_s() + KILL_AFTER_S : 0;
     ranks_signal(job, job->last_sent);
 }
 

@@ -8,14 +8,6 @@
 #include <sys/stat.h>
 #include <time.h>
 
-double cli_now_s(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 int cli_file_check(const char *path, int is_forced)
 {
     struct stat info;

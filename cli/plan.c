@@ -4,11 +4,11 @@
 #include "cli/plan.h"
 
 #include "cli/cli.h"
+#include "models/clock.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* ------------------------------------------------------------------- rows -- */
 
@@ -116,7 +116,7 @@ static sherd_status full_print(const plan_options *options, const planning_layou
 /* Checks the plans of all ranks, each one and together. */
 static sherd_status ranks_check(const plan_options *options, const planning_layout *layout)
 {
-    double        start_s = cli_now_s();
+    double        start_s = clock_now_s();
     sherd_engine *engine;
     sherd_status  status = planning_engine_open(&options->request, layout, &engine);
 
@@ -134,7 +134,7 @@ static sherd_status ranks_check(const plan_options *options, const planning_layo
         (void)fprintf(options->is_json ? stderr : stdout,
                       "%s, offload %s: plans of %d ranks checked in %.2f s\n", stage,
                       planning_offload_name(layout->offload), layout->world_size,
-                      cli_now_s() - start_s);
+                      clock_now_s() - start_s);
     }
     return status;
 }

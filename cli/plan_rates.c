@@ -7,6 +7,7 @@
 #include "cli/bench.h"
 #include "cli/cli.h"
 #include "cli/plan.h"
+#include "models/clock.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -154,24 +155,16 @@ _Noreturn static void child_main(measuring *m, pid_t parent)
     _exit(0);
 }
 
-static double now_s(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 /* Waits for the process that measures; in the end it is asked to end, which removes its files. */
 static void child_wait(pid_t pid)
 {
     static const struct timespec PAUSE    = {.tv_nsec = PAUSE_NS};
-    double                       end      = now_s() + MOST_SECONDS;
+    double                       end      = clock_now_s() + MOST_SECONDS;
     int                          is_asked = 0, status;
     pid_t                        done;
 
     while ((done = waitpid(pid, &status, WNOHANG)) == 0 || (done < 0 && errno == EINTR)) {
-        if (!is_asked && now_s() > end) {
+        if (!is_asked && clock_now_s() > end) {
             (void)kill(pid, SIGTERM);
             is_asked = 1;
         }

@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 #include "cli/proof.h"
 #include "cli/scratch.h"
+#include "models/clock.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -10,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <time.h>
 
 #define GLOBAL_BATCH 24
 
@@ -127,7 +127,7 @@ static void reference_run(const test_run *run, const proof_layout *layout, int w
 static int group_begin(const test_run *run, test_group *group, const proof_result *want)
 {
     group->want    = want;
-    group->start_s = cli_now_s();
+    group->start_s = clock_now_s();
     group->is_ok   = 1;
     group->why[0]  = '\0';
     return run->only == NULL || strstr(group->name, run->only) != NULL;
@@ -137,7 +137,7 @@ static void group_end(test_run *run, test_group *group)
 {
     if (!run->is_verbose) {
         row_print(run, group->name, group->is_ok, &group->on_cpu, &group->got,
-                  cli_now_s() - group->start_s, group->why);
+                  clock_now_s() - group->start_s, group->why);
     }
 }
 
@@ -164,7 +164,7 @@ static int result_check(test_group *group, const proof_result *got, const proof_
 static void group_layout(test_run *run, test_group *group, int ranks, const proof_layout *layout,
                          const char *note)
 {
-    double start_s = cli_now_s();
+    double start_s = clock_now_s();
     int    is_equal;
     char   row[192];
 
@@ -177,7 +177,7 @@ static void group_layout(test_run *run, test_group *group, int ranks, const proo
     group->is_ok &= is_equal;
     if (run->is_verbose) {
         (void)snprintf(row, sizeof(row), "%s, stage %d%.24s", group->name, layout->stage, note);
-        row_print(run, row, is_equal, &group->on_cpu, &group->got, cli_now_s() - start_s,
+        row_print(run, row, is_equal, &group->on_cpu, &group->got, clock_now_s() - start_s,
                   group->why);
     }
 }
@@ -457,7 +457,7 @@ static void control_row(test_run *run)
     const char  *what = "control: the default mode on 3 and on 2 ranks must differ";
     proof_result a;
     proof_result b;
-    double       start = cli_now_s();
+    double       start = clock_now_s();
 
     if (run->only != NULL && strstr(what, run->only) == NULL) {
         return;
@@ -466,7 +466,7 @@ static void control_row(test_run *run)
     proof_run_threads(2, &run->params, &two, &b);
     row_print(run, what,
               a.status == SHERD_OK && b.status == SHERD_OK && a.fingerprint != b.fingerprint, NULL,
-              &b, cli_now_s() - start, "(it does not: the comparison is blind)");
+              &b, clock_now_s() - start, "(it does not: the comparison is blind)");
 }
 
 static void optimizer_rows(test_run *run, const proof_optimizer *optimizer)

@@ -2,11 +2,11 @@
  * passes.h. */
 #include "passes.h"
 
+#include "models/clock.h"
 #include "try.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 struct passes {
     sherd_engine     *engine;
@@ -146,22 +146,14 @@ static sherd_status activation_get(passes *passes, size_t unit, sherd_pass pass,
                : sherd_activation_put(passes->engine, (sherd_unit)unit, &out->activation);
 }
 
-static double clock_seconds(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static sherd_status unit_run(passes *passes, size_t unit, sherd_pass pass)
 {
-    double     start = clock_seconds();
+    double     start = clock_now_s();
     model_unit params;
 
     TRY(sherd_unit_acquire(passes->engine, (sherd_unit)unit, pass));
     if (unit == 0 && pass == SHERD_FORWARD) {
-        passes->first_wait_s = clock_seconds() - start;
+        passes->first_wait_s = clock_now_s() - start;
     }
     TRY(unit_get(passes, unit, pass, &params));
     TRY(activation_get(passes, unit, pass, &params));

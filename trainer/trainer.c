@@ -3,6 +3,7 @@
 #include "trainer.h"
 
 #include "models/blas.h"
+#include "models/clock.h"
 #include "models/onednn.h"
 #include "declare.h"
 #include "memory.h"
@@ -21,7 +22,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define VALIDATION_BATCHES 16 /* over all ranks */
 #define SAMPLE_TEMPERATURE 0.8
@@ -109,14 +109,6 @@ static sherd_status data_fail(const trainer *t)
                 errno != 0 ? strerror(errno) : "was cut off or changed while training reads it");
 }
 
-static double clock_seconds(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* --------------------------------------------------------------- set-up -- */
 
 /* Describes seed and data in `run`: a run that resumes should have the same, and the engine
@@ -172,9 +164,9 @@ static sherd_status engine_open(trainer *t)
     TRY(sherd_engine_create(t->world, config, &t->engine));
     TRY(model_declare(t, t->engine));
     TRY(run_describe(t));
-    t->seal_s = -clock_seconds();
+    t->seal_s = -clock_now_s();
     TRY(sherd_engine_seal(t->engine));
-    t->seal_s += clock_seconds();
+    t->seal_s += clock_now_s();
     t->info.struct_size = sizeof(t->info);
     TRY(sherd_engine_query(t->engine, &t->info));
     t->threads = pool_create(t->info.cpu_threads);
@@ -368,7 +360,7 @@ static sherd_status values_start(trainer *t)
                                 .sequences = (uint64_t)t->info.samples};
     size_t         len       = strlen(t->run);
     int            is_loaded = 0;
-    double         start     = clock_seconds();
+    double         start     = clock_now_s();
 
     (void)snprintf(t->run + len, sizeof(t->run) - len, ", steps of %d sequences",
                    t->info.train_batch_size);
@@ -384,7 +376,7 @@ static sherd_status values_start(trainer *t)
     }
     TRY(is_loaded ? SHERD_OK : first_weights(t));
     if (t->r != NULL) {
-        start_say(t, clock_seconds() - start);
+        start_say(t, clock_now_s() - start);
     }
     return SHERD_OK;
 }
@@ -442,7 +434,7 @@ static sherd_status validate(trainer *t, double *loss_out)
  * is asked may answer late, even behind what is queued. */
 static void memory_take(trainer *t, int is_last)
 {
-    double              now = clock_seconds();
+    double              now = clock_now_s();
     sherd_memory_report memory;
 
     if (!is_last && t->memory_asked_s > 0.0 && now - t->memory_asked_s < MEMORY_SECONDS) {
@@ -571,7 +563,7 @@ static sherd_status step_tell(trainer *t, int is_last)
     t->first_loss  = q->step == t->first_step + 1 ? t->last_loss : t->first_loss;
     t->fingerprint = q->report.fingerprint;
     figures_take(t, q);
-    now          = clock_seconds();
+    now          = clock_now_s();
     told.figures = t->figures;
     told.step    = q->step;
     told.loss    = t->last_loss;
@@ -648,7 +640,7 @@ static sherd_status step_queue(trainer *t)
     queued_step q = {
         .is_untold = 1, .step = t->step + 1, .sums.stopping = *t->job->is_stopping ? 1.0 : 0.0};
 
-    t->since_s = t->queued.is_untold ? t->since_s : clock_seconds();
+    t->since_s = t->queued.is_untold ? t->since_s : clock_now_s();
     sherd_step_report_init(&q.report);
     sherd_traffic_report_init(&q.before);
     sherd_traffic_report_init(&q.after);
@@ -935,14 +927,14 @@ static sherd_status trial_run(trainer *t)
         status = first_weights(t);
     }
     for (int i = 0; status == SHERD_OK && i <= TRIAL_STEPS; i++) {
-        start  = i == 1 ? clock_seconds() : start; /* the first step warms up */
+        start  = i == 1 ? clock_now_s() : start; /* the first step warms up */
         status = window_run(t);
         if (status == SHERD_OK) {
             status = losses_take(t, &losses);
         }
     }
-    sums[0] = (clock_seconds() - start) / TRIAL_STEPS;
-    sums[1] = clock_seconds() - t->start_s;
+    sums[0] = (clock_now_s() - start) / TRIAL_STEPS;
+    sums[1] = clock_now_s() - t->start_s;
     if (status == SHERD_OK) {
         status = sherd_world_sum_f64(t->world, sums, 2); /* so that all ranks get the same number */
     }
@@ -962,7 +954,7 @@ static sherd_status train(trainer *t)
     TRY(rank_open(t));
     TRY(report_start(t));
     TRY(values_start(t));
-    t->until_first_s = clock_seconds() - t->start_s;
+    t->until_first_s = clock_now_s() - t->start_s;
     t->job->on_loop(); /* until here a signal ends the program: there is no step to finish */
     TRY(loop_run(t));
     if (t->r != NULL) {
@@ -1000,7 +992,7 @@ void trainer_run(sherd_world *world, void *ctx)
     trainer      t   = {.job              = job,
                         .world            = world,
                         .o                = *job->o,
-                        .start_s          = clock_seconds(),
+                        .start_s          = clock_now_s(),
                         .first_validation = (double)NAN,
                         .last_validation  = (double)NAN,
                         .rank             = sherd_world_rank(world),
