@@ -1,5 +1,5 @@
-/* Traces (trace.h) as files. The format is Google's "Trace Event Format": complete events (X) on rows where one
- * thing runs at a time, and pairs of asynchronous events (b, e) where several do. */
+/* Traces (trace.h) as files. The format is Google's "Trace Event Format": complete events (X) on
+ * rows where one thing runs at a time, and pairs of asynchronous events (b, e) where several do. */
 #include "base/trace.h"
 
 #include "base/log.h"

@@ -75,17 +75,13 @@ typedef struct sherdi_encoded {
     sherdi_encoding ties_encoding; /* the encoding of that part: F32 or BF16 */
 } sherdi_encoded;
 
-/* An optimizer's sweep over one block. Arrays start at the block's first element and may have any
- * alignment of their element type; grad and param never overlap the rest.
- *   update      an element-wise update
- *   lamb_norms  LAMB's first sweep only reads: it adds to norms[span.param] what sherdi_lamb_direction gives for each span, one
- *               chunk of 64 elements, counted from the span's start, at a time (sherdi_norm_chunk; the last one is filled up
- *               with zeros)
- * A part that is stored in an encoding is the same numbers to an optimizer; what an update writes
- * is rounded at random (step, sherdi_random_bits). A BESIDE master is stored beside `param`, which
- * is bf16 and read too; the signs of another part, F32 or BF16, are its ties. Where a master
- * rounds, param and the fingerprint are made of the rounded one. Where an encoding other than F32
- * does more than round, spans begin at chunks. */
+/* An optimizer's sweep over one block: an element-wise update, or LAMB's first sweep. Arrays start
+ * at the block's first element and may have any alignment of their element type; grad and param
+ * never overlap the rest. A part that is stored in an encoding is the same numbers to an optimizer;
+ * what an update writes is rounded at random (step, sherdi_random_bits). A BESIDE master is stored
+ * beside `param`, which is bf16 and read too; the signs of another part, F32 or BF16, are its ties.
+ * Where a master rounds, param and the fingerprint are made of the rounded one. Where an encoding
+ * other than F32 does more than round, spans begin at chunks. */
 typedef struct sherdi_update_args {
     const sherdi_span *spans;
     size_t             num_spans;
@@ -115,12 +111,6 @@ typedef struct sherdi_update_args {
 static inline int sherdi_update_is_encoded(const sherdi_update_args *args)
 {
     return sherdi_has_encoded(args->encodings, SHERDI_UPDATE_MOST_PARTS);
-}
-
-/** Returns whether the signs of a part are the ties of the master. */
-static inline int sherdi_update_has_ties(const sherdi_update_args *args, int part)
-{
-    return args->encodings[0] == SHERDI_ENCODING_BESIDE && part > 0 && part == args->ties_part;
 }
 
 /* One slice of a reduction: for i < count_elems
@@ -192,6 +182,9 @@ typedef struct sherdi_kernel_ops {
     /* dst[i] = sherdi_fixed_f32(acc[i]); not overlapping. */
     void (*fixed_to_f32)(const sherdi_backend *backend, float *dst, const int64_t *acc,
                          size_t count_elems);
+    /* Adds to norms[span.param] what sherdi_lamb_direction gives for each span, a chunk of 64
+     * elements at a time, counted from the span's start (sherdi_norm_chunk; the last one is filled
+     * up with zeros). It only reads. */
     void (*lamb_norms)(const sherdi_backend *backend, const sherdi_update_args *args);
     void (*lamb_ratios)(const sherdi_backend *backend, const sherdi_lamb_ratio_args *args);
     /* Read elements [first, first + count_elems) of a part as fp32, and write them, rounded to
@@ -367,14 +360,15 @@ typedef enum sherdi_cpu_role {
  *  Creates the CPU backend, with threads of its own.
  *
  *  Environment SHERD_ISA=scalar|avx2|avx512 in place of the machine's best; SHERD_THREADS;
- *  SHERD_CPU_BIND=none|auto|LIST,
- *            see kernels/cpu/binding.h. They are read here, once.
- *  Threads    Any number of threads may call kernels at the same time; one of them has the team, the others work alone.
- *            After a fork, the child runs kernels alone, and destroy does not wait for threads that the child does not have.
- *  Errors     E_INVAL   threads below 0, an unknown word in the environment, CPUs that may not be used
- *            E_NOTSUP  the machine or the build lacks SHERD_ISA
- *            E_NOMEM   no memory or no more threads
- *  / */
+ *              SHERD_CPU_BIND=none|auto|LIST, see kernels/cpu/binding.h. They are read here, once.
+ *  Threads     Any number of threads may call kernels at the same time; one of them has the team,
+ *              the others work alone. After a fork, the child runs kernels alone, and destroy does
+ *              not wait for threads that the child does not have.
+ *  Errors      E_INVAL   threads below 0, an unknown word in the environment, CPUs that may not be
+ *                        used
+ *              E_NOTSUP  the machine or the build lacks SHERD_ISA, or cannot bind threads
+ *              E_NOMEM   no memory or no more threads
+ */
 sherd_status sherdi_backend_cpu_create_with(const sherdi_cpu_params *params, sherdi_mem *mem,
                                             sherdi_backend **out);
 /** Does the same for a rank that is alone on the machine. */

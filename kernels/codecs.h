@@ -1,6 +1,6 @@
 /* The formulas of the encodings (encoding.h), each written once, per element, under the rules of
- * formulas.h: plain operations, mostly on integers, that give the same bits with every compiler. The
- * kernels of all backends use them. */
+ * formulas.h: plain operations, mostly on integers, that give the same bits with every compiler.
+ * The kernels of all backends use them. */
 #ifndef SHERDI_KERNELS_CODECS_H
 #define SHERDI_KERNELS_CODECS_H
 
@@ -12,6 +12,12 @@ static inline void *sherdi_encoded_at(const void *data, sherdi_encoding encoding
     return (unsigned char *)data +
            first / SHERD_CHUNK_ELEMS * sherdi_encoding_chunk_bytes(encoding) +
            first % SHERD_CHUNK_ELEMS * sherdi_encoding_elem_bytes(encoding);
+}
+
+/** Returns whether the signs of a part are the ties of the master. */
+static inline int sherdi_update_has_ties(const sherdi_update_args *args, int part)
+{
+    return args->encodings[0] == SHERDI_ENCODING_BESIDE && part > 0 && part == args->ties_part;
 }
 
 /** Reads elements [first, first + count_elems) of a part in host memory as fp32, without a backend:

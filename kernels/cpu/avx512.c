@@ -1,5 +1,6 @@
 /* AVX-512 (F, BW, DQ, VL): the primitives that vector.inc.c needs of an instruction set, then the
- * loops made of them. The machine's own bf16 conversion is not used, because it flushes denormals. */
+ * loops made of them. The machine's own bf16 conversion is not used, because it flushes denormals.
+ * */
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/vector_defs.h"

@@ -1,6 +1,7 @@
-/* Binds threads: decides how many threads a rank's kernels have and on which CPUs they run, from the
- * machine's CPUs, in the order in which threads should take them, from this rank's share of these,
- * and from SHERD_THREADS and SHERD_CPU_BIND. It is a table of place_list.h; tests call it too. */
+/* Binds threads: decides how many threads a rank's kernels have and on which CPUs they run, from
+ * the machine's CPUs, in the order in which threads should take them, from this rank's share of
+ * these, and from SHERD_THREADS and SHERD_CPU_BIND. It is a table of place_list.h; tests call it
+ * too. */
 #ifndef SHERDI_KERNELS_CPU_BINDING_H
 #define SHERDI_KERNELS_CPU_BINDING_H
 

@@ -25,7 +25,8 @@ sherd_status sherdi_threads_read(int *threads)
     return SHERD_OK;
 }
 
-/* The system places the threads. More CPUs than a set holds are counted as those that are online. */
+/* The system places the threads. More CPUs than a set holds are counted as those that are online.
+ * */
 static sherd_status anywhere_find(const sherdi_cpu_params *params, sherdi_cpu_binding *out)
 {
     const char       *text  = getenv("SHERD_CPU_BIND");

@@ -22,8 +22,8 @@ typedef struct sherdi_cpu_binding {
 } sherdi_cpu_binding;
 
 typedef struct sherdi_places {
-    /* Required. Decides for one rank. It reads SHERD_THREADS where the parameters give no number, and
-     * SHERD_CPU_BIND. E_INVAL, E_NOTSUP: these cannot be met. */
+    /* Required. Decides for one rank. It reads SHERD_THREADS where the parameters give no number,
+     * and SHERD_CPU_BIND. E_INVAL, E_NOTSUP: these cannot be met. */
     sherd_status (*find)(const sherdi_cpu_params *params, sherdi_cpu_binding *out);
 
     /* Optional (NULL: `find` binds nothing). They write, for people, on which CPUs the workers of a

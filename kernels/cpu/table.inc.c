@@ -212,9 +212,9 @@ static void update_task(void *ctx, int task, int tasks)
     (void)atomic_fetch_add_explicit(&call->fingerprint, fingerprint, memory_order_relaxed);
 }
 
-/* UPDATE_SPAN defines a function `span_fn`, which updates a range by `range_fn`. The coefficients of
- * a span are those of its group, with the step multiplied by the ratio of its parameter. They are
- * copied, so that the compiler knows that no store to the arrays changes them. */
+/* UPDATE_SPAN defines a function `span_fn`, which updates a range by `range_fn`. The coefficients
+ * of a span are those of its group, with the step multiplied by the ratio of its parameter. They
+ * are copied, so that the compiler knows that no store to the arrays changes them. */
 #define UPDATE_SPAN(name, range_fn, span_fn)                                                       \
     static uint64_t span_fn(const sherdi_update_range *range, const sherdi_update_args *args,      \
                             const sherdi_span *span)                                               \

@@ -135,8 +135,8 @@ static uint64_t update_encoded_tile(const update_call *call, encoded_tile *tile,
     return tile_close(tile, call->args, first, &range, share);
 }
 
-/* Returns the whole chunks from `done` on, which a loop over encoded state updates in place; perhaps
- * none. */
+/* Returns the whole chunks from `done` on, which a loop over encoded state updates in place;
+ * perhaps none. */
 static sherdi_update_range encoded_range_at(const update_call *call, const encoded_tile *tile,
                                             const span_range *where, size_t done)
 {

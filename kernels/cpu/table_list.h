@@ -1,6 +1,6 @@
 /* The parts of a kernel table that belong to modules, a line each. Each file has two faces.
- * table.inc.c includes this list for their functions, and, with TABLE_SLOTS defined, for the slots that these
- * fill; the others stay NULL. A build has the lines of its modules (modules.txt). */
+ * table.inc.c includes this list for their functions, and, with TABLE_SLOTS defined, for the slots
+ * that these fill; the others stay NULL. A build has the lines of its modules (modules.txt). */
 #include "sherd_build.h"
 
 #ifdef SHERDI_MODULE_ENCODINGS

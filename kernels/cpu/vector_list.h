@@ -1,5 +1,5 @@
-/* The loops over vectors that belong to modules, a line each; vector.inc.c includes this list at its
- * end. A build has the lines of its modules (modules.txt). */
+/* The loops over vectors that belong to modules, a line each; vector.inc.c includes this list at
+ * its end. A build has the lines of its modules (modules.txt). */
 #include "sherd_build.h"
 
 #ifdef SHERDI_MODULE_ENCODINGS

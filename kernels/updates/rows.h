@@ -5,8 +5,8 @@
  *   SHERDI_UPDATE(update, num_parts)
  *       A formula, and the number of parts of the state that it updates.
  *   SHERDI_ELEMENTWISE(table, type, update, (fields))
- *       An optimizer with `update` as its only sweep: its type in a configuration, and the fields of
- *       its table (engine/optimizers/optimizer.h) that do not follow from the rest.
+ *       An optimizer with `update` as its only sweep: its type in a configuration, and the fields
+ *       of its table (engine/optimizers/optimizer.h) that do not follow from the rest.
  *   SHERDI_VARIANT(table, type, update, (fields))
  *       A table without a type of its own: what `type` means with some settings.
  *   SHERDI_SWEEP(update)
