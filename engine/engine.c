@@ -4,6 +4,7 @@
  * a step). The calls of a step are in run/step.c. */
 #include "engine/engine.h"
 
+#include "base/absent.h"
 #include "base/checked.h"
 #include "base/fork.h"
 #include "base/log.h"
@@ -100,6 +101,9 @@ static sherd_status engine_open(sherd_engine *engine, const sherd_config *config
     const char *debug = getenv("SHERD_DEBUG");
 
     SHERDI_TRY(sherdi_config_resolve(config, engine->world_size, &engine->settings));
+    if (engine->settings.numerics.deterministic && engine->host->kernels->reduce_fixed == NULL) {
+        return sherdi_absent("deterministic", "sherd_settings.is_deterministic");
+    }
     SHERDI_TRY(compute_lane_open(engine, NULL));
     ignored_tell(engine);
     if (debug != NULL && debug[0] != '\0' && strcmp(debug, "0") != 0 && strcmp(debug, "1") != 0) {

@@ -3,6 +3,9 @@
  * that these fill; the others stay NULL. A build has the lines of its modules (modules.txt). */
 #include "sherd_build.h"
 
+#ifdef SHERDI_MODULE_DETERMINISTIC
+#include "kernels/cpu/table_fixed.inc.c"
+#endif
 #ifdef SHERDI_MODULE_ENCODINGS
 #include "kernels/cpu/table_encoded.inc.c"
 #endif

@@ -10,6 +10,7 @@
  * writes an element has read it before. The kernels use no shared memory except 64 bytes for the
  * counts. */
 #include "kernels/cuda/elements.cuh"
+#include "kernels/fixed.h"
 
 #define MOVE_BLOCKS    6 /* thread blocks on a processor */
 #define MOVE_VECTORS   4

@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "base/hash.h"
 #include "collectives/peers.h"
+#include "kernels/fixed.h"
 #include "tests/collectives/split_suite.h"
 #include "tests/lib/check.h"
 

@@ -1,5 +1,6 @@
 /* The deterministic mode's integers: every instruction set and thread count against a plain loop
  * with the C library's rounding, and the counts of what integers cannot hold. */
+#include "kernels/fixed.h"
 #include "tests/kernels/bits.h"
 
 #include <math.h>
