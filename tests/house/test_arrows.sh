@@ -45,6 +45,8 @@ examples/minimal/minimal.c|#include "models/arch.h"|examples may not include
 include/sherd.h|#include "base/text.h"|include may not include
 engine/run/run.c|#include "offload/io.h"|engine/run/run.c:of core includes offload/io.h of offload
 engine/run/run.c|#include "engine/run/store.h"|engine/run/run.c:of core includes engine/run/store.h of offload
+kernels/cpu/scalar.c|#include "kernels/codecs.h"|kernels/cpu/scalar.c:of core includes kernels/codecs.h of encodings
+kernels/cpu/table_list.h|#include "kernels/product.h"|kernels/cpu/table_list.h:of core includes kernels/product.h of muon
 base/text.c|#include "base/json.h"|base/text.c:of core includes base/json.h of json
 engine/run/blobs.c|#include "engine/run/store.h"|engine/run/blobs.c:of blobs includes engine/run/store.h of offload
 engine/run/run.c|#ifdef SHERDI_MODULE_JSON|SHERDI_MODULE_... outside a list
