@@ -22,7 +22,6 @@
 #define SHERDI_ENGINE_PROGRAM_PROGRAM_H
 
 #include "engine/program/exchange.h"
-#include "sherd_tools.h"
 
 typedef enum sherdi_op_kind {
     SHERDI_OP_USE = 0, /* the trainer's own: reads parameters, in backward adds to gradients */

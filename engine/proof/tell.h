@@ -4,6 +4,7 @@
 #define SHERDI_ENGINE_PROOF_TELL_H
 
 #include "engine/program/program.h"
+#include "sherd_tools.h"
 
 typedef enum sherdi_phase_name {
     SHERDI_IN_FORWARD = 0,
