@@ -7,16 +7,21 @@
  * docs/guide.md has a complete example, docs/architecture.md a map of the source, and
  * docs/glossary.md explains the terms (unit, segment, window, boundary, ...).
  *
- * Errors      A call that can fail returns sherd_status; sherd_last_error() then says what failed, where, and what to do. Where an
- *             object, or a pointer to a result, is NULL, such a call returns E_INVAL unless it says otherwise.
- * Structs     A struct that crosses the API starts with struct_size. Call its _init() (which does nothing for NULL), or set
- *             struct_size to sizeof(the struct); a size that ends inside a field is E_INVAL. A `const sherd_..._params *` may be
- *             NULL for the defaults unless the call says otherwise. A flag is 0 or 1.
+ * Errors      A call that can fail returns sherd_status; sherd_last_error() then says what failed,
+ *             where, and what to do. If an object or a pointer to a result is NULL, the call
+ *             returns E_INVAL, unless its comment says otherwise.
+ * Structs     A struct that crosses the API starts with struct_size. Call its _init() (which does
+ *             nothing for NULL), or set struct_size to sizeof(the struct). A size that ends inside
+ *             a field is E_INVAL. A `const sherd_..._params *` may be NULL, which means the
+ *             defaults, unless the comment of the call says otherwise. A flag is 0 or 1.
  * Types       Sizes are size_t, ranks are int.
- * Collective  Every rank of the world makes the same call in the same order. A local call concerns its own rank alone.
- * Threads     One thread at a time drives an engine, and all engines of one world, in one order. It may be another thread each
- *             time (docs/bindings.md).
- * Callbacks   A function of the program that a call calls (fill, progress, write) cannot call the same engine or world: E_STATE.
+ * Collective  Every rank of the world makes the same call in the same order. A local call concerns
+ *             its own rank only.
+ * Threads     Only one thread at a time may call an engine or any other engine of the same world.
+ *             All ranks call the engines of a world in the same order. The thread may change from
+ *             call to call (docs/bindings.md).
+ * Callbacks   A function of the program that sherd calls (fill, progress, write) must not call the
+ *             same engine or world; the call returns E_STATE.
  */
 #ifndef SHERD_H
 #define SHERD_H
@@ -96,10 +101,10 @@ typedef enum sherd_log_level {
 /** Receives one finished line without its newline. Any thread may call it; calls never overlap. */
 typedef void (*sherd_log_fn)(void *ctx, sherd_log_level level, const char *line);
 
-/** Sends log lines up to level `most` to `fn`; NULL sends them nowhere. Before this call they go
- *  nowhere, or to standard error where the environment variable
- *  SHERD_LOG=error|warn|info|debug|trace asks for it. Any other word there counts as warn, and the
- *  log says so. The log is process-wide: it is the one thing that engines share. */
+/** Sends log lines up to level `most` to `fn`; NULL sends them nowhere. Before this call they go to
+ *  standard error if the environment variable SHERD_LOG=error|warn|info|debug|trace asks for it,
+ *  and nowhere otherwise. Any other value of SHERD_LOG counts as warn, and a log line says so. The
+ *  log is process-wide. It is the only thing that engines share. */
 SHERD_API void sherd_log_set(sherd_log_fn fn, void *ctx, sherd_log_level most);
 
 /* -------------------------------------------------------------- dtypes --- */
@@ -123,19 +128,19 @@ typedef struct sherd_world_params {
     const char *transport;  /* "shm", "mpi", "nccl", "threads", "self"; NULL: best available */
     int         device;     /* GPU of this rank; -1: chosen by local_rank. Unused on the CPU. */
     int         local_rank; /* rank inside this host; -1: detected */
-    /* Longest wait for the other ranks in one call; 0: 30 minutes. Whatever this says, a process
-     * that dies is noticed within seconds, and a host that is silent within host_timeout_ns. Until
-     * all ranks have met, another limit applies: SHERD_TIMEOUT in seconds, else two minutes, or
-     * timeout_ns where it is shorter. */
+    /* Longest wait for the other ranks in one call; 0: 30 minutes. The death of a process is
+     * noticed within seconds, and the silence of a host within host_timeout_ns, independently of
+     * this field. Until all ranks have met, another limit applies: SHERD_TIMEOUT in seconds, else
+     * two minutes; timeout_ns replaces it where timeout_ns is shorter. */
     int64_t timeout_ns;
     /* Compute threads of this rank's CPU kernels, at most 4096; 0: SHERD_THREADS, else cores of the
-     * host / ranks of the host, at least 1, and on a GPU without the cores that are left to the
-     * trainer and the wire (docs/threads.md) */
+     * host / ranks of the host, at least 1. On a GPU the cores that are reserved for the trainer
+     * and the wire are subtracted (docs/threads.md). */
     int cpu_threads;
     /* Where the engine's device memory and kernels are: "cpu" or "cuda". NULL: SHERD_BACKEND, else
-     * "cuda" when `device` is given or the transport is "nccl", else "cpu" */
+     * "cuda" when `device` is set or the transport is "nccl", else "cpu" */
     const char *backend;
-    /* Longest silence of another host before its ranks are taken for lost, from 2 s to 7 days; 0:
+    /* Longest silence of another host before its ranks are considered lost, from 2 s to 7 days; 0:
      * 30 s. SHERD_HOST_TIMEOUT, in seconds, replaces it. Between two hosts the lower limit of their
      * ranks counts. */
     int64_t host_timeout_ns;
@@ -147,23 +152,23 @@ SHERD_API void sherd_world_params_init(sherd_world_params *params);
 SHERD_API SHERD_MUST_USE sherd_status sherd_world_self(sherd_world **out);
 
 /** Creates the worlds of `world_size` ranks in this process: worlds_out[r] is for the thread that
- *  plays rank r. Each world is destroyed on its own. Not collective. */
+ *  plays rank r. Each world is destroyed separately. Not collective. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_world_threads(int world_size, sherd_world **worlds_out);
 
 /** Does the same with `params`, which apply to all ranks. Its transport must be NULL or "threads";
- *  local_rank has no meaning here. On a GPU, rank r uses device r modulo the number of devices, or
- *  all ranks use `device` where it is given. */
+ *  local_rank has no meaning here. On a GPU, rank r uses device r modulo the number of devices. If
+ *  `device` is set, all ranks use it. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_world_threads_with(int                       world_size,
                                                                const sherd_world_params *params,
                                                                sherd_world **worlds_out);
 
 /** Creates the world that the launcher set up: torchrun, mpirun, mpiexec, srun, or explicit
- *  SHERD_RANK/SHERD_WORLD_SIZE/ SHERD_RENDEZVOUS. Where no launcher is seen, the world is this rank
- *  alone. docs/launching.md lists the variables and says what SHERD_JOB_SECRET is for. Collective
- *  over the job; blocks until all ranks have met. Errors: E_INVAL (variables contradict each other,
- *  ranks have different secrets, no socket can exist at the meeting point), E_NOTSUP (several
- *  hosts, and no transport that can move data between them), E_PEER_LOST (a rank never came; every
- *  rank says which). */
+ *  SHERD_RANK, SHERD_WORLD_SIZE and SHERD_RENDEZVOUS. If no launcher is found, the world consists
+ *  of this rank alone. docs/launching.md lists the variables and says what SHERD_JOB_SECRET is for.
+ *  Collective over the job; blocks until all ranks have met. Errors: E_INVAL (variables contradict
+ *  each other, ranks have different secrets, no socket can exist at the meeting point), E_NOTSUP
+ *  (several hosts, and no transport that can move data between them), E_PEER_LOST (a rank did not
+ *  arrive; the message of every rank names it). */
 SHERD_API SHERD_MUST_USE sherd_status sherd_world_from_env(const sherd_world_params *params,
                                                            sherd_world             **out);
 
@@ -197,8 +202,8 @@ SHERD_API int         sherd_world_size(const sherd_world *world);
 SHERD_API int         sherd_world_local_rank(const sherd_world *world);
 SHERD_API const char *sherd_world_transport(const sherd_world *world); /* "shm", ... */
 
-/** Replaces values[0 .. count) by their sums over the ranks. They are added in double, in the order
- *  of ranks, so all ranks get the same bits. `count` must be equal on all ranks. Collective,
+/** Replaces values[0 .. count) by their sums over the ranks. The values are added in double, in the
+ *  order of ranks, so all ranks get the same bits. `count` must be equal on all ranks. Collective,
  *  blocking. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_world_sum_f64(sherd_world *world, double *values,
                                                           size_t count);
@@ -207,92 +212,99 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_broadcast(sherd_world *world, 
                                                             size_t len_bytes, int root);
 /** Returns when all ranks have called it. Collective, blocking. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_world_barrier(sherd_world *world);
-/** Ends the world for all ranks: every rank's current and later calls on it return E_PEER_LOST,
- *  with this rank and `why`. Any thread may call it. Never blocks. Accepts NULL. */
+/** Ends the world for all ranks. The current and later calls of every rank on it return
+ *  E_PEER_LOST, and the message contains this rank and `why`. Any thread may call it. Never blocks.
+ *  Accepts NULL. */
 SHERD_API void sherd_world_abort(sherd_world *world, const char *why);
-/* A color for sherd_world_split: this rank wants no world. */
+/* A color for sherd_world_split: this rank gets no world. */
 #define SHERD_SPLIT_NONE (-1)
-/**
- *  Creates a world of the ranks that gave the same `color`, over the same transport. A trainer with
+/** Creates a world of the ranks that pass the same `color`, over the same transport. A trainer with
  *  tensor or pipeline parallelism of its own makes its data-parallel group this way, and creates
- *  the engine in that world.
+ *  the engine in the new world.
  *
- *  Arguments  color: a number from 0 on; SHERD_SPLIT_NONE, or any number below 0: no world. key: orders the ranks; ranks with
- *            equal keys keep the order that they have in `world`.
- *  Ownership  The caller destroys *out. A rank that wants no world gets NULL and SHERD_OK. *out takes the time limit, device and
- *            threads of `world` and keeps no reference to it: either may be destroyed first.
- *  Collective All ranks of `world` call it, those that want no world too, after the calls of its
- *  engines. It blocks until every
- *            rank has its world.
- *  Threads    Calls on a world of this rank, and on those that were split from it, are made one at a time.
- *  Errors     The same on all ranks: E_NOMEM, E_IO or E_DEVICE of any rank (no rank gets a world, `world` stays usable);
- *            E_PEER_LOST; E_NOTSUP: a simulated world does not know the other ranks' colors; simulate the group's world
- *            instead. Until either world is destroyed, a later failure of `world`, such as a dead rank, is also a failure of
- *            *out; a failure of *out is none of `world`.
- *  / */
+ *  Arguments   color: a number from 0 on; SHERD_SPLIT_NONE, or any number below 0, means no world.
+ *              key: orders the ranks. Ranks with equal keys have the same order as in `world`.
+ *  Ownership   The caller destroys *out. A rank without a new world gets NULL and SHERD_OK. *out
+ *              takes the time limit, device and threads of `world`. It holds no reference to
+ *              `world`: either may be destroyed first.
+ *  Collective  All ranks of `world` call it, including those that get no world, after the calls of
+ *              the engines of `world`. It blocks until every rank has its world.
+ *  Threads     Calls on a world of this rank and on the worlds that were split from it must not
+ *              overlap.
+ *  Errors      The same on all ranks. E_NOMEM, E_IO or E_DEVICE of any rank: no rank gets a world,
+ *              and `world` stays usable. E_PEER_LOST. E_NOTSUP: a simulated world does not know the
+ *              colors of the other ranks; simulate the world of the group instead. Until either
+ *              world is destroyed, a later failure of `world`, such as a dead rank, is also a
+ *              failure of *out. A failure of *out is not a failure of `world`.
+ */
 SHERD_API SHERD_MUST_USE sherd_status sherd_world_split(sherd_world *world, int color, int key,
                                                         sherd_world **out);
-/** Drops the caller's reference; engines hold their own. Accepts NULL. In a child process that the
- *  program has forked it does nothing: the world belongs to the parent, and the other ranks notice
- *  the parent's end whether its children live or not. */
+/** Drops the caller's reference; engines hold their own references. Accepts NULL. In a child
+ *  process that the program has forked it does nothing, because the world belongs to the parent.
+ *  The other ranks notice the end of the parent, whether its children live or not. */
 SHERD_API void sherd_world_destroy(sherd_world *world);
 
 /* -------------------------------------------------------------- config --- */
 
 typedef struct sherd_config sherd_config;
 
-/* What a plain run needs, as a struct: a configuration without JSON. Everything that has no field
- * here is as in a file that does not say it. */
+/* The settings of a plain training run as a struct, in place of JSON. A setting without a field
+ * here has the value that it has when a file does not set it. */
 typedef struct sherd_settings {
     size_t struct_size;
-    /* Sequences. 0, the default: follows from the other two and the ranks; micro_batch_size or
-     * train_batch_size has to be given. */
+    /* Sequences. 0, the default: computed from the other two and the number of ranks;
+     * micro_batch_size or train_batch_size must be set. */
     int train_batch_size; /* per step, over all ranks */
     int micro_batch_size; /* per rank and micro-batch */
-    int accumulation;     /* micro-batches per step; 1 where only one of the sizes is given */
+    int accumulation;     /* micro-batches per step; 1 if only one of the sizes is set */
     int stage;            /* 0, the default, to 3 */
-    int dtype;            /* of parameters and gradients: SHERD_F32, the default, _BF16 or _F16 */
-    int comm_dtype;       /* in which gradients travel; -1, the default: as dtype */
-    int accum_dtype;      /* in which micro-batches are added up; default SHERD_F32 */
+    /* type of parameters and gradients: SHERD_F32, the default, _BF16 or _F16 */
+    int dtype;
+    int comm_dtype;       /* type in which gradients are sent; -1, the default: as dtype */
+    int accum_dtype;      /* type in which micro-batches are accumulated; default SHERD_F32 */
     int is_deterministic; /* 1: the same bits for every layout (docs/numerics.md); default 0 */
-    int overlap_comm; /* 1: gathers and reductions run beside the trainer; -1, the default: at stage 3 */
+    /* 1: gathers and reductions overlap with the trainer's work; -1, the default: only at stage
+     * 3 */
+    int    overlap_comm;
     int    steps_per_print;   /* 0, the default: no line in the log */
     double gradient_clipping; /* largest norm of the gradient; 0: off; default 1 */
-    /* A name of optimizer.type that this build has, in any case: "AdamW", which NULL, the default,
-     * means, "Adam", ...; "none": for inference. Used during the call that makes a
+    /* A value of optimizer.type that this build supports, in any case: "AdamW", "Adam", ...; NULL,
+     * the default, means "AdamW"; "none" is for inference. Read only during the call that makes a
      * configuration. */
     const char *optimizer;
-    double      lr, beta1, beta2,
-        eps;                /* NaN, the default: the optimizer's own, else 1e-3, 0.9, 0.999, 1e-8 */
+    /* NaN, the default: the optimizer's default, else 1e-3, 0.9, 0.999, 1e-8 */
+    double lr, beta1, beta2, eps;
     double weight_decay;    /* default 0 */
     int    bias_correction; /* of moments that start at 0; default 1 */
-    int    check_overflow; /* 1, the default: an update with Inf or NaN is skipped, as it always is with _F16 */
-    /* With _F16 alone: the loss scale, or 0, the default, for one that starts at initial_loss_scale
-     * (65536), halves after `hysteresis` overflows (2) and doubles after loss_scale_window steps
-     * without one (1000). An overflow at min_loss_scale (1) is an error. */
+    /* 1, the default: an update with Inf or NaN is skipped; with _F16 it is always skipped */
+    int check_overflow;
+    /* Only with _F16. loss_scale: a constant loss scale; 0, the default: a dynamic one, which
+     * starts at initial_loss_scale (65536), halves after `hysteresis` overflows (2), and doubles
+     * after loss_scale_window steps without an overflow (1000). An overflow at min_loss_scale (1)
+     * is an error. */
     double  loss_scale, initial_loss_scale, min_loss_scale;
     int64_t loss_scale_window;
     int     hysteresis;
     int     reserved; /* keeps the layout; zero */
-    /* Elements; docs/configuration.md has the keys of these names */
-    size_t sub_group_size;        /* most of a block of state; default 1e9 */
-    size_t prefetch_bucket_size;  /* most that are gathered ahead; default 5e7 */
+    /* In elements. docs/configuration.md describes the keys of the same names. */
+    size_t sub_group_size;        /* largest block of state; default 1e9 */
+    size_t prefetch_bucket_size;  /* most elements that are prefetched; default 5e7 */
     size_t persistence_threshold; /* parameters of at most this size stay whole; default 1e5 */
-    size_t
-        model_persistence_threshold; /* ... and of all of them together; default SIZE_MAX: no limit */
-    size_t max_live_parameters;      /* most that are gathered at a time; default 1e9 */
-    size_t max_reuse_distance;       /* default 0: a unit is released between its uses */
+    /* the same for the sum of all of them; default SIZE_MAX: no limit */
+    size_t model_persistence_threshold;
+    size_t max_live_parameters; /* most elements that are gathered at a time; default 1e9 */
+    size_t max_reuse_distance;  /* default 0: a unit is released between its uses */
 } sherd_settings;
 SHERD_API void sherd_settings_init(sherd_settings *settings);
-/**
- *  Makes a configuration of settings, in place of a file. It has no keys: sherd_config_set and
- *  sherd_config_dump refuse it with E_STATE, sherd_config_has gives 0.
+/** Makes a configuration from settings, in place of a file. It has no keys: sherd_config_set and
+ *  sherd_config_dump return E_STATE, and sherd_config_has returns 0.
  *
- *  Units      batch sizes in sequences, sizes of the plan in elements.
+ *  Units      Batch sizes are in sequences, sizes of the plan in elements.
  *  Ownership  `settings` is copied; sherd_config_destroy frees *out.
- *  Errors     E_INVAL (a value out of its range; batch sizes that do not agree are found by sherd_engine_create, which knows the
- *            ranks), E_NOTSUP (an optimizer that this build does not have), E_NOMEM.
- *  / */
+ *  Errors     E_INVAL (a value out of its range; sherd_engine_create, which knows the ranks, checks
+ *             that the batch sizes agree), E_NOTSUP (an optimizer that this build does not
+ *             support), E_NOMEM.
+ */
 SHERD_API SHERD_MUST_USE sherd_status sherd_config_from_settings(const sherd_settings *settings,
                                                                  sherd_config        **out);
 
@@ -302,14 +314,13 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_config_from_settings(const sherd_set
 SHERD_API SHERD_MUST_USE sherd_status sherd_config_load(const char *path, sherd_config **out);
 SHERD_API SHERD_MUST_USE sherd_status sherd_config_parse(const char *json, size_t len_bytes,
                                                          sherd_config **out);
-/** Sets one key, for example "optimizer.params.lr" to "1e-3"; the value is JSON. It fills a value
- *  that the file leaves "auto". Where the file gives another explicit value, the call fails
- *  (E_INVAL, naming both values); a key that starts with '!' overrides the file. */
+/** Sets one key, for example "optimizer.params.lr" to "1e-3"; the value is JSON. It replaces a
+ *  value that is "auto" in the file. If the file has another explicit value, the call fails
+ *  (E_INVAL, naming both values). A key that starts with '!' overrides the file. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_config_set(sherd_config *config, const char *dotted_key,
                                                        const char *json_value);
 /** Returns 1 when the key has a value from the file, from the program or by default. Returns 0 when
- *  it is "auto" or nobody gave a value, so that the program should set one, and for an unknown
- *  key. */
+ *  it is "auto" or has no value, so that the program should set one, and for an unknown key. */
 SHERD_API int sherd_config_has(const sherd_config *config, const char *dotted_key);
 /** Receives text in pieces. A return other than SHERD_OK stops the writer. */
 typedef sherd_status (*sherd_write_fn)(void *ctx, const char *text, size_t len_bytes);
@@ -335,7 +346,7 @@ typedef enum sherd_pass {
     SHERD_EVAL     = 2,
 } sherd_pass;
 
-/* Parameters of a group. NaN in a field means "as in the configuration". */
+/* Parameters of a group. NaN in a field means: the value of the configuration. */
 typedef struct sherd_group_params {
     size_t      struct_size;
     const char *name; /* for logs; copied */
@@ -343,33 +354,33 @@ typedef struct sherd_group_params {
     double      weight_decay;
     double      beta1, beta2, eps;
     /* LAMB: 1 sets the trust ratio of this group's parameters with at most one dimension (biases,
-     * scales of norms) to 1; below 0, the default: as in the configuration (exclude_1d) */
+     * scales of norms) to 1; below 0, the default: the value of the configuration (exclude_1d) */
     int exclude_1d;
     /* The optimizer of this group's parameters: a name of optimizer.type, in any case ("none" is
-     * for a whole engine only); copied. NULL, the default: as in the configuration. An optimizer
-     * reads what its own keys name: the rate, the decay, and those of the betas and eps that it has
-     * (a momentum is beta1). */
+     * for a whole engine only); copied. NULL, the default: the optimizer of the configuration. An
+     * optimizer reads only the fields for which it has keys: the rate, the decay, and those of the
+     * betas and eps that it uses (a momentum is beta1). */
     const char *optimizer;
 } sherd_group_params;
 SHERD_API void sherd_group_params_init(sherd_group_params *params);
 
-/* A value of sherd_unit_params.backward_uses: how often backward uses the unit is not known
- * beforehand. */
+/* A value of sherd_unit_params.backward_uses: the number of uses in backward is not known in
+ * advance. */
 #define SHERD_USES_ANY (-1)
 
 typedef struct sherd_unit_params {
     size_t      struct_size;
     const char *name; /* unique in the engine, required; copied */
-    /* 0, the default: backward uses the unit as often as BACKWARD lists it and the units that read
-     * it; its gradient is complete after the last of these uses. SHERD_USES_ANY: backward may use
-     * it never, once or several times in a micro-batch, nested too, in any order, and differently
-     * on each rank. Its gradient is then zero at the first acquire for BACKWARD, keeps its place in
-     * memory, which the plan shares with no other unit, and is complete at sherd_step or _prepare.
-     * Units that it reads are then treated the same way, and so are those that they read. */
+    /* 0, the default: backward uses the unit once for each time that BACKWARD lists it or a unit
+     * that reads it. The gradient is complete after the last use. SHERD_USES_ANY: backward may use
+     * it never, once or several times in a micro-batch, in any order, nested, and differently on
+     * each rank. The gradient is then zero at the first acquire for BACKWARD, has memory that the
+     * plan shares with no other unit, and is complete at sherd_step or _prepare. The same then
+     * holds for the units whose parameters this unit reads, directly or through other units. */
     int backward_uses;
-    /* 1: this rank's gradients of this micro-batch, before the reduction, stay readable where they
-     * are until sherd_step or _prepare is called; sherd_param_grad returns them, and until then the
-     * plan gives their place to no other unit. Default 0. */
+    /* 1: this rank's gradients of this micro-batch, before the reduction, stay readable at their
+     * address until sherd_step or _prepare is called. sherd_param_grad returns them, and the plan
+     * assigns their memory to no other unit in the meantime. Default 0. */
     int retain_grads;
 } sherd_unit_params;
 SHERD_API void sherd_unit_params_init(sherd_unit_params *params);
@@ -381,25 +392,25 @@ typedef struct sherd_param_params {
     size_t      shape[SHERD_MAX_NDIM]; /* a 0 among them: no elements */
     sherd_group group;                 /* default SHERD_GROUP_DEFAULT */
     int         frozen;                /* 1: no gradient, no state */
-    /* Slices of ranks begin only at multiples of so many elements; 0 or 1: anywhere */
+    /* Slices of ranks begin only at multiples of this many elements; 0 or 1: anywhere */
     size_t atom_elems;
     /* Default -1: the engine's compute type. SHERD_F32: parameter and gradient are fp32 even in a
      * bf16 or fp16 engine, and are sent as fp32 (docs/numerics.md). Seal refuses any other type
-     * that is not the engine's (E_NOTSUP). */
+     * that differs from the engine's (E_NOTSUP). */
     int dtype;
 } sherd_param_params;
 SHERD_API void sherd_param_params_init(sherd_param_params *params);
 
-/** Creates an engine. Holds a reference to `world`, and copies what it needs of `config`.
- *  Collective: the ranks compare their configurations. */
+/** Creates an engine. Holds a reference to `world`, and copies the values that it needs from
+ *  `config`. Collective: the ranks compare their configurations. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_create(sherd_world        *world,
                                                           const sherd_config *config,
                                                           sherd_engine      **out);
 
-/* Declarations: every rank makes the same ones, before seal. Units and parameters have names, so
- * their `params` are required. Each call is local; seal compares the models of all ranks and names
- * the first difference. A model has at most 2^17 units, 2^17 acquires in a pass, and 2^20
- * parameters; more are E_INVAL. */
+/* Declarations. Every rank makes the same declarations, before seal. Units and parameters have
+ * names, so `params` is required for them. Each call is local; seal compares the models of all
+ * ranks and names the first difference. A model has at most 2^17 units, 2^17 acquires in a pass,
+ * and 2^20 parameters; a larger number is E_INVAL. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_group_add(sherd_engine             *engine,
                                                       const sherd_group_params *params,
                                                       sherd_group              *out);
@@ -410,92 +421,96 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_add(sherd_engine *engine, sher
                                                       const sherd_param_params *params,
                                                       sherd_param              *out);
 /** Declares that `unit` reads `param`, which belongs to another unit: while `unit` is acquired,
- *  `param` is readable too, and in backward its gradient can be added to. */
+ *  `param` is readable too, and in backward the trainer may add to the gradient of `param`. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_unit_reads(sherd_engine *engine, sherd_unit unit,
                                                        sherd_param param);
-/** Declares `unit` as the next one in the order of `pass`; a unit may be repeated. A pass without
- *  such a call has a default order: FORWARD the order of declaration, BACKWARD the reverse of
- *  FORWARD, EVAL that of FORWARD. A unit that is in no pass can be acquired at any time: its bytes
- *  are planned apart from those of all others. */
+/** Declares `unit` as the next one in the order of `pass`; a unit may be repeated. A pass for which
+ *  this function is never called has a default order: FORWARD the order of declaration, BACKWARD
+ *  the reverse of FORWARD, EVAL the order of FORWARD. A unit that is in no pass can be acquired at
+ *  any time: its memory overlaps with no other unit's. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add(sherd_engine *engine, sherd_pass pass,
                                                      sherd_unit unit);
 /** Does the same for a unit that is held past the next acquire: it is released after
- *  `held_acquires` further acquires of the pass. After the last acquire of FORWARD those of
- *  BACKWARD count; a larger number than there are means to the end. The plan gives units that are
- *  held together places of their own. A default order holds no unit, except that EVAL's holds what
- *  FORWARD's list holds. */
+ *  `held_acquires` further acquires of the pass. After the last acquire of FORWARD the acquires of
+ *  BACKWARD count. A number larger than the remaining acquires means: to the end. The plan assigns
+ *  disjoint memory to units that are held at the same time. A default order holds no unit, with one
+ *  exception: the default order of EVAL holds the units that the list of FORWARD holds. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add_held(sherd_engine *engine, sherd_pass pass,
                                                           sherd_unit unit, size_t held_acquires);
 typedef struct sherd_activation_params {
     size_t struct_size;
-    size_t len_bytes; /* of one micro-batch on one rank; at least 1 */
+    size_t len_bytes; /* length for one micro-batch on one rank; at least 1 */
     /* Where the bytes wait between forward and backward: "none" (on the device), "cpu" (host
-     * memory), "nvme" (files in sherd.activations.nvme_path); NULL, the default: as
-     * sherd.activations.device says. Copied */
+     * memory), "nvme" (files in sherd.activations.nvme_path); NULL, the default: the value of
+     * sherd.activations.device. Copied */
     const char *device;
 } sherd_activation_params;
 SHERD_API void sherd_activation_params_init(sherd_activation_params *params);
-/** Declares what a unit's forward leaves for its backward: the plan then has the memory for it, and
- *  sherd_activation_put and _get move it. Before seal, once for a unit, alike on all ranks. The
- *  passes list the unit once for FORWARD and once for BACKWARD. Errors: E_STATE; E_INVAL (no such
- *  unit, a second declaration, no bytes, an unknown device, nvme without a folder); E_NOTSUP (a
- *  unit with SHERD_USES_ANY, or an engine without an optimizer; at seal, a unit that a pass lists
- *  more than once). */
+/** Declares the activation of a unit: the bytes that its forward stores for its backward. The plan
+ *  reserves memory for the activation; sherd_activation_put and _get move it. Called before seal,
+ *  at most once for a unit, with the same arguments on all ranks. The passes must list the unit
+ *  once for FORWARD and once for BACKWARD. Errors: E_STATE; E_INVAL (no such unit, a second
+ *  declaration, no bytes, an unknown device, nvme without a folder); E_NOTSUP (a unit with
+ *  SHERD_USES_ANY, or an engine without an optimizer; at seal, a unit that a pass lists more than
+ *  once). */
 SHERD_API SHERD_MUST_USE sherd_status sherd_activation_add(sherd_engine *engine, sherd_unit unit,
                                                            const sherd_activation_params *params);
 /** Binds memory of the trainer to a parameter, at stages 0 to 2 and before seal. `data` and `grad`
  *  have the parameter's shape and type, row-major, unpadded; `grad` is NULL for a frozen parameter.
- *  Both stay the caller's and must outlive the engine. Bind all trained parameters of a unit or
- *  none, and the same of its frozen ones; seal gives E_INVAL otherwise.
+ *  Both remain the property of the caller and must outlive the engine. Bind all trained parameters
+ *  of a unit or none, and likewise all of its frozen parameters or none; otherwise seal returns
+ *  E_INVAL.
  *
  *  The engine writes new values to `data`. It reads `grad` when the gradient is complete (at
  *  release(BACKWARD); for a unit with SHERD_USES_ANY at the step) and zeroes it at the next
- *  acquire(BACKWARD). A bound parameter that is never filled starts from the values in `data` at
- *  the first acquire, which must be the same on all ranks. After that `data` is read-only, as
- *  sherd_param_data is: the master weights are elsewhere, and the next update overwrites what the
- *  trainer wrote. E_NOTSUP at stage 3; E_INVAL also for memory on which the engine's device cannot
- *  compute. */
+ *  acquire(BACKWARD). A bound parameter that is never filled starts from the values that `data` has
+ *  at the first acquire; they must be the same on all ranks. From then on `data` is read-only, like
+ *  the memory of sherd_param_data: the master weights are stored elsewhere, and the next update
+ *  overwrites anything that the trainer wrote. Errors: E_NOTSUP at stage 3; E_INVAL also for memory
+ *  on which the engine's device cannot compute. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_bind(sherd_engine *engine, sherd_param param,
                                                        void *data, void *grad);
 
-/** Describes what makes this run different from others, in the trainer's words: seed, data,
- *  whatever the engine does not know. Every commit of state on NVMe stores the text, with the
- *  accumulation and the micro-batch size. An engine that resumes state with other values reports
- *  that in the log (a warning) and in sherd_engine_info.resume_differs, and continues; the trainer
- *  may refuse. At most 255 bytes; copied. Local, before seal. Errors: E_INVAL (longer), E_STATE. */
+/** Describes this training run with a text of the trainer's choice, for example the seed and the
+ *  data, which the engine does not know. Every commit of state on NVMe stores the text, together
+ *  with the accumulation and the micro-batch size. If an engine resumes state that was stored with
+ *  other values, it logs a warning, sets sherd_engine_info.resume_differs, and continues. The
+ *  trainer may refuse to continue. At most 255 bytes; copied. Local, before seal. Errors: E_INVAL
+ *  (longer), E_STATE. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_describe_run(sherd_engine *engine,
                                                                 const char   *text);
 
-/** Makes the plan, compares it with the other ranks' plans, and allocates all memory. After it the
- *  training loop allocates nothing; only the call that ends the filling of several ranks takes a
- *  little memory while the ranks compare their values. Collective, blocking. Errors: E_INVAL (the
- *  ranks' models differ, a value cannot be met), E_NOMEM (does not fit; the message has what is
- *  missing and the nearest setting that fits; the call may be made again), E_STATE (already
- *  sealed). */
+/** Makes the plan, compares it with the plans of the other ranks, and allocates all memory. After
+ *  seal the training loop allocates nothing, with one exception: with several ranks, the call that
+ *  ends the filling allocates a little memory while the ranks compare their values. Collective,
+ *  blocking. Errors: E_INVAL (the ranks' models differ, or a setting cannot be satisfied), E_NOMEM
+ *  (the plan does not fit; the message says how much memory is missing and names the nearest
+ *  setting that fits; the call may be repeated), E_STATE (already sealed). */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_seal(sherd_engine *engine);
 
 /** Writes the initial values of a parameter's elements [first_elem, first_elem + count_elems),
- *  row-major, to out[0 .. count_elems). The engine may ask for any range, in any order, some ranges
- *  twice; every call on every rank must give the same values. The ranks compare them at the first
- *  acquire: all values of a parameter that each rank keeps whole; of one that they hold in slices,
- *  a few values at positions that are the same on all ranks. That shows another seed or another
- *  file, but not always a difference inside one rank's slice alone. */
+ *  row-major, to out[0 .. count_elems). The engine may ask for any range, in any order, and for
+ *  some ranges twice. Every call on every rank must return the same values. The ranks compare
+ *  values at the first acquire: all values of a parameter that each rank stores whole, and of a
+ *  sliced parameter a few values at positions that are the same on all ranks. The comparison
+ *  detects a different seed or file. It does not always detect a difference that is confined to the
+ *  slice of one rank. */
 typedef sherd_status (*sherd_fill_fn)(void *ctx, size_t first_elem, size_t count_elems, float *out);
-/** Fills `param` by calling `fill` on this thread: for what this rank holds, in ascending ranges of
- *  256 Ki elements or what is left, and, where ranks hold slices, for the values that they compare.
- *  Local. After seal, before the first acquire.
+/** Fills `param` by calling `fill` on this thread for the elements that this rank stores, in
+ *  ascending ranges of at most 256 Ki elements. If the parameter is sliced, it also calls `fill`
+ *  for the values that the ranks compare. Local. Called after seal and before the first acquire.
  *
  *  Parameters may be filled in any order. On NVMe, filling in the order of declaration or its
- *  reverse writes each value once and reads none, where the ring has four buffers or more. A
- *  trainable parameter whose state was resumed (sherd_engine_query: is_resumed) keeps its values,
- *  and `fill` is not called. Errors: what `fill` returns, E_STATE, E_INVAL, E_IO. */
+ *  reverse writes each value once and reads none, if the ring has four buffers or more. For a
+ *  trainable parameter whose state was resumed (sherd_engine_query: is_resumed) the values remain,
+ *  and `fill` is not called. Errors: the status that `fill` returns, E_STATE, E_INVAL, E_IO. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param,
                                                        sherd_fill_fn fill, void *ctx);
 
-/** Does the same where one rank has the values: it calls `fill` on rank `root` alone, in ascending
- *  ranges of 64 Ki elements, and sends the values to all ranks. `fill` and `ctx` of the other ranks
- *  are ignored. Collective, blocking. Errors: as above, on all ranks; E_INVAL (the ranks' arguments
- *  differ), E_NOMEM. */
+/** Fills `param` when only one rank has the values. The call runs `fill` on rank `root` only, in
+ *  ascending ranges of 64 Ki elements, and sends the values to all ranks. `fill` and `ctx` of the
+ *  other ranks are ignored. Collective, blocking. Errors: those of sherd_param_fill, on all ranks;
+ *  E_INVAL (the ranks' arguments differ), E_NOMEM. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill_from(sherd_engine *engine, sherd_param param,
                                                             int root, sherd_fill_fn fill,
                                                             void *ctx);
@@ -503,104 +518,130 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill_from(sherd_engine *engine
 /** Acquires a unit: makes its parameters readable and, for BACKWARD, its gradients writable. The
  *  gradients are zero at the first acquire of a micro-batch.
  *
- *  Order   Every rank acquires and releases the same units in the same order, to evaluate too. The declared order is prefetched;
- *          another order is legal and slower. If only some ranks acquire a unit, the next boundary finds it, and names unit and
- *          ranks (E_STATE; the window is dropped), unless calls that meet find it before: the reductions of BACKWARD at stages 2
- *          and 3, or with "deterministic" at all stages, gathers that meet, and acquires at stage 3 with SHERD_DEBUG=1. There the
- *          ranks get E_INVAL with both calls, or come to the time limit, and the world is lost. Gathers meet at stage 3 on GPUs,
- *          between hosts, and with offload_param; behind a queued step, on GPUs and between hosts, at stages 1 and 2 too. Units
- *          with SHERD_USES_ANY are compared for EVAL alone. Where gathers do not meet, a rank may acquire these as often as it
- *          likes, or never. A rank that did not use one in a micro-batch counts as zero where another rank did.
- *  Places  A unit has one place in memory, which other units use while the plan does not need it. An acquire is refused where
- *          its place overlaps a held unit's, or its gradient's place overlaps an open gradient's. The gradient of a unit that
- *          backward uses more than once, or whose parameters others read, is open from its first use to its last even while
- *          nothing is held; with SHERD_USES_ANY to the step. Acquires of different units may nest where the passes say so
- *          (sherd_pass_add_held) or where their places do not overlap. A unit may be acquired again while it is acquired, and is
- *          then released as often; for BACKWARD twice at a time only with SHERD_USES_ANY.
- *  Errors  A call that fails changes nothing. E_STATE; E_PEER_LOST; E_NOMEM (the place is taken; the message names the unit);
- *          E_IO (this rank's drive: acquire again, or call sherd_step_discard; with nccl, and with mpi over several hosts, the
- *          world is lost for the other ranks; or a queued update that failed on this rank or another, which every acquire returns
- *          from then on: the message says so, and the way out is sherd_step_undo where it can, sherd_checkpoint_load, or
- *          sherd_engine_destroy and a resumed run). E_PEER_LOST also where another rank's update makes no progress within the
- *          world's time limit. */
+ *  Order      Every rank acquires and releases the same units in the same order, also for EVAL.
+ *             The declared order is prefetched. A different order is legal and slower.
+ *
+ *             It is an error if only some ranks acquire a unit. The error is found in one of two
+ *             ways. (1) At the next boundary, sherd_step returns E_STATE, names the unit and the
+ *             ranks, and drops the window. (2) Earlier, in a *blocking collective*: a collective in
+ *             which ranks wait for each other. The ranks then get E_INVAL with both calls, or run
+ *             into the time limit, and the world is lost. The blocking collectives are:
+ *             - the reductions of BACKWARD at stages 2 and 3, and at all stages with
+ *               "deterministic";
+ *             - the gathers at stage 3 on GPUs, between hosts, and with offload_param;
+ *             - after a queued step, the gathers at stages 1 and 2 too, on GPUs and between hosts;
+ *             - every acquire at stage 3 with SHERD_DEBUG=1.
+ *
+ *             Units with SHERD_USES_ANY are checked only for EVAL. Where gathers do not block, a
+ *             rank may acquire a unit with SHERD_USES_ANY any number of times, or never. If at
+ *             least one rank used the unit in a micro-batch, each rank that did not use it
+ *             contributes a gradient of zero.
+ *
+ *  Places     A unit has one place in memory. Other units use the place while the plan does not
+ *             need it for this unit. The call fails with E_NOMEM if the place overlaps the place
+ *             of a held unit, or if the place of its gradient overlaps the place of an open
+ *             gradient. A gradient is open from its first use to its last use if backward uses the
+ *             unit more than once or if other units read its parameters, even while no unit is
+ *             held. With SHERD_USES_ANY it is open until the step.
+ *
+ *             Acquires of different units may nest if the passes declare it (sherd_pass_add_held)
+ *             or if the places do not overlap. A unit may be acquired again while it is acquired,
+ *             and must be released as often. For BACKWARD only a unit with SHERD_USES_ANY may be
+ *             acquired twice at a time.
+ *
+ *  Errors     A call that fails changes nothing.
+ *             E_STATE      the state of the engine does not allow the call
+ *             E_INVAL      another rank makes another call, in a blocking collective (above)
+ *             E_NOMEM      the place is taken; the message names the unit
+ *             E_PEER_LOST  a rank is lost, or the update of another rank makes no progress within
+ *                          the time limit of the world
+ *             E_IO         (1) The drive of this rank failed. Acquire again, or call
+ *                          sherd_step_discard. With nccl, and with mpi over several hosts, the
+ *                          world is lost for the other ranks.
+ *                          (2) A queued update failed on this rank or another. Every later acquire
+ *                          returns the same error, and the message says so. Call sherd_step_undo
+ *                          where it is possible, or sherd_checkpoint_load; or call
+ *                          sherd_engine_destroy and resume in a new engine.
+ */
 SHERD_API SHERD_MUST_USE sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit,
                                                          sherd_pass pass);
-/** Releases a unit; it is released even if the call fails. If its gradient cannot be reduced, the
- *  next sherd_step fails with the same error and drops the window. With several ranks, the others
- *  then wait in their step, and this rank accepts only sherd_step_discard. Errors: E_STATE (not
- *  acquired), E_IO, E_PEER_LOST. */
+/** Releases a unit. The unit is released even if the call fails. If its gradient cannot be reduced,
+ *  the next sherd_step fails with the same error and drops the window. With several ranks, the
+ *  other ranks then wait in their step, and this rank accepts only sherd_step_discard. Errors:
+ *  E_STATE (not acquired), E_IO, E_PEER_LOST. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit,
                                                          sherd_pass pass);
-/** Returns the parameter's elements in its type (sherd_param_params.dtype), row-major. They are
- *  valid while its unit, or one that reads it, is acquired; at any other time the call returns
- *  NULL, with sherd_last_error(). Do not write to them: the optimizer alone changes parameters.
- *  Whether a write would last depends on stage and ranks; with SHERD_DEBUG=1 the release fails
- *  (E_STATE) and names unit and parameter. (The pointer is not const, for programs that hold it as
- *  a pointer to their element type.) */
+/** Returns the parameter's elements in its type (sherd_param_params.dtype), row-major. The pointer
+ *  is valid while the parameter's unit, or a unit that reads it, is acquired; at any other time the
+ *  call returns NULL, with sherd_last_error(). Do not write to this memory: only the optimizer
+ *  changes parameters. Whether a write persists depends on the stage and the ranks. With
+ *  SHERD_DEBUG=1 the release after a write fails (E_STATE) and names the unit and the parameter.
+ *  (The pointer is not const, so that programs can store it as a pointer to their element type.) */
 SHERD_API void *sherd_param_data(sherd_engine *engine, sherd_param param);
-/** Returns the gradient to add to, of the parameter's type and shape; valid while its unit is
- *  acquired for BACKWARD. With retain_grads it is read-only from the last release on, and stays
- *  valid until sherd_step or _prepare is called. */
+/** Returns the gradient, to which the trainer adds. It has the parameter's type and shape, and is
+ *  valid while the unit is acquired for BACKWARD. With retain_grads it is read-only from the last
+ *  release on, and stays valid until sherd_step or _prepare is called. */
 SHERD_API void *sherd_param_grad(sherd_engine *engine, sherd_param param);
 /** Return the addresses that sherd_param_data and sherd_param_grad return whenever the unit is
- *  acquired. They are the same from seal to destroy, so a table, a view or a captured graph may
- *  hold them; for bound parameters they are the trainer's memory. Outside acquire the memory may
- *  have another unit's bytes, and NaN with SHERD_DEBUG=1 (a gradient with retain_grads excepted).
- *  Local. NULL with sherd_last_error(): before seal (E_STATE), the gradient of a frozen parameter
- *  (E_STATE), a gathered parameter with sherd.free_packing, which has no fixed address
- *  (E_NOTSUP). */
+ *  acquired. The addresses are constant from seal to destroy, so a table, a view or a captured
+ *  graph may hold them. For bound parameters they are addresses of the trainer's memory. While the
+ *  unit is not acquired, the memory may contain bytes of another unit, or NaN with SHERD_DEBUG=1
+ *  (except a gradient with retain_grads). Local. NULL with sherd_last_error(): before seal
+ *  (E_STATE), the gradient of a frozen parameter (E_STATE), a gathered parameter with
+ *  sherd.free_packing, which has no fixed address (E_NOTSUP). */
 SHERD_API void *sherd_param_address(sherd_engine *engine, sherd_param param);
 SHERD_API void *sherd_param_grad_address(sherd_engine *engine, sherd_param param);
 
-/* Declared in dlpack.h, which only programs that look inside it need. */
+/* Declared in dlpack.h. Only programs that read its fields need that header. */
 typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
 
-/** Gives the memory at sherd_param_address as a DLPack tensor (version 1.0), for PyTorch, CuPy and
- *  others to read in place; from Python through a capsule named "dltensor_versioned". The tensor is
- *  row-major with strides, on the engine's device, and flagged read-only: the optimizer alone
- *  changes parameters. The call copies nothing and waits for nothing: the consumer works on
- *  sherd_engine_stream, or the two streams follow each other (sherd_cuda_follow). The tensor shows
- *  the parameter while its unit is acquired; at other times whatever is at the address.
+/** Wraps the memory at sherd_param_address in a DLPack tensor (version 1.0), which PyTorch, CuPy
+ *  and others read in place; in Python through a capsule named "dltensor_versioned". The tensor is
+ *  row-major with strides, on the engine's device, and flagged read-only, because only the
+ *  optimizer changes parameters. The call copies nothing and waits for nothing: the consumer works
+ *  on sherd_engine_stream, or the two streams follow each other (sherd_cuda_follow). The elements
+ *  of the tensor are the parameter while its unit is acquired. At other times they are undefined.
  *
  *  The tensor does not keep the engine alive. After sherd_engine_destroy (for a bound parameter:
- *  when the trainer's memory ends) nobody may touch its elements. Whoever consumes the tensor calls
- *  its deleter once, on any thread; that works even then. After seal. Local. Errors: E_STATE,
- *  E_NOTSUP (as sherd_param_address), E_NOMEM. */
+ *  after the trainer's memory is freed) no program may touch its elements. The consumer of the
+ *  tensor calls its deleter once, on any thread, also after sherd_engine_destroy. Called after
+ *  seal. Local. Errors: E_STATE, E_NOTSUP (as sherd_param_address), E_NOMEM. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_dlpack(sherd_engine *engine, sherd_param param,
                                                          DLManagedTensorVersioned **out);
-/** Does the same for sherd_param_grad_address, as a tensor to be added to. Its elements are the
- *  gradient while the unit is acquired for BACKWARD, or while the gradient is retained. E_STATE for
- *  a frozen parameter too. */
+/** Does the same for sherd_param_grad_address; the consumer adds to the tensor. Its elements are
+ *  the gradient while the unit is acquired for BACKWARD, or while the gradient is retained. E_STATE
+ *  also for a frozen parameter. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_grad_dlpack(sherd_engine              *engine,
                                                               sherd_param                param,
                                                               DLManagedTensorVersioned **out);
-/** Gives the memory [sherd_activation_params.len_bytes] into which the unit's forward writes what
- *  its backward will read, on the engine's device and aligned to 4096 bytes. The trainer's lane
- *  waits until the memory is free. It belongs to the trainer until the unit is released for
- *  FORWARD; from then on the engine may move it away. What was put is forgotten when the
- *  micro-batch ends, and where the window is dropped. For EVAL the memory is scratch, which is
- *  forgotten at the release. While the unit is acquired for FORWARD or EVAL. Local: ranks need not
- *  put alike. Does not block, except where a drive is behind (device nvme).
- *  Errors  E_STATE (not acquired; no activation is declared for the unit; put already; the place has an activation that cannot
- *          leave it, because the units do not run in the order of the passes: the message names it), E_IO.
+/** Returns the memory [sherd_activation_params.len_bytes] into which the unit's forward writes its
+ *  activation. It is on the engine's device and aligned to 4096 bytes. The trainer's lane waits
+ *  until the memory is free. The memory belongs to the trainer until the unit is released for
+ *  FORWARD; from then on the engine may move its bytes to another space. An activation is discarded
+ *  when the micro-batch ends or the window is dropped. For EVAL the memory is scratch memory, which
+ *  is discarded at the release. Called while the unit is acquired for FORWARD or EVAL. Local: some
+ *  ranks may put an activation while others do not. Does not block, except with
+ *  device nvme.
+ *  Errors  E_STATE (not acquired; no activation is declared for the unit; already put; the place
+ *          contains an activation that cannot be moved, because the units do not run in the order
+ *          of the passes: the message names it), E_IO.
  */
 SHERD_API SHERD_MUST_USE sherd_status sherd_activation_put(sherd_engine *engine, sherd_unit unit,
                                                            void **out);
-/** Gives the memory in which the bytes that were put are on the device again, at the address of
- *  sherd_activation_put. The trainer's lane waits for them. They are read-only, and gone when the
- *  unit is released for BACKWARD. While the unit is acquired for BACKWARD. Local. Blocks only for a
- *  drive.
- *  Errors  E_STATE (not acquired; nothing was put in this micro-batch), E_IO (the bytes are lost: the window has to be dropped
- *          with sherd_step_discard). */
+/** Returns the activation on the device, at the address that sherd_activation_put returned. The
+ *  trainer's lane waits for the bytes. They are read-only, and invalid after the unit is released
+ *  for BACKWARD. Called while the unit is acquired for BACKWARD. Local. Blocks only for a drive.
+ *  Errors  E_STATE (not acquired; nothing was put in this micro-batch), E_IO (the bytes are lost:
+ *          the window has to be dropped with sherd_step_discard). */
 SHERD_API SHERD_MUST_USE sherd_status sherd_activation_get(sherd_engine *engine, sherd_unit unit,
                                                            void **out);
 /** Returns the factor by which the trainer multiplies the loss (or its gradient) before backward.
  *  It is constant between boundaries, and 1 unless fp16 is on. */
 SHERD_API float sherd_loss_scale(const sherd_engine *engine);
-/** Returns the learning rate that the configuration gives a group in update number `step`, which
- *  counts from 1: the schedule's rate, or the group's own where there is no schedule. Rates that a
- *  trainer gave to sherd_step_apply are not in it. NaN for an engine, group or step that there is
- *  not, and for an engine that has no updates (optimizer.type none). Local. */
+/** Returns the learning rate that the configuration sets for a group in update number `step`, which
+ *  counts from 1: the rate of the schedule, or the group's own rate without a schedule. Rates that
+ *  a trainer passed to sherd_step_apply are ignored. NaN for an engine, group or step that does not
+ *  exist, and for an engine without updates (optimizer.type none). Local. */
 SHERD_API double sherd_group_lr(const sherd_engine *engine, sherd_group group, int64_t step);
 
 typedef struct sherd_step_report {
