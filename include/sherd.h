@@ -518,31 +518,30 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill_from(sherd_engine *engine
 /** Acquires a unit: makes its parameters readable and, for BACKWARD, its gradients writable. The
  *  gradients are zero at the first acquire of a micro-batch.
  *
- *  Order      Every rank acquires and releases the same units in the same order, also for EVAL.
- *             The declared order is prefetched. A different order is legal and slower.
+ *  Order      Every rank acquires and releases the same units in the same order, also for EVAL. The
+ *             declared order is prefetched. A different order is legal and slower.
  *
  *             It is an error if only some ranks acquire a unit. The error is found in one of two
  *             ways. (1) At the next boundary, sherd_step returns E_STATE, names the unit and the
- *             ranks, and drops the window. (2) Earlier, in a *blocking collective*: a collective in
- *             which ranks wait for each other. The ranks then get E_INVAL with both calls, or run
- *             into the time limit, and the world is lost. The blocking collectives are:
+ *             ranks, and drops the window. (2) Earlier, in a *synchronizing* operation, in which
+ *             ranks wait for each other. The ranks then get E_INVAL with both calls, or run into
+ *             the time limit, and the world is lost. The synchronizing operations are:
  *             - the reductions of BACKWARD at stages 2 and 3, and at all stages with
  *               "deterministic";
  *             - the gathers at stage 3 on GPUs, between hosts, and with offload_param;
  *             - after a queued step, the gathers at stages 1 and 2 too, on GPUs and between hosts;
  *             - every acquire at stage 3 with SHERD_DEBUG=1.
  *
- *             Units with SHERD_USES_ANY are checked only for EVAL. Where gathers do not block, a
- *             rank may acquire a unit with SHERD_USES_ANY any number of times, or never. If at
- *             least one rank used the unit in a micro-batch, each rank that did not use it
- *             contributes a gradient of zero.
+ *             Units with SHERD_USES_ANY are checked only for EVAL. If gathers do not synchronize
+ *             the ranks, a rank may acquire such a unit any number of times, or never. If at least
+ *             one rank used it in a micro-batch, each other rank contributes a gradient of zero.
  *
  *  Places     A unit has one place in memory. Other units use the place while the plan does not
- *             need it for this unit. The call fails with E_NOMEM if the place overlaps the place
- *             of a held unit, or if the place of its gradient overlaps the place of an open
- *             gradient. A gradient is open from its first use to its last use if backward uses the
- *             unit more than once or if other units read its parameters, even while no unit is
- *             held. With SHERD_USES_ANY it is open until the step.
+ *             need it for this unit. The call fails with E_NOMEM if the place overlaps the place of
+ *             a held unit, or if the place of its gradient overlaps the place of an open gradient.
+ *             A gradient is open from its first use to its last use if backward uses the unit more
+ *             than once or if other units read its parameters, even while no unit is held. With
+ *             SHERD_USES_ANY it is open until the step.
  *
  *             Acquires of different units may nest if the passes declare it (sherd_pass_add_held)
  *             or if the places do not overlap. A unit may be acquired again while it is acquired,
@@ -551,17 +550,17 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill_from(sherd_engine *engine
  *
  *  Errors     A call that fails changes nothing.
  *             E_STATE      the state of the engine does not allow the call
- *             E_INVAL      another rank makes another call, in a blocking collective (above)
+ *             E_INVAL      another rank makes another call, in a synchronizing operation (above)
  *             E_NOMEM      the place is taken; the message names the unit
  *             E_PEER_LOST  a rank is lost, or the update of another rank makes no progress within
  *                          the time limit of the world
  *             E_IO         (1) The drive of this rank failed. Acquire again, or call
  *                          sherd_step_discard. With nccl, and with mpi over several hosts, the
- *                          world is lost for the other ranks.
- *                          (2) A queued update failed on this rank or another. Every later acquire
- *                          returns the same error, and the message says so. Call sherd_step_undo
- *                          where it is possible, or sherd_checkpoint_load; or call
- *                          sherd_engine_destroy and resume in a new engine.
+ *                          world is lost for the other ranks. (2) A queued update failed on this
+ *                          rank or another. Every later acquire returns the same error, and the
+ *                          message says so. Call sherd_step_undo where it is possible, or
+ *                          sherd_checkpoint_load; or call sherd_engine_destroy and resume in a new
+ *                          engine.
  */
 SHERD_API SHERD_MUST_USE sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit,
                                                          sherd_pass pass);
@@ -770,13 +769,13 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step_apply(sherd_engine            *
  *  an exception in forward, backward or an evaluation, and after an acquire or release that failed.
  *
  *  Collective, blocking: it returns when all ranks have called it, independently of where each of
- *  them stopped. A rank that does not know of the discard continues to its next blocking collective
- *  (a gather, a reduction, a step, or a call of the world in which ranks wait). The collective
- *  fails with E_STATE and says that the window was dropped, and the rank must call
+ *  them stopped. A rank that does not know of the discard continues to its next synchronizing call
+ *  (a gather or a reduction in which ranks wait for each other, a step, or a call of the world).
+ *  The call fails with E_STATE and says that the window was dropped, and the rank must call
  *  sherd_step_discard too. With nccl, and with mpi over several hosts, a collective that some ranks
  *  have begun cannot be cancelled. All ranks must then have acquired and released the same units;
  *  otherwise the world is lost, with a message that names a rank or at the time limit. If one world
- *  has several engines, blocking collectives of the other engines fail too.
+ *  has several engines, synchronizing calls of the other engines fail too.
  *
  *  Errors: E_STATE (before seal; after the failure of an update was reported on all ranks: call
  *  sherd_step_undo), E_PEER_LOST. After a queued step, the call does not affect the update in
@@ -1269,9 +1268,9 @@ typedef struct sherd_memory_report {
     size_t nvme_activations_planned; /* a part of nvme_planned */
 } sherd_memory_report;
 SHERD_API void sherd_memory_report_init(sherd_memory_report *report);
-/** Fills the report. Before seal the planned bytes are filled too, and the held bytes are 0. Not
- *  collective. The call asks the GPU for its free memory, which takes microseconds on most machines
- *  and milliseconds on some. The planned bytes do not change after seal. */
+/** Fills the report. Before seal the planned bytes are filled too, and the held bytes are 0. Local.
+ *  The call asks the GPU for its free memory, which takes microseconds on most machines and
+ *  milliseconds on some. The planned bytes do not change after seal. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_memory(sherd_engine        *engine,
                                                           sherd_memory_report *out);
 
