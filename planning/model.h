@@ -60,8 +60,8 @@ planning_model *planning_model_from_arch(const arch *sizes, const char *preset, 
  *  nothing but headers. */
 planning_model *planning_model_from_file(const char *path, char *why, size_t why_bytes);
 
-/** Makes a model of so many parameters. Its units are like a decoder's layers, whose number grows
- *  with the size. */
+/** Makes a model of a number of parameters. Its units are like a decoder's layers, whose number
+ *  grows with the size. */
 planning_model *planning_model_from_count(size_t elems, char *why, size_t why_bytes);
 
 /** Reads a count: "7.5B", "124M", "1T", "1e9", "64000". K, M, B (or G) and T are powers of 1000.

@@ -88,8 +88,8 @@ static int range_check(planning_maker *maker, const char *name, const json_t *ra
     return 0;
 }
 
-/* Returns whether a tensor is something that some models save beside their parameters: a mask of
- * attention, or frequencies of rotations. */
+/* Returns whether a tensor is something that some models save in addition to their parameters: a
+ * mask of attention, or frequencies of rotations. */
 static int name_is_buffer(const char *name, int ndim)
 {
     return ((planning_name_ends(name, ".attn.bias") ||
