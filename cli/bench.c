@@ -57,8 +57,8 @@ static const char *const MEANINGS[PLANNING_RATES] = {
 typedef struct bench_command {
     bench_request request;
     const char   *out_path;
-    double        flops; /* 0: not given */
-    int           ranks; /* 0: not given */
+    double        flops; /* 0: not set */
+    int           ranks; /* 0: not set */
     int           is_json, is_forced, has_check;
     int           argc;
     char        **argv;
@@ -180,7 +180,7 @@ static void table_print(const bench_result *result)
 
 /* ------------------------------------------------------------- the ranks -- */
 
-static int result_tell(const bench_command *command, bench_result *result)
+static int result_write(const bench_command *command, bench_result *result)
 {
     json_t *root;
     int     failed = 0;
@@ -209,7 +209,7 @@ static int rank_main(sherd_world *world, void *ctx)
     sherd_status status = bench_rates_measure(world, &command->request, &result, why, sizeof(why));
     int          rank   = sherd_world_rank(world);
 
-    if (status == SHERD_OK && rank == 0 && result_tell(command, &result) != 0) {
+    if (status == SHERD_OK && rank == 0 && result_write(command, &result) != 0) {
         sherd_world_abort(world, "rank 0 could not write what was measured");
         return 1;
     }

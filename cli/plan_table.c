@@ -191,7 +191,7 @@ static void spaces_print(const char *name, double device, double host, double nv
                  plan_bytes_text(host, text[1]), plan_bytes_text(nvme, text[2]));
 }
 
-/* Prints what is needed of a memory, and what is left or missing. */
+/* Prints the needed bytes of a memory, and the remaining or missing ones. */
 static void room_print(const char *whose, double need, size_t have)
 {
     char text[3][PLAN_BYTES_CHARS];
@@ -321,7 +321,7 @@ static void moves_print(const planning_row *row)
     }
 }
 
-/* Prints the rates behind one bound and their origin, such as "flops 4e+14 assumed". */
+/* Prints the rates of one bound and their origin, such as "flops 4e+14 assumed". */
 static void origins_print(const plan_entry *entry, planning_bound bound)
 {
     static const struct {
