@@ -34,8 +34,8 @@ static part device_of(const sherd_memory_report *m, part host)
                   m->total_held - host.held + m->receive_held};
 }
 
-/* Of a GPU: what all programs have of it. On the CPU it is memory of the host, of which the next
- * line tells. */
+/* Of a GPU: what all programs have of it. On the CPU it is memory of the host, which the next line
+ * reports. */
 static void device_say(report *r, const char *when, const sherd_memory_report *m, part device,
                        const memory_place *place)
 {
