@@ -1,10 +1,13 @@
-/* bound: a program that exists, and whose parameters stay where they are. The network below is a struct of plain arrays: its functions
- * reach the weights by their names in it, and its file is the struct as it lies in memory. So pointers into sherd's memory are of no
- * use to it. sherd is told where the arrays are (sherd_param_bind): it reads gradients and writes new values there. The optimizer's
- * state is sharded over the ranks, and no function of the network changes.
+/* bound: a program that exists, and whose parameters stay where they are. The network below is a
+ * struct of plain arrays: its functions reach the weights by their names in it, and its file is the
+ * struct as it lies in memory. So pointers into sherd's memory are of no use to it.
+ * sherd_param_bind passes the addresses of the arrays to sherd: it reads gradients and writes new
+ * values there. The optimizer's state is sharded over the ranks, and no function of the network
+ * changes.
  *
- * A program that can take addresses from sherd binds nothing (examples/minimal, examples/gpt2). That takes less memory, since bound
- * weights in fp32 have masters of their own and bound gradients pass through memory of sherd's; and stage 3 needs it.
+ * A program that can take addresses from sherd binds nothing (examples/minimal, examples/gpt2).
+ * That takes less memory, since bound weights in fp32 have their own masters and bound gradients
+ * are copied through memory of sherd; and stage 3 needs it.
  *
  *     ./bound [STAGE [FILE]]        alone; or as several ranks by sherd launch, mpirun, torchrun or srun */
 #include <sherd.h>
@@ -72,7 +75,8 @@ static int network_save(const char *path)
 
 /* ------------------------------------------------ what is added ---- */
 
-/* Declares and binds the network's arrays. They are not filled: a bound parameter starts from its memory, alike on all ranks. */
+/* Declares and binds the network's arrays. They are not filled: a bound parameter starts from its
+ * memory, which is the same on all ranks. */
 static int network_bind(sherd_engine *engine, sherd_unit *out)
 {
     const struct {
@@ -102,8 +106,8 @@ static int network_bind(sherd_engine *engine, sherd_unit *out)
     return 0;
 }
 
-/* A step. sherd zeroes `slope` at acquire, reads it at release, and has written new weights to `net` when sherd_step returns. FORWARD
- * is not acquired: network_learn has it inside. */
+/* A step. sherd zeroes `slope` at acquire, reads it at release, and has written new weights to
+ * `net` when sherd_step returns. FORWARD is not acquired: network_learn has it inside. */
 static int step_run(sherd_engine *engine, sherd_unit unit, int number)
 {
     TRY(sherd_unit_acquire(engine, unit, SHERD_BACKWARD));
