@@ -73,7 +73,7 @@ typedef struct bench_row {
     char           name[64];
     bench_row_kind kind;
     size_t         index; /* in BENCH_UPDATES, or of the peer */
-    sherdi_ahead   ahead; /* of a kernel: what it tried settled */
+    sherdi_ahead   ahead; /* of a kernel: the choice that it settled on */
     bench_stat     gel_per_s;
     bench_stat     of_limit; /* of a kernel: by time, of the faster limit */
     bench_stat     ours_of;  /* of a peer: AdamW's elements per second over the peer's */
@@ -234,7 +234,7 @@ static void table_evaluate(bench_table *table, size_t rounds, const double *seco
     }
 }
 
-/* The limit moves what the kernels move, or it is none. */
+/* The limit moves the same bytes as the kernels; otherwise it is no limit. */
 static void shape_check(const bench_table *table, const bench_arrays *arrays)
 {
     for (size_t i = ROW_KERNEL; i < table->num_rows && table->rows[i].kind == ROW_KERNEL; i++) {

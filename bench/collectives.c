@@ -50,7 +50,7 @@ static const char *const ROW_NAMES[NUM_ROWS] = {
     "MPI reduce-scatter", "MPI all-gather", "MPI all-reduce",
 };
 
-/* One rank's part in the run. */
+/* The state of one rank. */
 typedef struct bench_rank {
     const bench_options *options;
     sherd_world         *world;
@@ -176,7 +176,7 @@ static void row_run(void *ctx, size_t row)
 
 /* --------------------------------------------------------------- tables -- */
 
-/* What all ranks together must read and write. */
+/* The bytes that all ranks together must read and write. */
 static double row_bytes(const bench_rank *rank, size_t row)
 {
     double bytes = (double)rank->options->bytes;

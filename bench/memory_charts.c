@@ -1,4 +1,5 @@
-/* Charts of bench-memory: planned for GPUs, beside what real ranks took here. See memory.h. */
+/* Charts of bench-memory: planned for GPUs, and measured for real ranks on this machine. See
+ * memory.h. */
 #include "bench/memory.h"
 
 #include "bench/plot.h"

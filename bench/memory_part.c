@@ -37,7 +37,7 @@ static unsigned char portion[PORTION_BYTES];
 static void message_send(const memory_message *message)
 {
     if (send(STDOUT_FILENO, message, sizeof(*message), MSG_NOSIGNAL) != (ssize_t)sizeof(*message)) {
-        _exit(1); /* nobody is left to tell */
+        _exit(1); /* nobody remains to notify */
     }
 }
 

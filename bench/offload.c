@@ -1,12 +1,13 @@
 /* bench-offload: the optimizer's step with its state on NVMe, against what the drive and the update
  * allow. In every round, one after the other:
  *
- *   I/O alone      the same blocks through the same slots, the same flips, the same commit; no update
+ *   I/O alone      the same blocks through the same slots, the same flips, the same commit; no
+ *                  update
  *   step           sherd_step: norm, update, commit
  *   update alone   sherd_step of an engine whose state is in host memory
  *   serial step    sherd_step without reading ahead and writing behind
- *   beside bf16    sherd_step with masters beside their bf16 parameters (--beside): 10 bytes of an element read
- *                  instead of 12
+ *   beside bf16    sherd_step with masters beside their bf16 parameters (--beside): 10 bytes of an
+ *                  element read instead of 12
  *
  * and in every other round the other way about, so that no row always follows the same one. A ratio
  * is taken inside each round; the median of the rounds is shown. The window of a step is closed by

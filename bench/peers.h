@@ -1,5 +1,5 @@
-/* Another package's rows in the same rounds: a script (peers.py, gpu_peers.py) that is told what to
- * do by lines on its standard input, "setup WORDS" and "run INDEX REPEATS". */
+/* Another package's rows in the same rounds: a script (peers.py, gpu_peers.py) that receives
+ * commands as lines on its standard input, "setup WORDS" and "run INDEX REPEATS". */
 #ifndef BENCH_PEERS_H
 #define BENCH_PEERS_H
 

@@ -50,7 +50,7 @@ def config_write(a, stage, offload, path):
 
 
 def predict(a, config):
-    """The row of the plan, and what the trainer has to be told besides."""
+    """The row of the plan, and further options of the trainer."""
     command = [a.sherd, "plan", "--arch", a.arch, "--preset", a.preset, "--tokens", str(a.length), "--world", str(a.ranks),
                "--backend", a.backend, "--json", "--rates", a.rates, "--nvme-path", a.nvme_path]
     for option in ("rate", "device_memory", "host_memory", "nvme_space", "activations"):

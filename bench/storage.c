@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the engine would move at a time. */
+/* The bytes that the engine would move at a time. */
 #define TRANSFER_BYTES ((size_t)16 << 20)
 #define MAX_LIST       BENCH_MOST_LIST
 #define MAX_TRANSFERS  128

@@ -737,7 +737,7 @@ heading() {
     say "# command  $command_line"
 }
 
-# Characters of a text that JSON wants told otherwise.
+# Characters of a text that JSON wants escaped.
 quoted() { printf '"%s"' "$(printf '%s' "$1" | sed 's/\\/\\\\/g; s/"/\\"/g' | tr '\000-\037' ' ')"; }
 
 # row PART RESULT SECONDS FIGURE LINE; in files, since parts that run at the same time are processes.
