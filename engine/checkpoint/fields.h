@@ -1,6 +1,6 @@
-/* Fields: what a description on a disk consists of. A table of fields says for each what it is
+/* Fields: the elements of a description on a disk. A table of fields says for each what it is
  * called there, what it is, and which member of a struct has it; the description is written and
- * read from the same table. manifest.c and kept.c have the tables. */
+ * read from the same table. manifest.c and linked.c have the tables. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_FIELDS_H
 #define SHERDI_ENGINE_CHECKPOINT_FIELDS_H
 
@@ -78,7 +78,7 @@ void sherdi_fields_print(const sherdi_field *fields, const void *object, int has
 typedef struct sherdi_fields_reader {
     sherdi_mem *mem;
     const char *label;
-    const char *sentence;    /* about damage: a format with the label and what is wrong */
+    const char *sentence;    /* about damage: a format with the label and the reason */
     const void *root;        /* for `name` */
     int         is_borrowed; /* a STRING is the document's, not a copy in memory of the account */
     uint32_t    line;        /* of the value that was read last */

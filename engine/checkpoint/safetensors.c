@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A header: the public part, and behind it the memory that it points at. */
+/* A header: the public part, then the memory that it points at. */
 typedef struct header {
     sherdi_safetensors    file;
     sherdi_tensor        *tensors;
@@ -65,11 +65,11 @@ static sherd_status tensor_fail(const header *h, const sherdi_tensor *tensor, co
 static const char *text_keep(header *h, const char *text)
 {
     size_t bytes = strlen(text) + 1;
-    char  *kept  = h->names + h->names_bytes;
+    char  *copy  = h->names + h->names_bytes;
 
-    memcpy(kept, text, bytes);
+    memcpy(copy, text, bytes);
     h->names_bytes += bytes;
-    return kept;
+    return copy;
 }
 
 /* Reads a size: digits only. 1e3 and 1.0 are JSON, but the format does not allow them as sizes. */

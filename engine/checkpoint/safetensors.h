@@ -74,13 +74,14 @@ typedef struct sherdi_safetensors {
 } sherdi_safetensors;
 
 /**
- *  Parses the header of a file of `file_bytes` bytes: `text` is the header behind the length, and
+ *  Parses the header of a file of `file_bytes` bytes: `text` is the header after the length, and
  *  `len_bytes` is that length.
  *
- *  Refuses    unknown types, more than SHERD_MAX_NDIM dimensions, ranges that do not fit type and shape, holes, overlaps,
- *            data that is not exactly the rest of the file, the same name twice, metadata that is not a string.
- *  Memory     at most 100 bytes for each byte of header while it parses (for lists of small numbers; 12 for headers as
- *            they are usually written), then at most 2.
+ *  Refuses    unknown types, more than SHERD_MAX_NDIM dimensions, ranges that do not fit type and
+ *             shape, holes, overlaps, data that is not exactly the rest of the file, the same name
+ *             twice, metadata that is not a string.
+ *  Memory     at most 100 bytes for each byte of header while it parses (for lists of small
+ *             numbers; 12 for headers as they are usually written), then at most 2.
  *  Ownership  `text` and `label` (for messages) are copied. The account must outlive *out.
  *  Errors     E_INVAL with label and tensor, E_NOMEM.
  *  / */
@@ -132,7 +133,7 @@ sherd_status sherdi_safetensors_finish(sherdi_safetensors_builder *builder, cons
 /** Returns the bytes of all tensors together. */
 size_t sherdi_safetensors_data_bytes(const sherdi_safetensors_builder *builder);
 /** Sets a reserved value in the finished bytes, whose number does not change. The value must have
- *  no character that JSON would escape. E_INVAL (longer than its room, such a character, no such
+ *  no character that JSON would escape. E_INVAL (longer than its room, a control character, no such
  *  key). */
 sherd_status sherdi_safetensors_set(sherdi_safetensors_builder *builder, const char *key,
                                     const char *value);

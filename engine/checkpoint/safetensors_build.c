@@ -16,7 +16,7 @@ typedef struct note {
     size_t value_bytes; /* reserved bytes without quotes; 0: not reserved */
 } note;
 
-/* The members of the two JSON objects are written when they are added, each with a comma behind it.
+/* The members of the two JSON objects are written when they are added, each with a comma after it.
  * finish joins them. */
 struct sherdi_safetensors_builder {
     sherdi_mem *mem;

@@ -1,7 +1,7 @@
 /* Checkpoints that are damaged, that belong to another model, or that an attacker prepared. They are refused with the
  * name of what is wrong, and nothing outside of the folder is read or changed. */
 #include "engine/checkpoint/folder.h"
-#include "engine/checkpoint/kept.h"
+#include "engine/checkpoint/linked.h"
 #include "engine/checkpoint/safetensors.h"
 #include "offload/checksum.h"
 #include "sherd_tools.h"
@@ -426,19 +426,19 @@ static void descriptions_of_kept_state_that_do_not_hold_together_are_refused(voi
         ENCODED("1920, 0, 0, \"BESIDE_PLANE\", 0, 3968"),
         ENCODED("1, 0, 1, \"BF16\""),
     };
-    sherdi_mem   mem;
-    sherdi_kept *kept;
+    sherdi_mem     mem;
+    sherdi_linked *kept;
 
     sherdi_mem_init(&mem);
-    CHECK_STATUS(SHERD_E_INVAL, sherdi_kept_parse(&mem, "kept", "{}", &kept));
-    CHECK_STATUS(SHERD_E_INVAL, sherdi_kept_parse(&mem, "kept", "[]", &kept));
-    CHECK_STATUS(SHERD_E_INVAL, sherdi_kept_parse(&mem, "kept", "", &kept));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_linked_parse(&mem, "kept", "{}", &kept));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_linked_parse(&mem, "kept", "[]", &kept));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_linked_parse(&mem, "kept", "", &kept));
     for (size_t i = 0; i < sizeof(MORE) / sizeof(MORE[0]); i++) {
         char text[512];
 
         (void)snprintf(text, sizeof(text),
                        "{\"bytes\": 8192, \"stripe_bytes\": 4096, \"stripes\": 1%s}", MORE[i]);
-        CHECK_STATUS(SHERD_E_INVAL, sherdi_kept_parse(&mem, "kept", text, &kept));
+        CHECK_STATUS(SHERD_E_INVAL, sherdi_linked_parse(&mem, "kept", text, &kept));
         CHECK_INT(0, sherdi_mem_held_all(&mem));
     }
 }
