@@ -1,7 +1,7 @@
 /* Schedule: decides when units are gathered and released. Gathers start ahead of their use, as far
  * as the wire needs it and prefetch_bucket_size and max_live_parameters allow it. plan_pack.c then
  * gives the units offsets from their lifetimes, so the size of the pool is the peak, and does not
- * depend on timing. tell.c counts the collectives with their bytes. */
+ * depend on timing. emit.c counts the collectives with their bytes. */
 #include "engine/plan/plan.h"
 
 #include "base/checked.h"

@@ -175,8 +175,8 @@ static int beside_fits(const sherdi_plan *plan, const sherdi_model *model, char 
 }
 
 /* Finds the nearest setting that fits. It tries, in this order: a higher stage; stage 3 with
- * nothing gathered ahead; masters beside their parameters; offload to the host, if its memory is
- * not the device's; offload to the drive; more hosts of the same kind. */
+ * nothing gathered ahead; split masters; offload to the host, if its memory is not the device's;
+ * offload to the drive; more hosts of the same kind. */
 static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char *text,
                         size_t len_bytes)
 {

@@ -1,7 +1,7 @@
 /* Tests of the plan without an engine: what must hold for any model, settings and world. The checks here walk through
  * the plan by themselves, beside those of engine/proof/check.c. */
 #include "engine/proof/check.h"
-#include "engine/proof/tell.h"
+#include "engine/proof/emit.h"
 #include "tests/engine/planner.h"
 #include "tests/lib/check.h"
 
@@ -308,7 +308,7 @@ static void expect_ops(const sherdi_plan *plan, const sherdi_model *model, const
 {
     told_ops told = {.plan = plan, .what = what};
 
-    IS(sherdi_dry_tell(plan, model, SHERDI_TELL_ONE, op_expect, &told) == SHERD_OK);
+    IS(sherdi_dry_emit(plan, model, SHERDI_EMIT_ONE, op_expect, &told) == SHERD_OK);
     IS(told.micro == plan->moves.micro[SHERDI_MOVES_WIRE]);
     IS(told.boundary == plan->moves.step[SHERDI_MOVES_WIRE]);
     IS(told.control ==

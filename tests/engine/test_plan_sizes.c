@@ -1,6 +1,6 @@
 /* What a plan says of its sizes, in a table and as JSON, and whether it fits the machine. */
 #include "engine/proof/check.h"
-#include "engine/proof/tell.h"
+#include "engine/proof/emit.h"
 #include "tests/engine/planner.h"
 
 #include "engine/machine.h"

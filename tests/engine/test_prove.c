@@ -1,7 +1,7 @@
 /* The proof of plans. Plans of drawn layouts have no hazard; if an order is taken out, the check names the hazard that
  * this makes. */
 #include "engine/proof/prove.h"
-#include "engine/proof/tell.h"
+#include "engine/proof/emit.h"
 
 #include "base/checked.h"
 #include "tests/campaign/layout.h"

@@ -1,6 +1,6 @@
 /* SHERD_TRACE: a file per rank that is JSON, with a span for everything that the plan has, rows on which one
  * thing runs at a time, and the report's sums of the same times. */
-#include "engine/proof/tell.h"
+#include "engine/proof/emit.h"
 #include "base/json.h"
 #include "engine/run/engine_impl.h"
 #include "sherd_build.h"
@@ -64,7 +64,7 @@ static void train(sherd_world *world, void *raw)
     }
     if (sherd_world_rank(world) == 0) {
         CHECK_OK(
-            sherdi_dry_tell(r.engine->plan, &r.engine->model, SHERDI_TELL_FIRST, op_expect, what));
+            sherdi_dry_emit(r.engine->plan, &r.engine->model, SHERDI_EMIT_FIRST, op_expect, what));
     }
     rig_close(&r);
 }
