@@ -294,22 +294,22 @@ static sherd_status space_check(sherdi_save *save)
 
 /* Links the frozen file of the checkpoint before, which has the same bytes, into this one. Returns
  * 0 if it cannot. */
-static int frozen_keep(sherdi_save *save)
+static int frozen_link(sherdi_save *save)
 {
-    sherdi_frozen_file *kept = &save->engine->checkpoints->frozen;
+    sherdi_frozen_file *file = &save->engine->checkpoints->frozen;
     char                to[SHERDI_CHECKPOINT_PATH_BYTES];
     char                name[SHERDI_CHECKPOINT_NAME_BYTES];
 
-    if (kept->bytes == 0 || kept->fingerprint != save->engine->fingerprints.frozen) {
+    if (file->bytes == 0 || file->fingerprint != save->engine->fingerprints.frozen) {
         return 0;
     }
     sherdi_data_file_name(SHERDI_DATA_FROZEN, save->engine->rank, save->engine->world_size, name);
     if (sherdi_checkpoint_partial_path(save->dir, save->tag, name, to) != SHERD_OK ||
-        !sherdi_checkpoint_link(kept->path, to, kept->bytes)) {
+        !sherdi_checkpoint_link(file->path, to, file->bytes)) {
         return 0;
     }
     save->mine.files[SHERDI_DATA_FROZEN] =
-        (sherdi_manifest_file){.bytes = kept->bytes, .header_checksum = kept->header_checksum};
+        (sherdi_manifest_file){.bytes = file->bytes, .header_checksum = file->header_checksum};
     return 1;
 }
 
@@ -352,7 +352,7 @@ static sherd_status state_reserve(sherdi_save *save)
 
 /* Gives the state's live generation to the checkpoint as it lies on the drive, if links are
  * possible. */
-static sherd_status state_keep(sherdi_save *save)
+static sherd_status state_link(sherdi_save *save)
 {
     sherd_engine           *engine = save->engine;
     sherdi_state_slots_file file;
@@ -398,9 +398,9 @@ static sherd_status headers_make(sherdi_save *save)
 
 static sherd_status files_open(sherdi_save *save)
 {
-    SHERDI_TRY(state_keep(save));
+    SHERDI_TRY(state_link(save));
     SHERDI_TRY(headers_make(save));
-    if (save->headers[SHERDI_DATA_FROZEN] != NULL && frozen_keep(save)) {
+    if (save->headers[SHERDI_DATA_FROZEN] != NULL && frozen_link(save)) {
         save->engine->checkpoints->report.kept_bytes += save->mine.files[SHERDI_DATA_FROZEN].bytes;
         sherdi_safetensors_builder_destroy(save->headers[SHERDI_DATA_FROZEN]);
         save->headers[SHERDI_DATA_FROZEN] = NULL;
@@ -427,17 +427,17 @@ static sherd_status writers_open(sherdi_save *save)
 
 /* ----------------------------------------------------------------- begin, end -- */
 
-static void kept_remember(const sherdi_save *save)
+static void frozen_remember(const sherdi_save *save)
 {
-    sherdi_frozen_file *kept = &save->engine->checkpoints->frozen;
+    sherdi_frozen_file *file = &save->engine->checkpoints->frozen;
     char                name[SHERDI_CHECKPOINT_NAME_BYTES];
 
     sherdi_data_file_name(SHERDI_DATA_FROZEN, save->engine->rank, save->engine->world_size, name);
-    kept->bytes           = save->mine.files[SHERDI_DATA_FROZEN].bytes;
-    kept->header_checksum = save->mine.files[SHERDI_DATA_FROZEN].header_checksum;
-    kept->fingerprint     = save->manifest.frozen_fingerprint;
-    if (sherdi_checkpoint_path(save->dir, save->tag, name, kept->path) != SHERD_OK) {
-        kept->bytes = 0;
+    file->bytes           = save->mine.files[SHERDI_DATA_FROZEN].bytes;
+    file->header_checksum = save->mine.files[SHERDI_DATA_FROZEN].header_checksum;
+    file->fingerprint     = save->manifest.frozen_fingerprint;
+    if (sherdi_checkpoint_path(save->dir, save->tag, name, file->path) != SHERD_OK) {
+        file->bytes = 0;
     }
 }
 
@@ -476,7 +476,7 @@ static sherd_status save_end(sherdi_save *save, sherd_status own)
     engine->checkpoints->report.all_s      = (double)(sherdi_now_ns() - save->start_ns) / 1e9;
     if (status == SHERD_OK) {
         engine->checkpoints->report.fingerprint = saved_fingerprint(save);
-        kept_remember(save);
+        frozen_remember(save);
     }
     if (status == SHERD_OK && engine->rank == 0) {
         old_remove(save);
