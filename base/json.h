@@ -1,5 +1,5 @@
 /* JSON as people write it: with comments and trailing commas. Every value knows the line and column
- * that it came from. The configuration and descriptions of what is on a disk are read with it. */
+ * that it came from. The configuration and descriptions on a disk are read with it. */
 #ifndef SHERDI_BASE_JSON_H
 #define SHERDI_BASE_JSON_H
 

@@ -1,5 +1,5 @@
-/* Text that grows, for JSON files that are written as a whole. The first failure is kept, so a
- * writer checks `status` only once, at its end; what is added after a failure is dropped. */
+/* Text that grows, for JSON files that are written as a whole. The first failure is stored, so a
+ * writer checks `status` only once, at its end; text that is added after a failure is dropped. */
 #ifndef SHERDI_BASE_TEXT_H
 #define SHERDI_BASE_TEXT_H
 
@@ -25,8 +25,8 @@ int sherdi_text_choice(const char *choices, const char *text, int is_any_case, s
 
 /* Room for any number of sherdi_real_format, with its NUL. */
 #define SHERDI_REAL_BYTES 32
-/** Writes the fewest digits that read back as the same number, with a point whatever the locale is.
- *  The result is JSON, except for "nan" and "inf". */
+/** Writes the fewest digits that read back as the same number, with a point in every locale. The
+ *  result is JSON, except for "nan" and "inf". */
 void sherdi_real_format(double value, char out[SHERDI_REAL_BYTES]);
 
 void sherdi_text_put(sherdi_text *text, const char *bytes, size_t len_bytes);
@@ -37,7 +37,7 @@ void sherdi_text_print(sherdi_text *text, const char *fmt, ...) SHERDI_PRINTF(2,
 size_t sherdi_utf8_bytes(const unsigned char *text, size_t left);
 /** Returns 1 when the bytes are well-formed UTF-8. */
 int sherdi_text_is_utf8(const char *text, size_t len_bytes);
-/** Adds `value` as a JSON string, with its quotes. E_INVAL (kept in `status`) if it is not UTF-8,
+/** Adds `value` as a JSON string, with its quotes. E_INVAL (stored in `status`) if it is not UTF-8,
  *  because no reader accepts that. */
 void sherdi_text_quote(sherdi_text *text, const char *value);
 

@@ -6,7 +6,7 @@
 
 #include "collectives/world_impl.h"
 
-/* A secret that only the ranks of a job know. docs/launching.md says what it protects against. */
+/* A secret that only the ranks of a job know. docs/launching.md describes its protection. */
 typedef struct job_key {
     uint64_t    words[2];
     const char *source; /* for messages: the variable that it came from; static storage */

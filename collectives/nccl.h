@@ -1,6 +1,6 @@
 /* The transport nccl, for ranks with a GPU each: NCCL moves their device memory. nccl_*.c implement
- * it (nccl_none.c in a build without it); nccl_choice.c says whether given ranks can use it. Read
- * nccl_impl.h next. */
+ * it (nccl_none.c in a build without it); nccl_choice.c says whether a set of ranks can use it.
+ * Read nccl_impl.h next. */
 #ifndef SHERDI_COLLECTIVES_NCCL_H
 #define SHERDI_COLLECTIVES_NCCL_H
 
