@@ -1,11 +1,10 @@
-/* The backend: what one kind of device offers, namely memory, lanes, events and the numeric
- * kernels. The engine and the transports see only this; the kinds are `cpu` (kernels/cpu) and
- * `cuda` (kernels/cuda).
+/* The backend of one kind of device: memory, lanes, events and the numeric kernels. The engine and
+ * the transports see only this; the kinds are `cpu` (kernels/cpu) and `cuda` (kernels/cuda).
  *
  * Lanes. A backend handle is a lane: calls on it run in the order in which they are made. A
- * device's lane is a stream: calls return at once, lanes run beside each other and wait for each
- * other through sherdi_lane_follow and events, and the host waits through sherdi_lane_wait and an
- * event's wait. The CPU has one lane, the calling thread: every call has ended when it returns, and
+ * device's lane is a stream: calls return at once, lanes run concurrently and wait for each other
+ * through sherdi_lane_follow and events, and the host waits through sherdi_lane_wait and an event's
+ * wait. The CPU has one lane, the calling thread: every call has ended when it returns, and
  * following and waiting do nothing. So the same engine code drives both.
  *
  * Every kernel gives the same bits on every backend, instruction set and thread count: the
@@ -40,8 +39,8 @@ typedef struct sherdi_span {
 /* Memory of kernels. The data that an args struct points at (arrays, spans, coefficients, norms,
  * ratios, counts, sums) is memory of the backend's device, borrowed until the lane has passed the
  * call. The args struct itself, and the array of pointers `srcs`, are read before the call returns.
- * Pinned host memory may take the place of device memory. What is "added to" is added as integers,
- * so lanes may share it. */
+ * Pinned host memory may take the place of device memory. Values that are "added to" are integers,
+ * so lanes may share them. */
 
 /* The element-wise updates: SHERDI_UPDATE_adam and so on; kernels/updates/ has their formulas. */
 typedef enum sherdi_update_id {
@@ -50,7 +49,7 @@ typedef enum sherdi_update_id {
     SHERDI_UPDATE_IDS,
 } sherdi_update_id;
 
-/* The arrays of kernels and of their tests have room for so many parts. */
+/* The arrays of kernels and of their tests have room for this number of parts. */
 enum { SHERDI_UPDATE_MOST_PARTS = 4 };
 #define SHERDI_UPDATE(name, num_parts)                                                             \
     static_assert((num_parts) <= SHERDI_UPDATE_MOST_PARTS,                                         \
@@ -73,7 +72,7 @@ typedef struct sherdi_encoded {
     sherdi_encoding encoding;
     void           *data;
     /* F32, BF16: its signs are the ties of a BESIDE master. They are masked when it is read, and
-     * kept when it is written */
+     * preserved when it is written */
     int has_ties;
     /* Of a BESIDE or BESIDE_PLANE master: the bf16 parameter, read and written */
     uint16_t       *param;
@@ -96,12 +95,13 @@ void sherdi_encoded_read(float *dst, const sherdi_encoded *part, size_t first, s
 /* An optimizer's sweep over one block. Arrays start at the block's first element and may have any
  * alignment of their element type; grad and param never overlap the rest.
  *   update      an element-wise update
- *   lamb_norms  LAMB's first sweep only reads: it adds to norms[span.param] what sherdi_lamb_direction gives for each span, one
- *               chunk of 64 elements, counted from the span's start, at a time (sherdi_norm_chunk; the last one is filled up
- *               with zeros)
+ *   lamb_norms  LAMB's first sweep only reads: it adds to norms[span.param] what
+ *               sherdi_lamb_direction gives for each span, one chunk of 64 elements, counted from
+ *               the span's start, at a time (sherdi_norm_chunk; the last one is filled up with
+ *               zeros)
  * A part that is stored in an encoding is the same numbers to an optimizer; what an update writes
- * is rounded at random (step, sherdi_random_bits). A BESIDE master is stored beside `param`, which
- * is bf16 and read too; the signs of another part, F32 or BF16, are its ties. Where a master
+ * is rounded at random (step, sherdi_random_bits). A BESIDE master is the other half of `param`,
+ * which is bf16 and read too; the signs of another part, F32 or BF16, are its ties. Where a master
  * rounds, param and the fingerprint are made of the rounded one. Where an encoding other than F32
  * does more than round, spans begin at chunks. */
 typedef struct sherdi_update_args {
@@ -217,8 +217,8 @@ typedef struct sherdi_kernel_ops {
                   size_t count_elems, sherdi_norm_acc *acc);
     void (*reduce)(const sherdi_backend *backend, const sherdi_reduce_args *args);
     /* Casts. To fp32 is exact from both 16-bit types; other casts round to nearest even, and equal
-     * types copy. Where the type changes, NaN becomes the quiet NaN of the target with its sign
-     * kept (bf16 to fp32 keeps all bits). dst == src only when the types are equal. */
+     * types copy. Where the type changes, NaN becomes the quiet NaN of the target with the same
+     * sign (bf16 to fp32 preserves all bits). dst == src only when the types are equal. */
     void (*cast)(const sherdi_backend *backend, void *dst, sherd_dtype dst_dtype, const void *src,
                  sherd_dtype src_dtype, size_t count_elems);
     /* acc = round_to(acc_dtype, acc + x), the sum in fp32. */
@@ -290,8 +290,8 @@ typedef struct sherdi_device_ops {
                                 sherdi_backend **out);
     /* Required. Waits for the lane's work, then destroys it. Accepts NULL. */
     void (*lane_destroy)(sherdi_backend *lane);
-    /* Required. Makes later work on `lane` run after all that `other` was given up to now. Never
-     * blocks. */
+    /* Required. Makes later work on `lane` run after all work that was enqueued on `other` before.
+     * Never blocks. */
     void (*lane_follow)(const sherdi_backend *lane, const sherdi_backend *other);
     /* Required. Blocks until the lane has finished all its work. E_DEVICE: work on this device has
      * failed. */
@@ -308,7 +308,7 @@ typedef struct sherdi_device_ops {
     /* Required. Blocks until the work before the event is done. E_DEVICE. */
     sherd_status (*event_wait)(const sherdi_event *event);
     /* Required. Returns when a timed event that is done was passed, in nanoseconds on the clock of
-     * sherdi_now_ns(), as precisely as the device can tell; 0 where it cannot. For traces. */
+     * sherdi_now_ns(), as precisely as the device measures it; 0 if it does not. For traces. */
     int64_t (*event_ns)(const sherdi_event *event);
 
     /* Required. Fills memory with a byte, on the lane. */
@@ -332,8 +332,8 @@ typedef struct sherdi_device_ops {
     int (*memory_reach)(const sherdi_backend *lane, const void *memory);
 
     /* Optional. A thread that the library made calls it once, before it asks anything of this
-     * lane's device. Afterwards nothing that the thread asks spoils what the program's threads do
-     * meanwhile (a graph that one of them captures). */
+     * lane's device. Afterwards no query of the thread disturbs work of the program's threads (a
+     * graph that one of them captures). */
     void (*thread_begin)(const sherdi_backend *lane);
 
     /* Optional, both or none. Begin and end a named range of the host's time, for the vendor's
@@ -350,7 +350,7 @@ struct sherdi_backend {
     sherdi_mem              *mem;     /* account of the handle */
     struct sherdi_team      *team;    /* the other threads; NULL: the caller runs all tasks */
     struct sherdi_ahead     *ahead;   /* CPU: kernels/cpu/ahead.h; NULL: nothing is tried */
-    int                      lanes;   /* CPU: handles in use beside the first */
+    int                      lanes;   /* CPU: handles in use in addition to the first */
 };
 
 /* ---- shorthands */
@@ -370,16 +370,16 @@ static inline sherd_status sherdi_lane_wait(const sherdi_backend *lane)
 /** Returns how many devices of a kind ("cuda") the process has: 0 without a driver, or in a build
  *  without it; `why` (may be NULL) then receives one sentence. */
 int sherdi_backend_device_count(const char *kind, char *why, size_t why_bytes);
-/** Creates the first lane of a device. Call sherdi_backend_destroy when no other lane is left.
- *  Errors: E_INVAL (no such kind or number), E_NOTSUP (not in this build, no driver, a device older
- *  than the kernels), E_NOMEM. */
+/** Creates the first lane of a device. Call sherdi_backend_destroy when all other lanes are
+ *  destroyed. Errors: E_INVAL (no such kind or number), E_NOTSUP (not in this build, no driver, a
+ *  device older than the kernels), E_NOMEM. */
 sherd_status sherdi_backend_device_create(const char *kind, int index, sherdi_mem *mem,
                                           sherdi_backend **out);
-/** Returns a number that tells a device of this host from the others, whatever number a process
- *  sees it under; 0: there is no such device. */
+/** Returns a number that identifies a device of this host, independently of the number under which
+ *  a process sees it; 0: the device does not exist. */
 uint64_t sherdi_backend_device_identity(const char *kind, int index);
-/** Writes a description such as "NVIDIA H200, 143771 MiB, compute capability 9.0"; "" where there
- *  is no such device. */
+/** Writes a description such as "NVIDIA H200, 143771 MiB, compute capability 9.0"; "" if the device
+ *  does not exist. */
 void sherdi_backend_device_describe(const char *kind, int index, char *text, size_t text_bytes);
 /* Most threads of one rank. */
 #define SHERDI_MOST_CPU_THREADS 4096
@@ -390,13 +390,13 @@ typedef struct sherdi_cpu_params {
     int share;  /* number of this rank among the `shares` that may run on the same CPUs */
     int shares; /* at least 1 */
     int rank;   /* for the log; -1: none */
-    /* 1: runs next to nothing: no threads are made, the caller runs all tasks */
+    /* 1: has very little work: no threads are made, the caller executes all tasks */
     int is_idle;
-    /* 1: the rank computes on a device, and the CPU updates beside it: the threads leave cores to
+    /* 1: the rank computes on a device, and the CPU updates meanwhile: the threads use no cores of
      * the trainer's thread and the wire's */
     int has_device;
 } sherdi_cpu_params;
-/* What a thread does that calls kernels and is not the trainer's. */
+/* The role of a thread that calls kernels and is not the trainer's. */
 typedef enum sherdi_cpu_role {
     SHERDI_CPU_ROLE_UPDATES = 0,
     SHERDI_CPU_ROLE_WIRE,
@@ -422,7 +422,7 @@ sherd_status sherdi_backend_cpu_create(int threads, sherdi_mem *mem, sherdi_back
 /** Destroys the first lane of a device of any kind; no kernel may be running. Accepts NULL. */
 void sherdi_backend_destroy(sherdi_backend *backend);
 
-/** Binds the calling thread, one of the library's own, to the CPUs that the rank has for such
+/** Binds the calling thread, one of the library's own, to the CPUs that the rank has for these
  *  threads. Does nothing where the system places them: on a rank without a device, on few cores,
  *  with SHERD_CPU_BIND=none. If it fails, the log of `rank` says so. */
 void sherdi_backend_cpu_keep(const sherdi_backend *backend, sherdi_cpu_role role, int rank);

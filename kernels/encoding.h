@@ -5,13 +5,16 @@
  *
  *   F32           4 bytes: the value itself.
  *   BF16          2 bytes: rounded to nearest, or at random in an update (sherdi_round_random).
- *   BESIDE        2 bytes of a master weight. The bf16 parameter is the master rounded, and these bytes have what it lacks, so
- *                 nothing is lost. Where rounding to nearest even met a tie, one more bit is needed: the sign of another part,
- *                 one that is never negative.
- *   BESIDE_PLANE  the same where no part has a free sign. Behind the 2-byte values of each chunk follows a plane: 64 bits, one for
- *                 each element.
- *   FP8, UFP8     1 byte: a small float with 3 bits of fraction. FP8 has a sign and 4 bits of exponent; UFP8, for parts that are
- *                 never negative, has 5 bits of exponent. Behind the floats of each chunk follows its scale, a power of two.
+ *   BESIDE        2 bytes of a master weight. The bf16 parameter is the master rounded, and these
+ *                 bytes have the bits that it lacks, so nothing is lost. Where rounding to nearest
+ *                 even met a tie, one more bit is needed: the sign of another part, one that is
+ *                 never negative.
+ *   BESIDE_PLANE  the same where no part has a free sign. After the 2-byte values of each chunk
+ *                 follows a plane: 64 bits, one for each element.
+ *   FP8, UFP8 1 byte: a small float with 3 bits of fraction. FP8 has a sign and 4 bits of exponent;
+ *   UFP8, for parts that are
+ *                 never negative, has 5 bits of exponent. After the floats of each chunk follows
+ *                 its scale, a power of two.
  *
  * A chunk is 64 elements of one parameter by its row-major index. Slices and blocks are whole
  * chunks, so elements share a scale in the same way in every world and layout. NaN is stored as one
@@ -80,8 +83,8 @@ static inline size_t sherdi_encoding_bytes(sherdi_encoding encoding, size_t elem
            elems % SHERD_CHUNK_ELEMS * sherdi_encoding_elem_bytes(encoding);
 }
 
-/** Returns whether it is one of a master that lies beside its parameter: the bf16 parameter is a
- *  half of the master. */
+/** Returns whether it is an encoding of a split master: the bf16 parameter is a half of the
+ *  master. */
 static inline int sherdi_encoding_is_beside(sherdi_encoding encoding)
 {
     return encoding == SHERDI_ENCODING_BESIDE || encoding == SHERDI_ENCODING_BESIDE_PLANE;
@@ -108,8 +111,8 @@ static inline const char *sherdi_encoding_name(sherdi_encoding encoding)
     return NAMES[encoding];
 }
 
-/** Returns how much the encoding of this name loses: a rank for comparisons, 0 for nothing; -1:
- *  there is no such name. */
+/** Returns how much the encoding of this name loses: a rank for comparisons, 0 for nothing; -1: no
+ *  encoding has this name. */
 static inline int sherdi_encoding_loss(const char *name)
 {
     static const char *const NAMES[]  = {"fp32", "bf16_beside", "bf16", "fp8"};
@@ -190,7 +193,7 @@ SHERDI_FN uint16_t sherdi_bf16_encode_random(float x, uint32_t random)
     return (uint16_t)sherdi_round_random(sherdi_bits_f32(sherdi_canonical_f32(x)), 16, random);
 }
 
-/* --------------------------------------------------------------- beside -- */
+/* -------------------------------------------------------- split masters -- */
 
 /* bits(master) = (bits(parameter) << 16) + rest modulo 2^32. The parameter is the master rounded to
  * nearest even, and the rest is signed. At an even parameter two ties meet: the masters half a unit
@@ -233,7 +236,7 @@ SHERDI_FN float sherdi_beside_up(float master)
 
 /* A code stands for a magnitude from 0 to 1, relative to the scale: an exponent and 3 bits of
  * fraction, with denormals. DROPPED: the bits that the fraction of fp32 has more than the code's.
- * BIAS: what the exponent of fp32 is larger by than the code's. */
+ * BIAS: the difference between the exponents of fp32 and of the code. */
 #define SHERDI_FP8_DROPPED 20
 #define SHERDI_FP8_BIAS    112u /* smallest normal magnitude: 2^-14; smallest: 2^-17 */
 #define SHERDI_UFP8_BIAS   96u  /* 2^-30 and 2^-33 */

@@ -51,7 +51,7 @@ SHERDI_FN float sherdi_cast_bf16_f32(uint16_t x)
     return sherdi_f32_from_bits((uint32_t)x << 16);
 }
 
-/* Round to nearest even; NaN becomes 0x7fc0 with the sign kept. */
+/* Round to nearest even; NaN becomes 0x7fc0 with the same sign. */
 SHERDI_FN uint16_t sherdi_cast_f32_bf16(float x)
 {
     uint32_t bits = sherdi_bits_f32(x);
@@ -62,7 +62,7 @@ SHERDI_FN uint16_t sherdi_cast_f32_bf16(float x)
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-/* IEEE binary16, denormals included; NaN becomes 0x7fc00000 with the sign kept. */
+/* IEEE binary16, denormals included; NaN becomes 0x7fc00000 with the same sign. */
 SHERDI_FN float sherdi_cast_f16_f32(uint16_t x)
 {
     uint32_t sign     = (uint32_t)(x & 0x8000u) << 16;
@@ -79,7 +79,7 @@ SHERDI_FN float sherdi_cast_f16_f32(uint16_t x)
     return sherdi_f32_from_bits(sign | ((exponent + 112u) << 23) | (fraction << 13));
 }
 
-/* Round to nearest even; too large becomes Inf; NaN becomes 0x7e00 with the sign kept. */
+/* Round to nearest even; too large becomes Inf; NaN becomes 0x7e00 with the same sign. */
 SHERDI_FN uint16_t sherdi_cast_f32_f16(float x)
 {
     uint32_t bits = sherdi_bits_f32(x);
@@ -330,8 +330,8 @@ typedef struct sherdi_fixed_counts {
 } sherdi_fixed_counts;
 
 /* Rounds to the nearest integer, ties to even, for |x| < 2^63. x is split into an upper part in
- * units of 2^32 and the exact rest. Adding 1.5 * 2^52 rounds each of them. These are plain
- * operations, which every compiler may vectorise and none can change. */
+ * units of 2^32 and the exact rest. Adding 1.5 * 2^52 rounds each of them. The operations are plain
+ * ones, which every compiler may vectorise and none can change. */
 SHERDI_FN int64_t sherdi_fixed_round(double x)
 {
     const double magic        = 0x1.8p52;

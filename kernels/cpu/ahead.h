@@ -32,7 +32,7 @@ typedef struct sherdi_ahead {
 typedef struct sherdi_cpu_backend {
     sherdi_backend common;
     sherdi_ahead   ahead;
-    cpu_set_t      cpus[SHERDI_CPU_ROLES]; /* where such threads stay; empty: anywhere */
+    cpu_set_t      cpus[SHERDI_CPU_ROLES]; /* CPUs of these threads; empty: all */
 } sherdi_cpu_backend;
 
 /** Returns the distance for plain loops; 0: no prefetching. */
@@ -40,7 +40,7 @@ size_t sherdi_ahead_bytes(const sherdi_backend *backend);
 
 typedef struct sherdi_ahead_trial {
     size_t            ahead_bytes; /* the distance that this call uses */
-    size_t            bytes;       /* what this call moves; 0: it is no trial */
+    size_t            bytes;       /* bytes that this call moves; 0: it is no trial */
     sherdi_ahead_kind kind;
     int               way;
     int64_t           start_ns;

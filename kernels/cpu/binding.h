@@ -20,30 +20,34 @@ typedef struct sherdi_cpu_list {
 /* Where the threads of one rank run. Thread 0 is the caller, which is never bound: the team leaves
  * its CPU free. */
 typedef struct sherdi_cpu_binding {
-    int       threads;    /* of each kernel call */
-    int       is_bound;   /* each thread has a CPU of its own */
-    int       is_crowded; /* more threads than CPUs */
-    int       count;      /* when bound: threads */
-    int       cpus[CPU_SETSIZE];
-    cpu_set_t updates; /* for all threads that update beside a device; empty: they run anywhere */
+    int threads;    /* of each kernel call */
+    int is_bound;   /* each thread has a CPU of its own */
+    int is_crowded; /* more threads than CPUs */
+    int count;      /* when bound: threads */
+    int cpus[CPU_SETSIZE];
+    /* for all threads that update while a device computes; empty: they run anywhere */
+    cpu_set_t updates;
     cpu_set_t wire; /* for the thread that sends, and meant for the trainer's; may be empty too */
     cpu_set_t allowed; /* the CPUs that the creating thread may run on */
 } sherdi_cpu_binding;
 
-/** Decides for one rank (sherdi_cpu_params). It reads the machine, SHERD_THREADS where the
- *  parameters give no number, and SHERD_CPU_BIND (none, auto, or a list such as "0-3,8"; without
- *  it, auto).
+/** Decides for one rank (sherdi_cpu_params). It reads the machine, SHERD_THREADS if the parameters
+ *  have no number, and SHERD_CPU_BIND (none, auto, or a list such as "0-3,8"; without it, auto).
  *
- *  auto    binds a team that fills its share of the CPUs that this thread may use: with at least a thread for each core, and at most
- *          one for each CPU. It leaves other teams to the system, since nobody knows what else runs there.
- *          With a device, the share is cut to one NUMA node, and up to two of its cores are left for the trainer's thread and the
- *          wire's. The team keeps to the other cores, unless it has more threads than these have CPUs.
- *  LIST    binds to these CPUs, in this order. Each share of the list must have a CPU for each thread.
- *  Errors  E_INVAL  neither variable can be met: a wrong word, CPUs that this thread may not use, too few CPUs.
+ *  auto    binds a team that fills its share of the CPUs that this thread may use: with at least a
+ *          thread for each core, and at most one for each CPU. It does not bind other teams, since
+ *          the other load of the CPUs is unknown. With a device, the share is cut to one NUMA node,
+ *          and up to two of its cores are reserved for the trainer's thread and the wire's. The
+ *          team keeps to the other cores, unless it has more threads than these have CPUs.
+ *  LIST    binds to these CPUs, in this order. Each share of the list must have a CPU for each
+ *          thread.
+ *  Errors  E_INVAL neither variable can be met: a wrong word, CPUs that this thread may not use,
+ *          too few CPUs.
  */
 sherd_status sherdi_cpu_binding_find(const sherdi_cpu_params *params, sherdi_cpu_binding *out);
 
-/** Does what auto does, on a given list, for params->threads threads (0: the default). Pure. */
+/** Does the same as auto, on the list `cpus`, for params->threads threads (0: the default).
+ *  Pure. */
 void sherdi_cpu_binding_choose(const sherdi_cpu_list *list, const sherdi_cpu_params *params,
                                sherdi_cpu_binding *out);
 

@@ -143,7 +143,7 @@ static void range_product(const sherdi_product_args *args, size_t first_row, siz
     }
 }
 
-/* There is nothing to do: all stores go through the caches. */
+/* Does nothing: all stores go through the caches. */
 static void range_stream_end(void)
 {
 }

@@ -523,7 +523,7 @@ static sherdi_update_range update_tile_of(const sherdi_update_range *range, int 
     return rest;
 }
 
-/* Updates the elements behind the whole tiles, fewer than a tile. */
+/* Updates the elements after the whole tiles, fewer than a tile. */
 INLINE uint64_t update_rest(const sherdi_update_range *range, const update_rule *rule, size_t first)
 {
     size_t              count = range->count_elems - first;
@@ -584,7 +584,7 @@ INLINE uint64_t update_range(const sherdi_update_range *range, const update_rule
 enum { LAMB_PARTS = 3 };
 
 /* The prefetching distance of the norms. Where prefetching does not help updates, the distance is a
- * line or two, so that each line is requested twice: first-level prefetchers follow such streams
+ * line or two, so that each line is requested twice: first-level prefetchers follow these streams
  * further. One line is best for four arrays of fp32, two lines with a 16-bit gradient. */
 INLINE size_t lamb_norms_ahead_bytes(const sherdi_update_range *range)
 {
@@ -607,7 +607,7 @@ typedef struct lamb_stages {
 
 /* Advances every stage by one tile, a few registers of each stage in turn. The loop is not
  * unrolled, since the compiler would then separate the stages again. The results are the lanes of
- * the tile that has left the last stage. */
+ * the tile after the last stage. */
 INLINE void lamb_stages_step(lamb_stages *stages, const sherdi_lamb_coeffs *c,
                              const sherdi_update_range *range, size_t first, __m256d *param_out,
                              __m256d *update_out)
