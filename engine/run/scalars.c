@@ -134,7 +134,7 @@ uint64_t sherdi_scalars_fingerprint(const sherd_engine *engine)
                : own;
 }
 
-/* -------------------------------------------------------------------- told -- */
+/* ---------------------------------------------------------------- messages -- */
 
 void sherdi_scalars_ratios(sherd_engine *engine)
 {
