@@ -1,7 +1,7 @@
-/* Every kind of exchange: SHERDI_EXCHANGE(kind, words, name, what each rank tells, calls that
- * exchange it). `words` of 64 bits are what each rank tells, and sherdi_exchange_bytes adds what is
- * for each unit or parameter. A rank that calls something else is told the name; NULL: it is told
- * one that the caller gives. docs/inside-worlds.md has this table, and a test compares. */
+/* Every kind of exchange: SHERDI_EXCHANGE(kind, words, name, contents of a message, calls that
+ * exchange it). The message of a rank has `words` of 64 bits, and sherdi_exchange_bytes adds the
+ * bytes for each unit or parameter. A rank that calls something else gets the name in its message;
+ * NULL: it gets a name of the caller. docs/inside-worlds.md has this table, and a test compares. */
 SHERDI_EXCHANGE(STATUS, 1, "the ranks' statuses", "status",
                 "every collective call in which one rank alone can fail, once or more, but for "
                 "acquire and release; every boundary with LAMB")
