@@ -1,14 +1,14 @@
-/* What engine.c has for the calls that report on a plan. */
+/* Functions of engine.c for the calls that report on a plan. */
 #ifndef SHERDI_ENGINE_ENGINE_H
 #define SHERDI_ENGINE_ENGINE_H
 
 #include "engine/plan/plan.h"
 
-/** Makes this rank's plan for a machine, from what is declared. */
+/** Makes this rank's plan for a machine, from the declarations. */
 sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine *machine,
                                      sherdi_plan **out);
 
-/** Gives the sealed plan, or one that is made for this call from what is declared so far. The
+/** Returns the sealed plan, or one that is made for this call from the declarations so far. The
  *  second call gives it back. */
 sherd_status sherdi_engine_plan_borrow(sherd_engine *engine, const char *call, sherdi_plan **out);
 void         sherdi_engine_plan_return(const sherd_engine *engine, sherdi_plan *plan);
