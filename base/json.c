@@ -16,8 +16,8 @@
 #include <string.h>
 
 struct sherdi_json {
-    json_t *
-        kept; /* an array of what jansson has decoded and nodes point to, and of the keys of objects */
+    /* an array of what jansson has decoded and nodes point to, and of the keys of objects */
+    json_t           *kept;
     char             *name;
     char             *text; /* with blanks for comments and trailing commas; a NUL ends it */
     size_t            len_bytes;

@@ -9,7 +9,7 @@
  *   save              sherd_checkpoint_save, blocking
  *   bare read         the same bytes from that file by the queue alone
  *   load              sherd_checkpoint_load
- *   save, state kept sherd_checkpoint_save of an engine whose state is on the drive: links
+ *   save, linked      sherd_checkpoint_save of an engine whose state is on the drive: links
  *
  * and torch.save, torch.distributed.checkpoint where --peers names a Python that has them. A ratio
  * is taken inside each round; the median of the rounds is shown. */
@@ -308,8 +308,8 @@ static void memory_measure(bench *b)
 
 static const char *row_name(const bench *b, size_t row)
 {
-    static const char *const NAMES[OWN_ROWS] = {
-        "copy", "asynchronous", "bare write", "save", "bare read", "load", "save, state kept"};
+    static const char *const NAMES[OWN_ROWS] = {"copy",      "asynchronous", "bare write",  "save",
+                                                "bare read", "load",         "save, linked"};
 
     return row < OWN_ROWS ? NAMES[row] : b->peers.names[row - OWN_ROWS];
 }
@@ -385,7 +385,7 @@ static void results_print(const bench *b, const double *seconds)
         (void)printf("%-28s %.3f (%.3f to %.3f), wanted %s\n", LINES[i].name, stat.median, stat.min,
                      stat.max, LINES[i].bound);
     }
-    (void)printf("%-28s %.5f, wanted below 0.05\n", "bytes written, state kept", kept_share(b));
+    (void)printf("%-28s %.5f, wanted below 0.05\n", "bytes written, state linked", kept_share(b));
     memory_print(b);
 }
 

@@ -1,5 +1,5 @@
 /* bench-gpu-offload: a training step on a GPU whose optimizer state rests in host memory or on
- * NVMe, against what it cannot be faster than. In every round, one after the other:
+ * NVMe, against its lower limit. In every round, one after the other:
  *
  *   link alone      the bytes that a step moves between host and device, both ways at once
  *   host alone      the boundary of the same training on the CPU: norm and update; on NVMe its

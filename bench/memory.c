@@ -1,7 +1,7 @@
 /* bench-memory: the memory that an engine plans, that it holds and that the system reports, in one
  * table. Real ranks are processes that train two steps; large worlds are planned on simulated ones.
- * A row whose ranks hold other bytes than planned, or whose plan is not within 2 % or 32 MiB of
- * what the system reports, makes the program fail. Read next: memory.h. */
+ * A row whose ranks hold other bytes than planned, or whose plan is not within 2 % or 32 MiB of the
+ * system's report, makes the program fail. Read next: memory.h. */
 #include "bench/memory.h"
 #include "bench/timing.h"
 

@@ -1,6 +1,6 @@
 /* What the files of bench-memory share: a row of its table, ranks as processes, options, charts.
  *
- *   memory.c          which rows there are, and what becomes of the program
+ *   memory.c          the rows, and the program's result
  *   memory_options.c  the command line
  *   memory_plan.c     models by name, planned rows, the largest model that fits
  *   memory_rows.c     one row: configuration, whether it fits, held against plan and system
@@ -184,7 +184,7 @@ typedef struct memory_options {
     size_t               touch_bytes; /* 0: rows */
 } memory_options;
 
-/** Fills what the arguments say over defaults. Ends the program after --help and after a
+/** Fills the options from the arguments, over defaults. Ends the program after --help and after a
  *  mistake. */
 void memory_options_parse(int argc, char **argv, memory_options *options);
 

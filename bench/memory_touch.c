@@ -1,5 +1,5 @@
-/* bench memory --touch: what it costs to allocate host memory in the engine's way, compared with
- * the plain way and the machine's limit. */
+/* bench memory --touch: the cost of allocating host memory in the engine's way, compared with the
+ * plain way and the machine's limit. */
 #include "bench/memory.h"
 #include "bench/timing.h"
 

@@ -1,13 +1,13 @@
-/* bench-offload: the optimizer's step with its state on NVMe, against what the drive and the update
- * allow. In every round, one after the other:
+/* bench-offload: the optimizer's step with its state on NVMe, against the limit of the drive and
+ * the update. In every round, one after the other:
  *
  *   I/O alone      the same blocks through the same slots, the same flips, the same commit; no
  *                  update
  *   step           sherd_step: norm, update, commit
  *   update alone   sherd_step of an engine whose state is in host memory
  *   serial step    sherd_step without reading ahead and writing behind
- *   beside bf16    sherd_step with masters beside their bf16 parameters (--beside): 10 bytes of an
- *                  element read instead of 12
+ *   beside bf16    sherd_step with split masters (--beside): 10 bytes of an element read instead of
+ *                  12
  *
  * and in every other round the other way about, so that no row always follows the same one. A ratio
  * is taken inside each round; the median of the rounds is shown. The window of a step is closed by
@@ -312,7 +312,7 @@ static int plot_write(const bench *b, const double *seconds)
     return bench_plot_bars(&bars, b->options->plot);
 }
 
-/* The options of --trainer beside those of both. */
+/* The options of --trainer in addition to those of both. */
 typedef struct trainer_options {
     int                    is_wanted;
     offload_trainer_params params;

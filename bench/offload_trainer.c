@@ -1,8 +1,8 @@
 /* See offload_trainer.h. In every round, one after the other, and in every other round the other
  * way about:
  *
- *   queued    steps as the trainer makes them: sherd_step_queue, whose update runs beside the next
- *             forward
+ *   queued    steps as the trainer makes them: sherd_step_queue, whose update overlaps with the
+ *             next forward
  *   waited    the same on the same engine with sherd_step; their parts are timed: forward,
  *             backward, and the update's own time, which is its kernels and the norm
  *   none      queued steps of an engine without offload (only on the CPU; another process, as GPUs
@@ -11,13 +11,13 @@
  *   link      those between host and device alone
  *   DeepSpeed with its state on the same drive, at stage 3 where it takes one
  *
- * The limit is backward and the longest of what goes on beside the forward. On the CPU the kernels
- * of forward and update take turns on the same cores, so it is backward + max(forward + update,
- * what backward did not hide of the drive's time). On a GPU the host updates while the device
- * computes: backward + max(forward, update, link, the same of the drive's time). Backward hid the
- * bytes that were moved while it ran, of a waited or a queued step, whichever are more. The wait
- * for the first unit is a part of the queued step that nothing can hide: it is shown separately,
- * and so is the ratio of the step without it. */
+ * The limit is backward and the longest of forward, update and transfers. On the CPU the kernels of
+ * forward and update take turns on the same cores, so it is backward + max(forward + update, what
+ * backward did not hide of the drive's time). On a GPU the host updates while the device computes:
+ * backward + max(forward, update, link, the same of the drive's time). Backward hid the bytes that
+ * were moved while it ran, of a waited or a queued step, whichever are more. The wait for the first
+ * unit is a part of the queued step that nothing can hide: it is shown separately, and so is the
+ * ratio of the step without it. */
 #include "bench/offload_trainer.h"
 
 #include "bench/offload_peer.h"

@@ -198,7 +198,7 @@ static int own_run(rank_job *job)
 {
     int failed = 1;
 
-    (void)fflush(NULL); /* otherwise each process would print what is in the buffers */
+    (void)fflush(NULL); /* otherwise each process would print the contents of the buffers */
     (void)signal(SIGPIPE, SIG_IGN);
     for (int r = 1; r < job->count; r++) {
         if (other_start(job) != 0) {

@@ -1,5 +1,5 @@
 /* Ranks that are processes: what shm, mpi and nccl have in common. Opening meets the other ranks,
- * starts the monitor, and sets up the memory that the ranks of this host share. That memory is
+ * starts the monitor, and sets up the memory that the ranks of this host share. Shared memory is
  * memfd segments whose descriptors are sent over unix sockets, so no files exist, and none remain
  * after a crash. Read rendezvous.h, monitor.h and peers.h next. */
 #ifndef SHERDI_COLLECTIVES_PROCS_H

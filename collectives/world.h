@@ -216,12 +216,15 @@ void sherdi_world_free(sherd_world *world, void *memory);
  *  other ranks' slices and sums them itself. The engine reserves once, at seal, for the largest
  *  gradient that is reduced.
  *
- *  Units      whole_bytes is the bytes of world_size * slice_elems elements of send_dtype: the send buffer of the call.
- *  Collective With equal whole_bytes on all ranks. Does nothing where it is not more than before,
- *  or not needed.
- *  Ownership  The room is the world's; sherdi_world_overhead_bytes counts sherdi_world_reserve_bytes of it.
- *  Errors     E_NOMEM on all ranks. A reduction for which too little was reserved is E_NOMEM, with the numbers.
- *  / */
+ *  Units       whole_bytes is the bytes of world_size * slice_elems elements of send_dtype: the
+ *              send buffer of the call.
+ *  Collective  With equal whole_bytes on all ranks. Does nothing where it is not more than before,
+ *              or not needed.
+ *  Ownership   The room is the world's; sherdi_world_overhead_bytes counts
+ *              sherdi_world_reserve_bytes of it.
+ *  Errors      E_NOMEM on all ranks. A reduction for which too little was reserved is E_NOMEM, with
+ *              the numbers.
+ */
 sherd_status sherdi_world_reserve(sherd_world *world, size_t whole_bytes);
 /** Returns the bytes that a reservation holds on this rank, for the plan: 0 on most transports. */
 size_t sherdi_world_reserve_bytes(const sherd_world *world, size_t whole_bytes);
@@ -234,10 +237,10 @@ size_t sherdi_world_reserved_bytes(const sherd_world *world);
  *  it does nothing on most transports. The log and sherdi_world_taken_bytes say how much was taken;
  *  that includes what others took of the device meanwhile.
  *
- *  Collective Blocks until all ranks are through. `has_vendor_sums`: SHERDI_COLL_VENDOR_SUM will be
- *  asked for.
- *  Errors     E_NOMEM on all ranks; E_DEVICE, E_PEER_LOST as for every call.
- *  / */
+ *  Collective  Blocks until all ranks are through. `has_vendor_sums`: SHERDI_COLL_VENDOR_SUM will
+ *              be asked for.
+ *  Errors      E_NOMEM on all ranks; E_DEVICE, E_PEER_LOST as for every call.
+ */
 sherd_status sherdi_world_warm(sherd_world *world, int has_vendor_sums);
 size_t       sherdi_world_taken_bytes(const sherd_world *world);
 
@@ -269,7 +272,7 @@ sherd_status sherdi_world_all_to_all(sherd_world *world, const sherdi_all_to_all
  *  Collective, blocking; waits for this rank's queued calls. Failures of tickets are forgotten.
  *  Errors     E_STATE or E_INVAL: calls that cannot be taken back, and the world is lost.
  *             E_PEER_LOST.
- *  / */
+ */
 sherd_status sherdi_world_regroup(sherd_world *world);
 /**
  *  Says that this rank has failed, and comes to the others' next call no more: that call ends with
@@ -278,7 +281,7 @@ sherd_status sherdi_world_regroup(sherd_world *world);
  *  Collective in the place of the others' next call, where sherdi_world_takes_back. Blocking; waits
  *  for this rank's queued calls.
  *  Errors     E_PEER_LOST
- *  / */
+ */
 sherd_status sherdi_world_interrupt(sherd_world *world, sherd_status why, const char *text);
 /** Returns whether sherdi_world_regroup ends calls that some ranks have made and others have
  *  not. */

@@ -203,7 +203,7 @@ struct sherd_world {
     char         failure_text[SHERDI_ERROR_BYTES];
 };
 
-/** Returns E_STATE in a child that the program has forked: what the child sends would reach the
+/** Returns E_STATE in a child that the program has forked: messages of the child would reach the
  *  peers of its parent, if anyone. */
 sherd_status sherdi_world_check_process(const sherd_world *world);
 /** Returns E_INVAL unless 0 <= rank < world_size. */

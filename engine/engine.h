@@ -14,7 +14,7 @@ sherd_status sherdi_engine_plan_borrow(sherd_engine *engine, const char *call, s
 void         sherdi_engine_plan_return(const sherd_engine *engine, sherdi_plan *plan);
 
 /** Allocates the tables that the loop needs, because the loop itself allocates nothing. A dry
- *  engine (dry.h) has none of those that name what other ranks did. E_NOMEM. */
+ *  engine (dry.h) has none of the messages about other ranks. E_NOMEM. */
 sherd_status sherdi_engine_tables_open(sherd_engine *engine, int is_dry);
 /** Frees them; accepts tables that were not opened. */
 void sherdi_engine_tables_close(sherd_engine *engine);

@@ -118,7 +118,7 @@ static size_t own_group_left(void)
     return left;
 }
 
-/* Returns what the process may still take by its own limit (RLIMIT_DATA). */
+/* Returns the bytes that the process may still allocate by its own limit (RLIMIT_DATA). */
 static size_t own_limit_left(void)
 {
     struct rlimit limit;

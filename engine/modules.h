@@ -46,7 +46,8 @@ typedef struct sherdi_module {
 #include "engine/module_list.h"
 #undef SHERDI_MODULE
 
-/* Call the function of every module that has it. Those with a status end at the first failure. */
+/* Call the function of every module that has it. Functions with a status end at the first
+ * failure. */
 sherd_status sherdi_modules_create(sherd_engine *engine);
 void         sherdi_modules_destroy(sherd_engine *engine);
 sherd_status sherdi_modules_lay_out(sherdi_plan *plan, const sherdi_model *model);

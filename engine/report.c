@@ -168,7 +168,7 @@ sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *ou
 
 /* ------------------------------------------------------------------- wear -- */
 
-/* The rate of a common drive, if the step's time is not given. */
+/* The rate of a common drive, if the step's time is not set. */
 #define ASSUMED_RATE 2e9 /* bytes a second, read and written together */
 #define DAY_SECONDS  86400.0
 

@@ -198,7 +198,8 @@ typedef struct sherdi_product_args {
     float        scale;
     const float *addend; /* [rows, cols], dense; NULL: none */
     float        addend_scale;
-    int is_symmetric; /* rows == cols, and only dst[i, j] with i <= j is computed; dst[j, i] is a copy */
+    /* rows == cols, and only dst[i, j] with i <= j is computed; dst[j, i] is a copy */
+    int is_symmetric;
 } sherdi_product_args;
 
 /* The kernels: pure functions of their arguments, queued on the lane that `backend` is. None fails
@@ -406,15 +407,15 @@ typedef enum sherdi_cpu_role {
 /**
  *  Creates the CPU backend, with threads of its own.
  *
- *  Environment SHERD_ISA=scalar|avx2|avx512 in place of the machine's best; SHERD_THREADS;
- *  SHERD_CPU_BIND=none|auto|LIST,
- *            see kernels/cpu/binding.h. They are read here, once.
- *  Threads    Any number of threads may call kernels at the same time; one of them has the team, the others work alone.
- *            After a fork, the child runs kernels alone, and destroy does not wait for threads that the child does not have.
- *  Errors     E_INVAL   threads below 0, an unknown word in the environment, CPUs that may not be used
- *            E_NOTSUP  the machine or the build lacks SHERD_ISA
- *            E_NOMEM   no memory or no more threads
- *  / */
+ *  Environment  SHERD_ISA=scalar|avx2|avx512 in place of the machine's best; SHERD_THREADS;
+ *               SHERD_CPU_BIND=none|auto|LIST, see kernels/cpu/binding.h. They are read here, once.
+ *  Threads      Any number of threads may call kernels at the same time; one of them has the team,
+ *               the others work alone. After a fork, the child executes kernels alone, and destroy
+ *               does not wait for threads that the child does not have.
+ *  Errors       E_INVAL (threads below 0, an unknown word in the environment, CPUs that may not be
+ *               used), E_NOTSUP (the machine or the build lacks SHERD_ISA), E_NOMEM (no memory or
+ *               no more threads)
+ */
 sherd_status sherdi_backend_cpu_create_with(const sherdi_cpu_params *params, sherdi_mem *mem,
                                             sherdi_backend **out);
 /** Does the same for a rank that is alone on the machine. */

@@ -38,11 +38,11 @@ double sherdi_orthogonal_flops(size_t rows, size_t cols, int steps);
  *
  *  In the last step, both terms of X are multiplied by `scale`.
  *
- *  Memory     dst, src and workspace are device memory, borrowed until the lane has passed the call. src keeps its contents
- *            unless it is dst.
+ *  Memory     dst, src and workspace are device memory, borrowed until the lane has passed the
+ *             call. src does not change unless it is dst.
  *  Blocking   never: the host reads nothing and allocates nothing.
  *  Result     in dst. A matrix of zeros stays zero. If src has a NaN or an Inf, all of dst is NaN.
- *  / */
+ */
 void sherdi_orthogonal(const sherdi_backend *backend, const sherdi_orthogonal_args *args);
 
 #endif

@@ -151,7 +151,8 @@ typedef struct sherdi_io {
     size_t            left_bytes;          /* not completed yet */
     int               is_started, is_done; /* is_done under the queue's lock */
     int               account;             /* in which it counts */
-    int error; /* errno of the first request that failed, or a value below 0 of queue.c's; 0: none */
+    /* errno of the first request that failed, or a value below 0 of queue.c's; 0: none */
+    int    error;
     size_t error_offset; /* in the stripe's file */
     int    error_stripe;
 } sherdi_io;

@@ -42,7 +42,8 @@ typedef struct sherdi_state_params {
     size_t               num_extents;
     size_t note_bytes;  /* most bytes of a note; a file that is opened has its own limit */
     int    is_verified; /* 1: checksums are compared on every read; 0: on load alone */
-    int is_durable; /* 1: commits reach the medium (fdatasync); 0: survive the process's death only */
+    /* 1: commits reach the medium (fdatasync); 0: survive the process's death only */
+    int is_durable;
 } sherdi_state_params;
 
 /** Creates new files, empty: generation 0. */

@@ -3,22 +3,22 @@
  *
  * The index, in the first folder:
  *
- *   page 0          header: whose it is, written once
- *   page 1, 2       heads of the two index records, written in turn: generation, the note's beginning, checksums of
- *                   the record's table and of the rest of its note
- *   tables 0, 1     per extent: the set whose slot is live, its checksum, whether it was ever written
- *   notes 0, 1      what does not fit into the head
+ *   page 0          header: the run and the rank, written once
+ *   page 1, 2 heads of the two index records, written alternately: generation, the beginning
+ *                   of the note, checksums of the record's table and of the rest of its note
+ *   tables 0, 1 per extent: the set with the live copy, its checksum, whether it was ever written
+ *   notes 0, 1 the rest of the note, after the part in the head
  *
- * Beside it are the sets: files with a slot for each extent, one behind the other from byte 0 on,
- * and nothing else. With several folders they are striped. Two sets are enough. A set that a
- * checkpoint keeps is never written again, and a third set takes its place (state_sets.h).
+ * The sets are in the same folder: files with a copy of each extent, one after the other from byte
+ * 0 on, and nothing else. With several folders they are striped. Two sets are enough. A set that is
+ * linked into a checkpoint is never written again, and a third set takes its place (state_sets.h).
  *
  * A record counts when its head is intact and table and note have the head's checksums. Of two
  * records that count, the one with the larger generation is live. A head is written after its
- * table, so a listing needs the head alone to tell what the file holds. (After a power cut the
- * drive may have a head without its table; such a head counts for a listing only.) A head of zeros
- * is no record. Numbers are in the machine's byte order (little-endian on all machines that sherd
- * runs on); the magic number shows another order. */
+ * table, so a listing needs only the heads. (After a power cut the drive may have a head without
+ * its table; this head counts only for a listing.) A head of zeros is no record. Numbers are in the
+ * machine's byte order (little-endian on all machines that sherd runs on); the magic number shows
+ * another order. */
 #ifndef SHERDI_OFFLOAD_STATE_FILE_H
 #define SHERDI_OFFLOAD_STATE_FILE_H
 

@@ -31,7 +31,8 @@ struct sherdi_state {
     int            is_write_failed; /* since the last commit */
     int            is_broken; /* a commit or a rollback failed: which record counts is unknown */
     int            is_torn;   /* ... a commit: the record that is not live may have been written */
-    int is_erasing; /* ... a rollback: the live record may have been erased; another rollback goes on */
+    /* ... a rollback: the live record may have been erased; another rollback goes on */
+    int    is_erasing;
     int    is_unlinked_told;
     size_t in_flight; /* number of transfers, for asserts */
 };

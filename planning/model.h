@@ -49,9 +49,11 @@ planning_model *planning_model_from_arch(const arch *sizes, const char *preset, 
                                          size_t why_bytes);
 
 /** Reads a model from a file, whose content decides the format:
- *      JSON with "model_type"    Hugging Face config.json: gpt2; llama, mistral, qwen2, qwen3, minimind
- *      JSON with "units"         {"units": [{"name": "...", "params": [{"name": "...", "shape": [n, m],
- *                                "frozen": false}], "reads": ["name of a parameter"]}]}
+ *      JSON with "model_type"    Hugging Face config.json: gpt2; llama, mistral, qwen2, qwen3,
+ *                                minimind
+ *      JSON with "units"         {"units": [{"name": "...", "params": [{"name": "...",
+ *                                "shape": [n, m], "frozen": false}],
+ *                                "reads": ["name of a parameter"]}]}
  *      JSON with "weight_map"    index of safetensors files in the same folder
  *      safetensors               its header; tensors of one layer become one unit
  *      llm.c's model .bin        its header (GPT-2, fp32 or bf16, padded vocabulary)

@@ -1,7 +1,8 @@
 /* Who works on a folder of checkpoints now, among all processes that see it. Two locks (flock),
  * which end with their process:
  *
- * DIR itself              held for moments, by whoever makes, renames or clears away entries of DIR
+ * DIR itself              held for moments, by a process that makes, renames or removes entries of
+ *                         DIR
  * DIR/.TAG.partial/lock   held by the save that writes this folder, from its beginning to its end:
  *                         a folder without it remains from an interrupted save
  *

@@ -92,8 +92,8 @@ static sherd_status kind_check(const sherd_tensor_map *map, int is_raw)
                      "other formats can do without both");
 }
 
-/* Checks what a rank can check by itself, before the ranks agree. If it returns OK, the maps are
- * open. */
+/* Makes the checks that a rank can make by itself, before the ranks agree. If it returns OK, the
+ * maps are open. */
 static sherd_status export_begin(sherd_engine *engine, const char *call, const char *path,
                                  int is_raw, const sherd_export_params *given,
                                  sherd_export_params *params, sherdi_weights_maps *maps)

@@ -84,7 +84,7 @@ typedef struct sherdi_safetensors {
  *             numbers; 12 for headers as they are usually written), then at most 2.
  *  Ownership  `text` and `label` (for messages) are copied. The account must outlive *out.
  *  Errors     E_INVAL with label and tensor, E_NOMEM.
- *  / */
+ */
 sherd_status sherdi_safetensors_parse(sherdi_mem *mem, const char *label, const char *text,
                                       size_t len_bytes, size_t file_bytes,
                                       sherdi_safetensors **out);
@@ -109,7 +109,7 @@ typedef struct sherdi_safetensors_builder sherdi_safetensors_builder;
  *  added. Add wide types first, so that each tensor begins at a multiple of its element.
  *
  *  @align_bytes   the data will begin at a multiple of this: a power of two, at least 8
- *  / */
+ */
 sherd_status sherdi_safetensors_begin(sherdi_mem *mem, size_t align_bytes,
                                       sherdi_safetensors_builder **out);
 /** Adds a tensor. *offset_out (offset_out may be NULL) is where its bytes begin, from the first

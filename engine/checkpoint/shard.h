@@ -32,8 +32,8 @@ sherdi_shard_ranges sherdi_shard_all(const sherdi_plan *plan, const sherdi_model
 /** Gives the next range and returns 1; 0: there are no more. */
 int sherdi_shard_next(sherdi_shard_ranges *ranges, sherdi_shard_range *out);
 
-/** Returns the range of a frozen parameter that this rank saves: [*first, *first + count). Returns count; 0 for
- *  a trainable parameter. */
+/** Returns the range of a frozen parameter that this rank saves: [*first, *first + count). Returns
+ *  count; 0 for a trainable parameter. */
 size_t sherdi_shard_frozen(const sherdi_plan *plan, const sherdi_model *model, size_t param,
                            size_t *first);
 

@@ -42,7 +42,7 @@ size_t              sherdi_weights_data_bytes(const sherd_tensor_map *map);
  *  A model: `get` returns a parameter by number, `find` by name. sherdi_weights_maps_open copies
  *  the caller's maps (their strings are borrowed) and checks each of them: its shape, and that its
  *  elements lie inside its parameter. If `given` is NULL, it makes one map for each of the
- *  `num_params` parameters. E_INVAL with the tensor, E_NOMEM. / */
+ *  `num_params` parameters. E_INVAL with the tensor, E_NOMEM. */
 typedef struct sherdi_weights_model {
     const void *ctx;
     size_t      num_params;

@@ -166,7 +166,7 @@ typedef struct sherdi_offloads_settings {
     sherdi_accumulate       accumulate;
     int                     gradients_on_nvme; /* 0: in host memory, with offloaded state */
     int verify_reads; /* checksums of state on NVMe are compared on every read */
-    int resume_state; /* continue from state files that an earlier run left */
+    int resume_state; /* continue from state files of an earlier run */
     int keep_state;   /* a clean end too leaves the state files */
     int durable;      /* commits reach the medium, not only the drive's queue */
     /* offload_param.max_in_cpu: elements of a rank that stay in host memory */

@@ -73,7 +73,8 @@ typedef struct sherdi_config_value {
 /* How a value is written to its field of sherdi_settings. */
 typedef enum sherdi_setting_kind {
     SHERDI_SETTING_NONE = 0, /* the key has no field */
-    SHERDI_SETTING_INT, /* at most INT_MAX; a choice that may be absent counts from 1, absent is 0 */
+    /* at most INT_MAX; a choice that may be absent counts from 1, absent is 0 */
+    SHERDI_SETTING_INT,
     SHERDI_SETTING_INT64,
     SHERDI_SETTING_SIZE, /* unlimited is SIZE_MAX */
     SHERDI_SETTING_REAL,

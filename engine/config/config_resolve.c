@@ -579,7 +579,7 @@ sherd_status sherdi_config_json_resolve(const sherd_config *config, int world_si
     return SHERD_OK;
 }
 
-/* ---- what ranks compare ---- */
+/* ---- comparison of ranks ---- */
 
 static uint64_t setting_bits(const sherdi_config_key *key, const sherdi_settings *settings)
 {

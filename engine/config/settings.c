@@ -317,7 +317,7 @@ sherd_status sherd_config_from_settings(const sherd_settings *settings, sherd_co
     return SHERD_OK;
 }
 
-/* ---- what ranks compare ---- */
+/* ---- comparison of ranks ---- */
 
 #define SETTING(name, field)                                                                       \
     {                                                                                              \

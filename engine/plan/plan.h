@@ -202,9 +202,10 @@ typedef enum sherdi_buffer_id {
     SHERDI_BUFFER_PARAM_RING,
     SHERDI_BUFFER_GRAD_RING,
     SHERDI_BUFFER_HOST_SCALARS,
-    SHERDI_BUFFER_HOST_ACTIVATIONS, /* where activations wait, or pass on their way from and to NVMe */
-    SHERDI_BUFFER_SNAPSHOT,         /* asynchronous save: a copy of the data that this rank saves */
-    SHERDI_BUFFER_FILL,             /* first values on their way from the trainer */
+    /* where activations wait, or pass on their way from and to NVMe */
+    SHERDI_BUFFER_HOST_ACTIVATIONS,
+    SHERDI_BUFFER_SNAPSHOT, /* asynchronous save: a copy of the data that this rank saves */
+    SHERDI_BUFFER_FILL,     /* first values on their way from the trainer */
     SHERDI_BUFFERS,
 } sherdi_buffer_id;
 
@@ -534,8 +535,8 @@ sherd_status sherdi_plan_check_encodings(const sherdi_plan *plan, const sherdi_m
 /* In plan_offload.c, for the layout. */
 /** Returns the bytes of a block's state: all its parts together. */
 size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block);
-/** Returns whether the values of a block's parameter are stored with its state: the bf16 parameter is
- *  a half of the master, so a commit needs both. */
+/** Returns whether the values of a block's parameter are stored with its state: the bf16 parameter
+ *  is a half of the master, so a commit needs both. */
 int sherdi_plan_keeps_values(const sherdi_plan *plan, const sherdi_block *block);
 /** Returns whether these values are read with the state, because the parameter rests on storage. */
 int sherdi_plan_reads_values(const sherdi_plan *plan, const sherdi_block *block);

@@ -9,14 +9,14 @@
  *
  *   program.c          ranges of segments, blocks and slots
  *   program_units.c    acquire and release: gathers, the trainer's use
- *   program_activations.c  what forward leaves for backward
+ *   program_activations.c  activations
  *   program_grads.c    gradients of a window
  *   program_norm.c     the squares of a window's gradient
  *   program_walk.c     walks over the blocks: update, publish, fingerprint
- *   program_beside.c   an update beside the trainer's calls
- *   program_matrices.c directions of matrices, and what is made of them
- *   program_params.c   the parameters of a block, beside its state and at rest
- *   program_scalars.c  what kernels are told, and their results
+ *   program_beside.c   a queued update, which overlaps with the trainer's calls
+ *   program_matrices.c directions of matrices, and the updates from them
+ *   program_params.c   the parameters of a block, with its state and at rest
+ *   program_scalars.c  inputs and results of kernels
  *   program_values.c   first values, and any range of any value */
 #ifndef SHERDI_ENGINE_PROGRAM_PROGRAM_H
 #define SHERDI_ENGINE_PROGRAM_PROGRAM_H
@@ -112,7 +112,8 @@ enum {
     SHERDI_USE_BEHIND =
         SHERDI_USE_THIRD, /* a collective in place: the bytes after this rank's slice */
     SHERDI_USE_WORKSPACE = SHERDI_USE_THIRD, /* of a matrix */
-    SHERDI_USE_PARAM, /* of an update: the compute type that it writes; the master where the two are one */
+    /* of an update: the compute type that it writes; the master where the two are one */
+    SHERDI_USE_PARAM,
     SHERDI_USE_SCALARS, /* what kernels add to */
     SHERDI_USES,
 };

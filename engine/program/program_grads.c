@@ -1,18 +1,17 @@
 /* The gradients of a window: where they are made, the operations when the gradient of a unit is
  * complete, and those at the end of the window.
  *
- *   stage 0, 1 made whole in the gradient arena, reduced at the end of the window; with several
- *   micro-batches made in
- *                the transient pool and added to a whole accumulator
- *   stage 2, 3   made in the transient pool, reduced to the slice at the last planned use; gradients of offloaded state
- *                go through a staging buffer to where they rest
- *   deterministic, any stage: as stages 2 and 3, with slices of 64-bit integers
+ *   stage 0, 1     made whole in the gradient arena, reduced at the end of the window; with several
+ *                  micro-batches made in the transient pool and added to a whole accumulator
+ *   stage 2, 3     made in the transient pool, reduced to the slice at the last planned use;
+ *                  gradients of offloaded state are copied through a staging buffer
+ *   deterministic  as stages 2 and 3, at any stage, with slices of 64-bit integers
  *
  * An open-ended unit (SHERD_USES_ANY) has no last planned use. The end of the micro-batch completes
  * its gradient, after the ranks have agreed which of these units have one.
  *
- * In the last micro-batch of the window, what makes a staged slice adds its squares to the norm, so
- * that nobody reads it for that.
+ * In the last micro-batch of the window, the operation that makes a staged slice adds its squares
+ * to the norm, so that the slice is not read for the norm.
  *
  * `runs` of a unit counts the micro-batches of the window that brought a gradient. The first one
  * overwrites the old values, the later ones add to it. */

@@ -12,7 +12,7 @@
  * If the bf16 parameter is a half of the master and the state is on a drive, a slot also has room
  * for the parameter's values, and they are written with the state: so a commit has all that a
  * resume needs. An update does not read these values. It takes them from where the parameter rests,
- * down the link or in host memory. Other walks use the values on the drive. / */
+ * down the link or in host memory. Other walks use the values on the drive. */
 #include "engine/program/program_walk.h"
 
 #include "base/checked.h"

@@ -1,5 +1,5 @@
-/* The invariants of plans, for one rank and for all ranks together. docs/inside-the-plan.md has them
- * as equations. */
+/* The invariants of plans, for one rank and for all ranks together. docs/inside-the-plan.md has
+ * them as equations. */
 #ifndef SHERDI_ENGINE_PROOF_CHECK_H
 #define SHERDI_ENGINE_PROOF_CHECK_H
 

@@ -1,5 +1,5 @@
-/* Checks that what rests outside the device, activations too, lies where nothing else does: a part of
- * the plan's invariants (check.h). */
+/* Checks that what rests outside the device, activations too, lies where nothing else does: a part
+ * of the plan's invariants (check.h). */
 #include "engine/proof/check.h"
 
 static int is_inside(size_t offset, size_t bytes, const sherdi_plan_buffer *buffer)

@@ -214,8 +214,8 @@ static uint64_t *sums_of(counts *c, sherdi_phase_name phase, const sherdi_op *op
 {
     sherdi_plan_moves *moves = &c->plan->moves;
 
-    if (op->kind ==
-        SHERDI_OP_NORM) { /* once in a window, also where a slice is measured in its last backward */
+    /* once in a window, also where a slice is measured in its last backward */
+    if (op->kind == SHERDI_OP_NORM) {
         return moves->step;
     }
     if (op->flags & SHERDI_OP_LATE) {

@@ -34,11 +34,11 @@ typedef sherd_status (*sherdi_emit_fn)(void *ctx, sherdi_phase_name phase, const
  *  returns. */
 sherd_status sherdi_dry_emit(const sherdi_plan *plan, const sherdi_model *model,
                              sherdi_emit_parts parts, sherdi_emit_fn fn, void *ctx);
-/** Makes a plan: sherdi_plan_create, then what it moves and its collectives are counted. */
+/** Makes a plan: sherdi_plan_create, then counts the bytes that it moves, and its collectives. */
 sherd_status sherdi_dry_plan(const sherdi_model *model, const sherdi_settings *settings, int rank,
                              int world_size, const sherdi_machine *machine, sherdi_mem *mem,
                              sherdi_plan **out);
-/** Counts what a plan moves, and its collectives. E_NOMEM. */
+/** Counts the bytes that a plan moves, and its collectives. E_NOMEM. */
 sherd_status sherdi_dry_count(sherdi_plan *plan, const sherdi_model *model);
 /** Predicts the seconds of the plain sequence at these rates, with waited and with queued steps.
  *  E_NOMEM. */

@@ -75,7 +75,7 @@ static void need_text(const sherdi_plan *plan, char text[NEED_CHARS])
     }
 }
 
-/* Returns 1 if the plan fits with another setting; writes what it needs. */
+/* Returns 1 if the plan fits with another setting; writes its needs. */
 static int other_fits(const sherdi_plan *plan, const sherdi_model *model, const other_plan *how,
                       char need[NEED_CHARS])
 {

@@ -4,18 +4,18 @@
  *
  * Only these give order:
  *   - a lane, to its own operations, except the drive's lane;
- *   - what an operation follows (order.h). Who follows an operation of COMPUTE follows all that
- *     COMPUTE was given so far;
+ *   - what an operation follows (order.h). An operation that follows one of COMPUTE follows all
+ *     operations that were enqueued on COMPUTE so far;
  *   - the calling thread: operations that it has waited for are before everything that it enqueues
  *     later. It waits for what an operation of its own follows, for a transfer that an operation of
  *     any other lane follows, for a transfer when there is no room for another, and for an
  *     operation with SHERDI_OP_WAITS;
  *   - the updater, which gives operations with SHERDI_OP_BESIDE: it begins at the fork after all
- *     that the calling thread knows, and waits like the calling thread. Who awaits one of its posts
- *     is behind all that it knew then;
- *   - between ranks, a call that meets: what the call followed on either rank is before what comes
- *     after the call on both. When the call is over on one rank, the other has read this rank's
- *     bytes; the call may not be over there.
+ *     that the calling thread knows, and waits like the calling thread. A thread that awaits one of
+ *     its posts is after everything that the updater knew at the post;
+ *   - between ranks, a synchronizing call: operations that the call followed on either rank are
+ *     before operations after the call on both. When the call is over on one rank, the other has
+ *     read this rank's bytes; the call may not be over there.
  *
  * The check knows no engine and no plan. It is used at seal and in tests, never in the loop. */
 #ifndef SHERDI_ENGINE_PROOF_HAZARD_H
@@ -60,10 +60,10 @@ void sherdi_hazard_close(sherdi_hazard *hazard);
  *  only in the offsets of the ranks' own slices. Of an await by one rank alone the other has
  *  another kind, whatever it is.
  *
- *  Errors  E_STATE  nothing orders it after an earlier operation; the message says who, where and how many bytes. The check
- *                  cannot be used any more.
- *         E_NOMEM
- *  / */
+ *  Errors  E_STATE  it is not ordered after an earlier operation; the message names both, the place
+ *                   and the number of bytes. The check cannot be used any more.
+ *          E_NOMEM
+ */
 sherd_status sherdi_hazard_op(sherdi_hazard *hazard, const sherdi_op *one, const sherdi_op *other);
 
 /** Begins a queued update, which overlaps with the calling thread's operations. */
@@ -74,7 +74,7 @@ void sherdi_hazard_fork(sherdi_hazard *hazard);
  *  parameter that has not ended. Nobody sees when in between the trainer works. So no operation of
  *  another lane or rank may conflict with the use in the meantime, whatever it follows; and later
  *  operations have to follow the end. Errors as above; E_STATE also if the use does not exist.
- *  / */
+ */
 sherd_status sherdi_hazard_end(sherdi_hazard *hazard, const sherdi_op *one, const sherdi_op *other);
 
 /** Returns how many follows rank `one` has had so far. */

@@ -34,9 +34,9 @@ typedef struct sherdi_prove_params {
  *  order is taken out.
  *
  *  Errors  E_STATE  a hazard; or the ranks do not make the same calls
- *         E_INVAL  an operation goes beyond its buffer
- *         E_NOMEM
- *  / */
+ *          E_INVAL  an operation goes beyond its buffer
+ *          E_NOMEM
+ */
 sherd_status sherdi_prove(const sherdi_plan *one, const sherdi_plan *other,
                           const sherdi_model *model, const sherdi_prove_params *params);
 

@@ -36,7 +36,7 @@ sherd_status sherdi_values_end(sherd_engine *engine);
  *
  *  Blocking  yes. Between begin and end. Nothing of the parameter's unit is acquired.
  *  Errors    what `fn` returns; E_IO
- *  / */
+ */
 sherd_status sherdi_values_get(sherd_engine *engine, const sherdi_values *values,
                                sherdi_values_fn fn, void *ctx);
 /** The same, but of the compute type gives all that rests here: at stages 0 to 2 the whole
@@ -57,7 +57,7 @@ sherd_status sherdi_values_get_gradient(sherd_engine *engine, const sherdi_value
  *
  *  Blocking  yes. Between begin and end.
  *  Errors    what `fn` returns; E_IO. Then some of the range has been written.
- *  / */
+ */
 sherd_status sherdi_values_put(sherd_engine *engine, const sherdi_values *values,
                                sherdi_values_fn fn, void *ctx);
 /** Returns this rank's share of the fingerprint of the put values, in their stored form, since the

@@ -32,15 +32,16 @@ typedef struct sherdi_update_range {
     uint64_t              step;         /* of the optimizer */
 } sherdi_update_range;
 
-/* range_adam, ... one for each update of kernels/updates/: updates the range and returns its
- * fingerprint. The range's global
- *                   indices do not cross a multiple of 2^32; `coeffs` are those of the span. If TABLE_TAKES_ENCODED is 1, a range
- *                   of whole chunks may be encoded; otherwise table.h decodes it to fp32 before
+/* range_adam, ...   one for each update of kernels/updates/: updates the range and returns its
+ *                   fingerprint. The range's global indices do not cross a multiple of 2^32;
+ *                   `coeffs` are those of the span. If TABLE_TAKES_ENCODED is 1, a range of whole
+ *                   chunks may be encoded; otherwise table.h decodes it to fp32 before
  * range_sumsq       adds the chunks of the range to *acc and does not normalise it
  * range_reduce      reduces elements [first, first + count) of the call; first is a multiple of 64
  * range_cast        is called with two different dtypes
- * range_accumulate range_copy, range_zero range_decode, range_encode do the same as
- * sherdi_part_decode and sherdi_part_encode
+ * range_accumulate
+ * range_copy, range_zero
+ * range_decode, range_encode   do the same as sherdi_part_decode and sherdi_part_encode
  * range_stream_end  is called after the last range_adam, ... or range_cast of a task, and orders
  *                   what they wrote past the caches before all later stores
  * range_lamb_norms  only reads the range, and adds to *norms; the range starts at a multiple of 64

@@ -1,15 +1,18 @@
 /* The loops of ranges.h over vectors, written once for all instruction sets. avx2.c and avx512.c
  * first define what differs between them, then include this file:
- *   LANES, VEC(name)            the fp32 elements of a register; the intrinsic `name` of its width
- *   vec_f32, vec_bits           one register as floats, as bits
+ *   LANES, VEC(name) the fp32 elements of a register; the intrinsic `name` of its width vec_f32,
+ *   vec_bits one register as floats, as bits
  *   vec_half                    LANES elements of 16 bits
  *   UPDATE_VECS                 the registers of each array that updates work on at once
  *   vec_nan_to                  replaces NaN by `other`
  *   vec_unless_zero             replaces what is neither zero nor NaN by `other`
- *   vec_flags, vec_unordered, vec_flags_any  the positions where one of two registers has a NaN; flags are joined by |
+ *   vec_flags, vec_unordered, vec_flags_any the positions where one of two registers has a NaN;
+ *   flags are joined by |
  *   vec_pack_upper              the upper halves of a's 32-bit elements, then those of b's
- *   vecs_load_bf16, vecs_store_upper  loads UPDATE_VECS registers from bf16; stores the upper halves of as many registers
- *   vec_blend_odd               the 16-bit elements 0, 2, .. of one register and 1, 3, .. of another
+ *   vecs_load_bf16, vecs_store_upper loads UPDATE_VECS registers from bf16; stores the upper halves
+ *   of as many registers
+ *   vec_blend_odd               the 16-bit elements 0, 2, .. of one register and 1, 3, .. of
+ *                               another
  *   vec_join_halves             two halves as one register
  * Operators between registers are those of the compilers' vector types. Elements that do not fill a
  * vector go through elements.h. The loops test element types inside: such a test has the same

@@ -18,8 +18,8 @@ SHERDI_ELEMENTWISE(adagrad, "Adagrad", adagrad,
 typedef struct sherdi_adagrad_coeffs {
     float grad_scale;
     float decay;
-    float
-        initial; /* added wherever the sum is used: the state holds only squares, and begins at zero */
+    /* added wherever the sum is used: the state holds only squares, and begins at zero */
+    float initial;
     float eps;
     float neg_step_size; /* -lr / (1 + (t - 1) * lr_decay) */
 } sherdi_adagrad_coeffs;
