@@ -1,5 +1,5 @@
-/* The arithmetic of docs/numerics.md, written plainly on whole arrays and without an engine. The trainings of toy.c and
- * of tests/campaign are compared with it, bit for bit. */
+/* The arithmetic of docs/numerics.md, written plainly on whole arrays and without an engine. The
+ * trainings of toy.c and of tests/campaign are compared with it, bit for bit. */
 #ifndef TESTS_ENGINE_PLAIN_H
 #define TESTS_ENGINE_PLAIN_H
 
@@ -25,8 +25,8 @@ typedef struct plain_muon {
     int    is_nesterov, steps, matches_rms;
 } plain_muon;
 
-/** Returns what follows "type": in the block "optimizer", up to the place for further params: "\"Lion\", \"params\":
- * {". */
+/** Returns what follows "type": in the block "optimizer", up to the place for further params:
+ * "\"Lion\", \"params\": {". */
 const char *plain_type(plain_kind kind);
 
 /* What all parameters of a training share. */

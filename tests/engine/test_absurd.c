@@ -1,5 +1,5 @@
-/* Models of absurd size are refused by arithmetic, before tables grow for them: what, where and what to do, within
- * little memory. */
+/* Models of absurd size are refused by arithmetic, before tables grow for them: what, where and
+ * what to do, within little memory. */
 #include "engine/run/engine_impl.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"

@@ -1,5 +1,5 @@
-/* One address per unit: what is held together lies apart, a parameter lies at one address for the life of the engine, and
- * an acquire whose memory is taken is refused. */
+/* One address per unit: what is held together lies apart, a parameter lies at one address for the
+ * life of the engine, and an acquire whose memory is taken is refused. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 

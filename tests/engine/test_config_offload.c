@@ -1,5 +1,5 @@
-/* Tests every key of offload_optimizer, offload_param and aio: what it resolves to, and what is refused or warned
- * of. */
+/* Tests every key of offload_optimizer, offload_param and aio: what it resolves to, and what is
+ * refused or warned of. */
 #include "tests/engine/config_helpers.h"
 
 #include "collectives/world.h"

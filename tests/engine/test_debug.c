@@ -1,5 +1,5 @@
-/* SHERD_DEBUG: ranks acquire the same units in the same order, what was released reads as NaN, parameters are
- * read-only. */
+/* SHERD_DEBUG: ranks acquire the same units in the same order, what was released reads as NaN,
+ * parameters are read-only. */
 #include "tests/engine/rig.h"
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
@@ -137,7 +137,8 @@ static void experts_open(rig *r, sherd_world *world, const rig_options *options)
     rig_seal(r);
 }
 
-/* Rank r visits the experts r times, and in the third micro-batch another expert than the plan has there. */
+/* Rank r visits the experts r times, and in the third micro-batch another expert than the plan has
+ * there. */
 static void experts_visit(rig *r, int unit, sherd_pass pass)
 {
     for (int i = 0; i < sherd_world_rank(r->world); i++) {

@@ -1,5 +1,5 @@
-/* Weights of engines in files: what one engine writes another one starts from, whatever its stage and ranks, and takes
- * between steps. The calls alone; test_weights.c has the files. */
+/* Weights of engines in files: what one engine writes another one starts from, whatever its stage
+ * and ranks, and takes between steps. The calls alone; test_weights.c has the files. */
 #include "tests/engine/value_rig.h"
 #include "tests/lib/check.h"
 

@@ -1,5 +1,5 @@
-/* What a trainer may do between seal and destroy, on every stage. What the interface promises of windows and overflows
- * must hold. */
+/* What a trainer may do between seal and destroy, on every stage. What the interface promises of
+ * windows and overflows must hold. */
 #include "tests/engine/ways.h"
 #include "tests/lib/check.h"
 
@@ -83,8 +83,8 @@ static uint64_t train_ends_alone(sherd_world *world, const rig_options *options)
     return train_ends(world, options, 1);
 }
 
-/* A window that is closed after one micro-batch is a window of one. (The deterministic mode counts in other units if
- * the global batch is another, so there both ways have the same accumulation.) */
+/* A window that is closed after one micro-batch is a window of one. (The deterministic mode counts
+ * in other units if the global batch is another, so there both ways have the same accumulation.) */
 static void short_window_is_the_mean_of_what_it_saw(void)
 {
     ways_expect_same(train_single_windows, train_short_windows, 3);
@@ -152,8 +152,8 @@ static void count_windows(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* Windows of 1, 3 and 2 micro-batches. is_open: only close_window ends them, and the usual length is `usual`; else they may have
- * 3, and are closed early. */
+/* Windows of 1, 3 and 2 micro-batches. is_open: only close_window ends them, and the usual length
+ * is `usual`; else they may have 3, and are closed early. */
 static uint64_t train_lengths(sherd_world *world, const rig_options *options, int is_open,
                               int usual)
 {
@@ -200,7 +200,8 @@ static void an_open_window_has_any_length(void)
     ways_expect_same(train_closed_lengths, train_open_lengths, 3);
 }
 
-/* With integers there is room for so many; what is refused changes nothing, and the window goes on. */
+/* With integers there is room for so many; what is refused changes nothing, and the window goes
+ * on. */
 static void fill_deterministic_window(sherd_world *world, void *raw)
 {
     rig_options options = *(const rig_options *)raw;
@@ -577,7 +578,8 @@ static void bf16_overflow_check_can_be_switched_off(void)
     test_world(2, spoil_unchecked, &options);
 }
 
-/* The scale of fp16 begins at 16, with a window of 2, a hysteresis of 1 and a smallest value of 1. */
+/* The scale of fp16 begins at 16, with a window of 2, a hysteresis of 1 and a smallest value of
+ * 1. */
 static void scale_up_and_down(sherd_world *world, void *raw)
 {
     double            scale = 16;
@@ -687,7 +689,8 @@ static void fill_noting(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* Whether every rank fills this value of the 4000: it is among the first, the last, or in one of two ranges between. */
+/* Whether every rank fills this value of the 4000: it is among the first, the last, or in one of
+ * two ranges between. */
 static int is_sampled(size_t i)
 {
     return i % 1328 < 16;
@@ -803,7 +806,8 @@ static void stop_anywhere(sherd_world *world, void *raw)
     CHECK_OK(sherd_world_barrier(world));
 }
 
-/* With bound memory the engine has hardly any buffer of the world's, whose destruction would wait by itself. */
+/* With bound memory the engine has hardly any buffer of the world's, whose destruction would wait
+ * by itself. */
 static void stop_bound(sherd_world *world, void *raw)
 {
     static const rig_options OPTIONS = {
@@ -840,7 +844,8 @@ static double reductions_s(rig *r)
     return report.reduce_s;
 }
 
-/* Each engine counts its own transfers, also where another one of its world is made and destroyed meanwhile. */
+/* Each engine counts its own transfers, also where another one of its world is made and destroyed
+ * meanwhile. */
 static void two_count(sherd_world *world, void *ctx)
 {
     const rig_options options = {
