@@ -1,6 +1,6 @@
-/* State, gradients and parameters that rest elsewhere than on the device: the same bits as the training
- * written plainly, for every offload, stage, number of ranks and way of driving the engine; bytes counted
- * as planned; the undo. Real files on a real file system. */
+/* State, gradients and parameters that rest elsewhere than on the device: the same bits as the
+ * training written plainly, for every offload, stage, number of ranks and way of driving the
+ * engine; bytes counted as planned; the undo. Real files on a real file system. */
 #include "engine/run/engine_impl.h"
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
@@ -76,7 +76,8 @@ static const char *layout_keys(const layout *what, char out[1024])
     return out;
 }
 
-/* A master beside its parameter has to have it where the state is, or the state on storage (SHERD_TEST_STATE). */
+/* A master beside its parameter has to have it where the state is, or the state on storage
+ * (SHERD_TEST_STATE). */
 static int layout_has_halves(const layout *what)
 {
     const char *given = getenv("SHERD_TEST_STATE");
@@ -332,8 +333,8 @@ static void close_windows(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
-/* Squares are summed where a slice is made, so nobody reads it for the norm. Where it was too late for that, it is read once:
- * of four gradients, the two that are not in a slot anyway. */
+/* Squares are summed where a slice is made, so nobody reads it for the norm. Where it was too late
+ * for that, it is read once: of four gradients, the two that are not in a slot anyway. */
 static void the_norm_reads_what_nobody_measured(void)
 {
     char keys[1024];
@@ -412,7 +413,8 @@ static void check_budget(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
-/* bf16, one micro-batch: 12 read and 12 written per parameter on NVMe, 2 down and 2 up on the link. */
+/* bf16, one micro-batch: 12 read and 12 written per parameter on NVMe, 2 down and 2 up on the
+ * link. */
 static void the_budget_per_parameter_holds(void)
 {
     if (!layout_is_possible(&LAYOUTS[1])) {

@@ -1,5 +1,6 @@
-/* How often memory is gone over: a table in place of the kernels' counts what each call reads and writes, and passes it
- * on. What a boundary takes is what the plan says, and what moves between ranks; nothing is done that has no result. */
+/* How often memory is gone over: a table in place of the kernels' counts what each call reads and
+ * writes, and passes it on. What a boundary takes is what the plan says, and what moves between
+ * ranks; nothing is done that has no result. */
 #include "collectives/world.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -146,9 +147,10 @@ static void boundary_run(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* Bytes of an element, over all ranks, that a boundary takes beside norm and update. A sum reads what every rank has
- * and writes one result, at stage 0 one for each; where gradients are kept wider than they travel each rank casts, and
- * at stage 0 casts back; a parameter that is whole everywhere is read by the ranks that do not have it. */
+/* Bytes of an element, over all ranks, that a boundary takes beside norm and update. A sum reads
+ * what every rank has and writes one result, at stage 0 one for each; where gradients are kept
+ * wider than they travel each rank casts, and at stage 0 casts back; a parameter that is whole
+ * everywhere is read by the ranks that do not have it. */
 static void table_fill(int ranks, const rig_options *o, uint64_t *bytes)
 {
     uint64_t n     = (uint64_t)ranks;

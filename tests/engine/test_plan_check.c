@@ -1,5 +1,5 @@
-/* The plans of all ranks held against each other: they pass for every layout, and each rule that is broken is
- * noticed. Simulated machines, and what they say of memory. */
+/* The plans of all ranks held against each other: they pass for every layout, and each rule that is
+ * broken is noticed. Simulated machines, and what they say of memory. */
 #include "tests/engine/rig.h"
 
 #include "base/checked.h"

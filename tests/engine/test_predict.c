@@ -1,5 +1,5 @@
-/* The program played against rates: between the longest of what is busy and the sum of it, and what runs beside the
- * trainer's work, as an update does where steps are queued, is not exposed. */
+/* The program played against rates: between the longest of what is busy and the sum of it, and what
+ * runs beside the trainer's work, as an update does where steps are queued, is not exposed. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 #include "sherd_tools.h"
@@ -118,8 +118,8 @@ static void what_overlaps_is_not_exposed(void)
     CHECK(after.got.micro_s >= 10 + beside.busy[1] * 0.99);
 }
 
-/* Work of the trainer that is longer than the update hides it, but for the first unit; without work a queued step is not longer than a
- * waited one, and not shorter than what is busy. */
+/* Work of the trainer that is longer than the update hides it, but for the first unit; without work
+ * a queued step is not longer than a waited one, and not shorter than what is busy. */
 static void queued_step_hides_its_update(void)
 {
     char nvme[512];

@@ -1,5 +1,6 @@
-/* State that is gone on from in another way than it was written: what may change without a word (rates), what is told
- * (accumulation, the micro-batch, the trainer's own description), what is refused with a word (an older format). */
+/* State that is gone on from in another way than it was written: what may change without a word
+ * (rates), what is told (accumulation, the micro-batch, the trainer's own description), what is
+ * refused with a word (an older format). */
 #include "offload/checksum.h"
 #include "offload/state_file.h"
 #include "tests/engine/rig.h"

@@ -1,4 +1,5 @@
-/* Headers of safetensors files: what is written is read again, what is wrong is refused with the tensor's name. */
+/* Headers of safetensors files: what is written is read again, what is wrong is refused with the
+ * tensor's name. */
 #include "engine/checkpoint/safetensors.h"
 #include "base/text.h"
 #include "tests/lib/check.h"

@@ -1,6 +1,7 @@
-/* A simulated machine plans what a real one holds: engines of real ranks are sealed, in memory and on a drive, on
- * the backend that SHERD_BACKEND names, and every number of their reports is held against the plan of a
- * simulated rank. Then they train, and what moved is held against the planned traffic. */
+/* A simulated machine plans what a real one holds: engines of real ranks are sealed, in memory and
+ * on a drive, on the backend that SHERD_BACKEND names, and every number of their reports is held
+ * against the plan of a simulated rank. Then they train, and what moved is held against the planned
+ * traffic. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 #include "sherd_tools.h"

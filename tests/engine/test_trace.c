@@ -1,5 +1,5 @@
-/* SHERD_TRACE: a file per rank that is JSON, with a span for everything that the plan has, rows on which one
- * thing runs at a time, and the report's sums of the same times. */
+/* SHERD_TRACE: a file per rank that is JSON, with a span for everything that the plan has, rows on
+ * which one thing runs at a time, and the report's sums of the same times. */
 #include "engine/proof/emit.h"
 #include "base/json.h"
 #include "engine/run/engine_impl.h"
@@ -125,8 +125,8 @@ static int span_compare(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* One thing runs at a time. A device's spans are in the file when they are known to be over, and its clock is known to 0.2 ms; a row
- * may also have spans of the host. */
+/* One thing runs at a time. A device's spans are in the file when they are known to be over, and
+ * its clock is known to 0.2 ms; a row may also have spans of the host. */
 static void rows_check(rows *r)
 {
     double most_us = getenv("SHERD_BACKEND") == NULL ? 1e-3 : 500;

@@ -1,5 +1,6 @@
-/* All values of an engine, taken out part by part and put into another one, before its first acquire or after it has
- * trained something else: it trains on as the first does, whatever the two layouts. */
+/* All values of an engine, taken out part by part and put into another one, before its first
+ * acquire or after it has trained something else: it trains on as the first does, whatever the two
+ * layouts. */
 #include "engine/run/engine_impl.h"
 #include "tests/engine/value_rig.h"
 #include "tests/engine/toy.h"
