@@ -1,4 +1,5 @@
-/* Matrix products for tests: matrices of every kind of strides, and what a plain loop of the definition gives. */
+/* Matrix products for tests: matrices of every kind of strides, and what a plain loop of the
+ * definition gives. */
 #ifndef TESTS_KERNELS_PRODUCT_CASES_H
 #define TESTS_KERNELS_PRODUCT_CASES_H
 

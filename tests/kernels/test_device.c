@@ -1,6 +1,6 @@
-/* Every kernel of a device gives the bits of scalar: types, lengths around vectors, tiles and chunks, starts that
- * no vector is aligned to, inputs of every kind, several spans, sources and parameters. Arrays are compared
- * with the guard bytes around them. */
+/* Every kernel of a device gives the bits of scalar: types, lengths around vectors, tiles and
+ * chunks, starts that no vector is aligned to, inputs of every kind, several spans, sources and
+ * parameters. Arrays are compared with the guard bytes around them. */
 #include "kernels/updates/updates.h"
 #include "tests/kernels/device_rig.h"
 #include "tests/kernels/rules.h"
@@ -309,7 +309,8 @@ static void updates_equal_scalar(void)
 }
 
 /* Spans of odd lengths with padding between, two groups, an index range over a multiple of 2^32, an
- * empty span, one that starts inside a chunk, one parameter twice. The comparison covers the padding. */
+ * empty span, one that starts inside a chunk, one parameter twice. The comparison covers the
+ * padding. */
 static void update_spans(int is_lamb)
 {
     static const sherdi_span SPANS[] = {
@@ -427,8 +428,8 @@ static void sumsq_equals_scalar(void)
     pair_close(&p);
 }
 
-/* Finite chunks of magnitudes that change now and then, over the whole range of fp32; among them zeros,
- * single denormals, the largest there are, and an Inf. */
+/* Finite chunks of magnitudes that change now and then, over the whole range of fp32; among them
+ * zeros, single denormals, the largest there are, and an Inf. */
 static void scaled_fill(guarded *x, uint64_t *seed, uint64_t rarely)
 {
     int exponent = 0;

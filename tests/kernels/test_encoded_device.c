@@ -1,5 +1,6 @@
-/* What a device does with a state in encodings has the bits of scalar: every update over every mixture of encodings, LAMB's
- * norms, the fingerprint, values written and read; arrays that no vector is aligned to; guard bytes are compared too. */
+/* What a device does with a state in encodings has the bits of scalar: every update over every
+ * mixture of encodings, LAMB's norms, the fingerprint, values written and read; arrays that no
+ * vector is aligned to; guard bytes are compared too. */
 #include "kernels/updates/updates.h"
 #include "tests/kernels/device_rig.h"
 #include "tests/kernels/encoded_blocks.h"
@@ -47,7 +48,8 @@ static const sherdi_lamb_coeffs LAMB[2] = {{.grad_scale      = 0.37f,
 
 /* --------------------------------------------------------------- updates -- */
 
-/* A scheme for any update, whose parts may all have a sign: v is stored as m is, and a master beside its parameter has a plane. */
+/* A scheme for any update, whose parts may all have a sign: v is stored as m is, and a master
+ * beside its parameter has a plane. */
 static scheme scheme_with_signs(const scheme *s)
 {
     scheme own = *s;

@@ -1,5 +1,6 @@
-/* Updates of an encoded state: every instruction set and thread count against plain loops over encoding.h and
- * formulas.h, bit for bit, guard bytes included; a master beside its parameter against one in fp32. */
+/* Updates of an encoded state: every instruction set and thread count against plain loops over
+ * encoding.h and formulas.h, bit for bit, guard bytes included; a master beside its parameter
+ * against one in fp32. */
 #include "tests/kernels/encoded_blocks.h"
 
 #include "kernels/updates/updates.h"

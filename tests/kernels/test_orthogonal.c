@@ -1,5 +1,5 @@
-/* A matrix made orthogonal: the same bits on every instruction set and thread count, close to the same iterations in
- * double, singular values near 1, and what happens to zeros and NaN. */
+/* A matrix made orthogonal: the same bits on every instruction set and thread count, close to the
+ * same iterations in double, singular values near 1, and what happens to zeros and NaN. */
 #include "kernels/orthogonal.h"
 #include "tests/kernels/bits.h"
 
@@ -120,8 +120,8 @@ static void plain_orthogonal(double *out, const float *x, size_t rows, size_t co
     free(wide);
 }
 
-/* Singular values of a matrix: columns of its wide form's transpose are turned against each other until they are
- * orthogonal (one-sided Jacobi; Hestenes 1958); their lengths are left. */
+/* Singular values of a matrix: columns of its wide form's transpose are turned against each other
+ * until they are orthogonal (one-sided Jacobi; Hestenes 1958); their lengths are left. */
 static void singular_bounds(const float *x, size_t rows, size_t cols, double *low, double *high)
 {
     size_t  side   = rows < cols ? rows : cols;
@@ -179,8 +179,8 @@ static void singular_bounds(const float *x, size_t rows, size_t cols, double *lo
 
 /* --------------------------------------------------------------- cases -- */
 
-/* Elements are below 1.2. Each step may make an error 3.4445 times as large, which is 485 times in five, and the sums of
- * a step bring some units of 2^-24 each. */
+/* Elements are below 1.2. Each step may make an error 3.4445 times as large, which is 485 times in
+ * five, and the sums of a step bring some units of 2^-24 each. */
 #define TOLERANCE 1e-4
 
 static void orthogonal_is_close_to_the_iterations_in_double(void)

@@ -1,5 +1,5 @@
-/* How the CPUs of a machine are divided between the updates of ranks on devices and their other threads, and that threads stay where the
- * division has them. */
+/* How the CPUs of a machine are divided between the updates of ranks on devices and their other
+ * threads, and that threads stay where the division has them. */
 #include "kernels/cpu/binding.h"
 #include "kernels/cpu/parallel.h"
 #include "tests/lib/check.h"

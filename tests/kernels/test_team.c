@@ -1,5 +1,5 @@
-/* Threads of a backend: every task runs once, whoever calls at the same time; bits do not depend on how
- * many there are; they come, are bound and go cleanly. */
+/* Threads of a backend: every task runs once, whoever calls at the same time; bits do not depend on
+ * how many there are; they come, are bound and go cleanly. */
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/team.h"
 #include "kernels/updates/updates.h"
@@ -316,7 +316,8 @@ static void team_comes_and_goes_a_thousand_times(void)
     CHECK_INT(0, workers_alive());
 }
 
-/* A worker's memory and its thread are one step: what fails with the n-th is undone the same way. */
+/* A worker's memory and its thread are one step: what fails with the n-th is undone the same
+ * way. */
 static void team_that_cannot_be_made_leaves_nothing(void)
 {
     sherd_status status = SHERD_E_NOMEM;
