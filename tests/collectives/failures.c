@@ -14,8 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Lost ranks are noticed within this: in milliseconds, but on a machine that is busy with other things ranks wait to run.
- * A rank's own time limit is far above it, and a minute ends the test. */
+/* Lost ranks are noticed within this: in milliseconds, but on a machine that is busy with other
+ * things ranks wait to run. A rank's own time limit is far above it, and a minute ends the test. */
 #define NOTICED_WITHIN_NS INT64_C(40000000000)
 
 static sherd_world *world_open(int64_t timeout_ns)
@@ -359,8 +359,9 @@ void part_does_not_come(void)
 {
     sherd_world *world;
 
-    /* A device takes longer to begin than a call may, on one rank, and so does NCCL. But that is no call yet, and the limit is one of
-     * calls. Where there is no emulated device, nothing is slower than usual. */
+    /* A device takes longer to begin than a call may, on one rank, and so does NCCL. But that is no
+     * call yet, and the limit is one of calls. Where there is no emulated device, nothing is slower
+     * than usual. */
     CHECK_INT(0, setenv("SHERD_TIMEOUT", "40", 1));
     CHECK_INT(0, setenv("SHERD_EMULATOR_SLOW", getpid() % 2 == 0 ? "1200" : "0", 1));
     nccl_word_add("slow=1200");

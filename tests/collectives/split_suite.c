@@ -264,8 +264,8 @@ static int descriptors(void)
     return count;
 }
 
-/* Each allocation of one rank in turn. Nobody has a world then, all know why, and the parent is whole. A device
- * allocates by its own means too, and so each other row will do there. */
+/* Each allocation of one rank in turn. Nobody has a world then, all know why, and the parent is
+ * whole. A device allocates by its own means too, and so each other row will do there. */
 void split_that_fails_on_one_rank_fails_on_all(sherd_world *world, void *ctx)
 {
     /* a driver, and what uses it, open descriptors when they like */

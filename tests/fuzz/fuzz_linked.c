@@ -1,6 +1,7 @@
-/* A libFuzzer target for descriptions of linked state, which are in the header of a checkpoint's data file. Any text must give
- * tensors that lie inside their extents, or an error that begins with the name of the file. The memory used is bounded by the
- * length of the text. The seeds are in corpus_linked. */
+/* A libFuzzer target for descriptions of linked state, which are in the header of a checkpoint's
+ * data file. Any text must give tensors that lie inside their extents, or an error that begins with
+ * the name of the file. The memory used is bounded by the length of the text. The seeds are in
+ * corpus_linked. */
 #include "engine/checkpoint/linked.h"
 
 #include <stdlib.h>

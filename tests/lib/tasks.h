@@ -4,8 +4,8 @@
 
 #include <sched.h>
 
-/** Counts the threads whose names begin with `name`, and sets *cpus (may be NULL) to where they may run; fails the test if they differ
- *  in that. */
+/** Counts the threads whose names begin with `name`, and sets *cpus (may be NULL) to where they may
+ *  run; fails the test if they differ in that. */
 int test_tasks_cpus(const char *name, cpu_set_t *cpus);
 
 #endif

@@ -251,8 +251,8 @@ static void transfer_allocates_nothing(void)
 }
 BOTH(transfer_allocates_nothing)
 
-/* Blocks of random lengths lie one after another; in each round every block is either written anew or
- * read, all of them at once, in a random order. `pinned` of the memory is registered. */
+/* Blocks of random lengths lie one after another; in each round every block is either written anew
+ * or read, all of them at once, in a random order. `pinned` of the memory is registered. */
 #define MANY 48
 
 typedef struct many {
@@ -426,8 +426,8 @@ static void transfer_over_many_files_finds_each(void)
 }
 BOTH(transfer_over_many_files_finds_each)
 
-/* A registered range may be longer than the kernel's longest buffer. The range is long in addresses only: one
- * small portion of memory, mapped again and again. */
+/* A registered range may be longer than the kernel's longest buffer. The range is long in addresses
+ * only: one small portion of memory, mapped again and again. */
 static void transfer_across_two_registered_buffers_works(void)
 {
     const size_t   portion = (size_t)4 << 20, border = (size_t)1 << 30, all = border + portion;

@@ -1,5 +1,5 @@
-/* The queue of transfers and its files, over both engines, when things go wrong: at every request, at
- * every allocation, and by what file systems and limits really do. */
+/* The queue of transfers and its files, over both engines, when things go wrong: at every request,
+ * at every allocation, and by what file systems and limits really do. */
 #include "tests/offload/fault_uring.h"
 #include "tests/offload/io_rig.h"
 

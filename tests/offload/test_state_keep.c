@@ -1,5 +1,5 @@
-/* Generations that are kept by links: what is kept never changes again, what goes on goes on, and what is needed to read
- * it is told. Real files over one folder and two, both engines. */
+/* Generations that are kept by links: what is kept never changes again, what goes on goes on, and
+ * what is needed to read it is told. Real files over one folder and two, both engines. */
 #include "offload/checksum.h"
 #include "offload/state_file.h"
 #include "tests/offload/fault_uring.h"
@@ -154,7 +154,8 @@ static void kept_generation_never_changes(void)
             step(state, seed);
             rig_expect_all(state, seed);
             CHECK_INT(sums[0], folder_checksum(kept_folder()));
-            /* index, and a third set as long as a generation that may be returned to lies in the kept one */
+            /* index, and a third set as long as a generation that may be returned to lies in the
+             * kept one */
             CHECK_INT(1 + (seed == 3 ? 3 : 2) * folders, files_in_state_folders());
         }
         kept_expect(queue, name, &kept[0], 2);

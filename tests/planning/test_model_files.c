@@ -1,4 +1,5 @@
-/* Models from files: the counts that are published, every format, and what is said of files that are none. */
+/* Models from files: the counts that are published, every format, and what is said of files that
+ * are none. */
 #include "tests/planning/rig.h"
 
 #include <stdint.h>
@@ -200,8 +201,8 @@ static void config_tied_head_reads_the_embedding(void)
     planning_model_destroy(model);
 }
 
-/* Where the trainer has the very architecture, arithmetic is the trainer's; heads wider than hidden / heads
- * count with what they have, an untied table of tokens does not count. */
+/* Where the trainer has the very architecture, arithmetic is the trainer's; heads wider than hidden
+ * / heads count with what they have, an untied table of tokens does not count. */
 static void config_arithmetic_counts_what_is_multiplied(void)
 {
     arch            sizes;

@@ -1,4 +1,5 @@
-/* Rows against what they are made of: the engine's own numbers, the paper's formula, sums that must agree. */
+/* Rows against what they are made of: the engine's own numbers, the paper's formula, sums that must
+ * agree. */
 #include "planning/row.h"
 
 #include "tests/lib/check.h"
@@ -257,7 +258,8 @@ static void row_time_follows_the_traffic(void)
     planning_model_destroy(model);
 }
 
-/* The update pass of the budgets: 28 bytes an element and 2 of the norm, in bf16 with one micro-batch. */
+/* The update pass of the budgets: 28 bytes an element and 2 of the norm, in bf16 with one
+ * micro-batch. */
 static void row_counts_the_update_pass(void)
 {
     planning_model  *model   = counted(64000000);

@@ -1,5 +1,5 @@
-/* Which kernels of OpenBLAS compute. The library itself plays the wrong choice: it is opened with the
- * kernels of an old CPU as if it had taken them by itself. */
+/* Which kernels of OpenBLAS compute. The library itself plays the wrong choice: it is opened with
+ * the kernels of an old CPU as if it had taken them by itself. */
 #include "tests/lib/check.h"
 
 #include "models/blas.h"

@@ -1,5 +1,5 @@
-/* Tensors and headers of the formats that models leave in: names, shapes and order, and what is refused. Whether other
- * programs agree is held by tests/weights. */
+/* Tensors and headers of the formats that models leave in: names, shapes and order, and what is
+ * refused. Whether other programs agree is held by tests/weights. */
 #include "models/hf.h"
 #include "models/llmc.h"
 #include "tests/lib/check.h"
