@@ -118,7 +118,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
     const bench_command command =
         BENCH_COMMAND("activations",
                       "Times steps of the C trainer whose activations go to a drive and come back, "
-                      "beside steps that keep them, and beside the transfers alone.",
+                      "compared with steps that keep them, and with the transfers alone.",
                       rows);
     arch_kind kind;
 

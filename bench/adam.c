@@ -253,8 +253,7 @@ static void state_check(const bench_table *table, const bench_run *run)
     const bench_update *update = &BENCH_UPDATES[table->rows[ROW_KERNEL].index];
 
     if (!bench_update_is_sound(run, update)) {
-        die(update->name,
-            "its state or that of a kernel beside it has a NaN, an Inf or a denormal");
+        die(update->name, "its state or that of another kernel has a NaN, an Inf or a denormal");
     }
 }
 
@@ -462,11 +461,10 @@ static void options_parse(int argc, char **argv, bench_options *o)
         {"plot", "FILE.svg", "draw a chart, if gnuplot is installed", BENCH_TEXT,
          .value = &o->plot}};
     const bench_command command = {
-        .name = "adam",
-        .about =
-            "Times the optimizers' kernels on the CPU beside the same loads and stores without "
-            "arithmetic.",
-        .options     = rows,
+        .name    = "adam",
+        .about   = "Times the optimizers' kernels on the CPU and the same loads and stores without "
+                   "arithmetic.",
+        .options = rows,
         .num_options = sizeof(rows) / sizeof(rows[0]),
         .end =
             "Ratios are taken inside a round. \"/ its limit\" is the rate over that of the faster "

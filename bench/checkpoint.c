@@ -429,7 +429,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
         {"json", "FILE", "also write the results as JSON", BENCH_TEXT, .value = &o->json}};
     const bench_command command =
         BENCH_COMMAND("checkpoint",
-                      "Times saving and loading of checkpoints beside a copy in memory and beside "
+                      "Times saving and loading of checkpoints, a copy in memory, and "
                       "the queue of requests alone, interleaved in one run.",
                       rows);
 

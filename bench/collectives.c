@@ -553,7 +553,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
         {"json", NULL, "print one JSON object", BENCH_SWITCH, .value = &o->is_json},
         {"rank", NULL, NULL, BENCH_SWITCH, .value = &o->is_rank}};
     const bench_command command = BENCH_COMMAND(
-        "collectives", "Times collectives of each transport beside the memory limit.", rows);
+        "collectives", "Times collectives of each transport and the memory limit.", rows);
 
     (void)bench_options_read(&command, argc, argv);
 }

@@ -698,7 +698,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
         {"json", "FILE", "write the figures as JSON", BENCH_TEXT, .value = &o->json}};
     const bench_command command = {
         .name        = "gpu",
-        .about       = "Times each kernel of a GPU beside the device's own copy.",
+        .about       = "Times each kernel of a GPU and the device's own copy.",
         .options     = rows,
         .num_options = sizeof(rows) / sizeof(rows[0]),
         .end = "Ratios are taken inside a round. \"/ copy\" is the rate in bytes over that of the "

@@ -224,7 +224,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
         {"json", "FILE", "write the figures as JSON", BENCH_TEXT, .value = &o->json}};
     const bench_command command = BENCH_COMMAND(
         "gpu-product",
-        "Times the matrix products of the Muon optimizer on a GPU, beside those of PyTorch. Exits "
+        "Times the matrix products of the Muon optimizer on a GPU, and those of PyTorch. Exits "
         "with 77 where there is no device.",
         rows);
 

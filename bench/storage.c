@@ -356,7 +356,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
     const bench_command command = {
         .name = "storage",
         .about =
-            "Times reads and writes of the engine's queue beside a bare io_uring loop, and fio.",
+            "Times reads and writes of the engine's queue, of a bare io_uring loop, and of fio.",
         .options     = rows,
         .num_options = sizeof(rows) / sizeof(rows[0]),
         .end = "Ratios are the queue's rate over the bare loop's, taken in the same round."};

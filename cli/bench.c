@@ -40,7 +40,7 @@ static const char HELP[] =
     "  --force           overwrite FILE if it exists\n"
     "  --json            print the JSON object to standard output instead of the table\n"
     "  --check           afterwards run steps of a model without arithmetic in several layouts,\n"
-    "                    and print their times beside those that a plan predicts from the rates\n";
+    "                    and print their times and those that a plan predicts from the rates\n";
 
 static const char *const MEANINGS[PLANNING_RATES] = {
     [PLANNING_RATE_FLOPS]      = "arithmetic of the trainer, as given",
@@ -48,7 +48,7 @@ static const char *const MEANINGS[PLANNING_RATES] = {
     [PLANNING_RATE_DOWN]       = "copied from the device to the host",
     [PLANNING_RATE_UP]         = "copied from the host to the device",
     [PLANNING_RATE_NVME_READ]  = "read from the drives, all ranks of the host together",
-    [PLANNING_RATE_NVME_WRITE] = "written to the drives beside that, and committed",
+    [PLANNING_RATE_NVME_WRITE] = "written to the drives meanwhile, and committed",
     [PLANNING_RATE_DEVICE]     = "read and written by the update in device memory",
     [PLANNING_RATE_HOST]       = "read and written by the update in host memory",
     [PLANNING_RATE_PRODUCTS]   = "arithmetic of an update by whole matrices",

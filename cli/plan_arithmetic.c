@@ -313,7 +313,7 @@ int plan_arithmetic_run(const plan_arithmetic *of, const char *folder, double *f
     double       seconds;
 
     if (trainer_find(trainer) != 0) {
-        (void)snprintf(why, why_bytes, "the trainer, sherd-llm, is not beside this program");
+        (void)snprintf(why, why_bytes, "the trainer, sherd-llm, is not in this program's folder");
         return -1;
     }
     args_make(of, folder, &args);

@@ -408,10 +408,11 @@ static void tuning_print(const plan_entry *chosen)
     const planning_time   *time   = &chosen->row.time;
 
     if (layout->place != LAYER_KEPT) {
-        (void)fprintf(stderr,
-                      "All activations do not fit on the device beside the rest: the trainer "
-                      "takes --activations %s.\n",
-                      layer_place_name(layout->place));
+        (void)fprintf(
+            stderr,
+            "All activations do not fit on the device in addition to the rest: the trainer "
+            "takes --activations %s.\n",
+            layer_place_name(layout->place));
     }
 
     if (layout->ratio > 0) {
@@ -427,11 +428,10 @@ static void tuning_print(const plan_entry *chosen)
                       layout->buffers);
     }
     if (time->beside_s > 0) {
-        (void)fprintf(
-            stderr,
-            "Its steps are queued: an update goes on for %.3g s beside the next forward, and "
-            "is waited for %.3g s. With sherd_step a step takes %.3g s.\n",
-            time->beside_s, time->wait_update_s, time->step_s);
+        (void)fprintf(stderr,
+                      "Its steps are queued: an update takes %.3g s during the next forward, and "
+                      "is waited for %.3g s. With sherd_step a step takes %.3g s.\n",
+                      time->beside_s, time->wait_update_s, time->step_s);
     }
 }
 
@@ -478,7 +478,7 @@ static void speed_print(const plan_entry *chosen)
     (void)fprintf(stderr, " and the trainer waits %.0f %%",
                   100 * fmax(0, time->queued_s - compute) / time->queued_s);
     if (time->wait_update_s > 0) {
-        (void)fprintf(stderr, ", %.0f %% for the update beside it",
+        (void)fprintf(stderr, ", %.0f %% for its queued update",
                       100 * time->wait_update_s / time->queued_s);
     }
     (void)fprintf(stderr, ".\n");

@@ -119,7 +119,7 @@ static int sequence_make(const plan_parse *in, plan_options *out)
     out->request.length = tokens;
     if (in->batch > 0) {
         if (out->request.num_settings == PLAN_MOST_SETTINGS) {
-            return cli_bad("plan", "--set at most 63 times beside --batch");
+            return cli_bad("plan", "--set at most 63 times with --batch");
         }
         (void)snprintf(out->batch_setting, sizeof(out->batch_setting),
                        "train_micro_batch_size_per_gpu=%zu", in->batch);

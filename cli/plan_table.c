@@ -371,11 +371,10 @@ static void time_print(const plan_entry *entry)
                      ? ""
                      : "; arithmetic is left out, --tokens says how much there is");
     if (time->beside_s > 0) {
-        (void)printf(
-            "a queued step: %s s; its update goes on for %s s beside it, and is waited for "
-            "%s s\n",
-            seconds_text(time->queued_s, text[0]), seconds_text(time->beside_s, text[1]),
-            seconds_text(time->wait_update_s, text[2]));
+        (void)printf("a queued step: %s s; its update takes %s s meanwhile, and is waited for "
+                     "%s s\n",
+                     seconds_text(time->queued_s, text[0]), seconds_text(time->beside_s, text[1]),
+                     seconds_text(time->wait_update_s, text[2]));
     }
     if (entry->row.assumed.text[0] != '\0') {
         (void)printf("assumed, since the configuration leaves it to the trainer: %s\n",

@@ -114,7 +114,8 @@ static void put_updates(json_t *list, int ranks)
         sherdi_backend *backend;
         char            name[64], text[256];
 
-        (void)snprintf(name, sizeof(name), "updates beside a GPU, rank %d of %d", rank, ranks);
+        (void)snprintf(name, sizeof(name), "updates on the host of a GPU, rank %d of %d", rank,
+                       ranks);
         if (sherdi_backend_cpu_create_with(&params, &mem, &backend) == SHERD_OK) {
             sherdi_backend_cpu_describe(backend, text, sizeof(text));
             put(list, name, text);

@@ -300,7 +300,7 @@ int planning_read_index(planning_maker *maker, const json_t *root, const char *n
     if (result == 0 && matched != json_object_size(map)) {
         result = planning_maker_fail(
             maker,
-            "weight_map names %zu tensors, of which the files beside it hold %zu; files and "
+            "weight_map names %zu tensors, of which the files in its folder hold %zu; files and "
             "index are not of the same model",
             json_object_size(map), matched);
     }

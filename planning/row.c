@@ -727,7 +727,7 @@ static void fit_ask(const planning_request *request, sherd_engine *engine, plann
     }
     row->fits = 0;
     if (row->activation_bytes > 0) {
-        (void)snprintf(row->why, sizeof(row->why), "beside %.1f MiB of activations %s",
+        (void)snprintf(row->why, sizeof(row->why), "with %.1f MiB of activations %s",
                        (double)row->activation_bytes / 0x1p20, sherd_last_error());
     } else {
         (void)snprintf(row->why, sizeof(row->why), "%s", sherd_last_error());

@@ -46,7 +46,7 @@ static void device_say(report *r, const char *when, const sherd_memory_report *m
             system, sizeof(system), "; the GPU reports %s in use",
             report_bytes(m->device_outside_held + m->transport_device_held + device.held, used));
     }
-    report_say(r, "%s: device %s planned, %s held, beside it %s of activations%s", when,
+    report_say(r, "%s: device %s planned, %s held, in addition %s of activations%s", when,
                report_bytes(device.planned, planned), report_bytes(device.held, held),
                report_bytes(place->activation_bytes, activations), system);
 }

@@ -97,7 +97,7 @@ sherd_status saves_open(saves *s)
     if (!s->o->is_resumed && s->o->resume_from == NULL && latest_read(dir, tag)) {
         report_warn(s->r,
                     "%s has checkpoints of an earlier run, the latest is %s: this run starts anew "
-                    "and saves beside them; --resume would go on from there",
+                    "and saves in the same folder; --resume would go on from there",
                     dir, tag);
     }
     return SHERD_OK;

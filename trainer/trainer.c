@@ -761,7 +761,7 @@ static void memory_parts_say(const trainer *t)
                    report_bytes(t->figures.engine.nvme_read_bytes, read_bytes),
                    report_bytes(t->figures.engine.nvme_written_bytes, written));
     }
-    report_say(t->r, "  beside it %s of activations, the same at every stage",
+    report_say(t->r, "  in addition %s of activations, the same at every stage",
                report_bytes(passes_bytes(t->passes), activations));
     if (m.device_outside_held > 0) {
         report_say(t->r,

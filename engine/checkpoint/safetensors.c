@@ -172,7 +172,7 @@ static sherd_status tensor_read(header *h, const sherdi_json_node *node)
          member                         = sherdi_json_next(member)) {
         if (strcmp(member->key, "dtype") != 0 && strcmp(member->key, "shape") != 0 &&
             strcmp(member->key, "data_offsets") != 0) {
-            return tensor_fail(h, tensor, "it has a key beside dtype, shape and data_offsets");
+            return tensor_fail(h, tensor, "it has a key other than dtype, shape and data_offsets");
         }
     }
     SHERDI_TRY(dtype_read(h, sherdi_json_find(node, "dtype"), tensor));

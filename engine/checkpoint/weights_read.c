@@ -126,10 +126,11 @@ static sherd_status map_check(const sherdi_weights_file *file, const char *path,
     }
     return listed == held
                ? SHERD_OK
-               : sherdi_fail(SHERD_E_INVAL,
-                             "%s names %zu tensors, and the files beside it hold %zu; index and "
-                             "files are not of the same model",
-                             path, listed, held);
+               : sherdi_fail(
+                     SHERD_E_INVAL,
+                     "%s names %zu tensors, and the files in its folder hold %zu; index and "
+                     "files are not of the same model",
+                     path, listed, held);
 }
 
 static sherd_status shards_open(sherdi_weights_file *file, const char *path,

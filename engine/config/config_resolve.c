@@ -522,7 +522,7 @@ static sherd_status bf16_state_resolve(const sherd_config *config, sherdi_settin
     if (moments && !masters) {
         return sherdi_config_key_fail(
             config, SHERDI_CONFIG_BF16_STATES,
-            "needs bf16.bf16_master_weights_and_grads; for bf16 moments beside another master set "
+            "needs bf16.bf16_master_weights_and_grads; for bf16 moments with another master set "
             "sherd.moment_encoding");
     }
     if ((masters && settings->update.master_encoding == SHERDI_MASTER_BESIDE) ||

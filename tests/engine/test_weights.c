@@ -588,7 +588,7 @@ static void an_index_stays_in_its_folder_and_fits_its_files(void)
     j = (job){.max_file_bytes = ROWS * COLUMNS * 4 + 24};
     CHECK_OK(job_write(&j, folder));
     check_index_refused("{\"weight_map\":{\"w\":\"model-00001-of-00002.safetensors\"}}",
-                        "names 1 tensors, and the files beside it hold 3");
+                        "names 1 tensors, and the files in its folder hold 3");
 }
 
 /* ---- allocations ---- */
