@@ -1,9 +1,9 @@
 /* The campaign of kills. The ranks are processes and their state rests on a drive. One rank or all
- * ranks are killed at random moments: while they meet, in a step, in an update beside the next
- * forward, or while they end. Each attempt goes on from what the attempt before it left. The
- * campaign checks that no step is lost that all ranks had done, and that every step has the
- * fingerprint of the undisturbed run. A step that was queued is done when the ranks meet next.
- * After the last attempt, which is not disturbed, no file of an earlier step may be left.
+ * ranks are killed at random moments: while they meet, in a step, in a queued update, or while they
+ * end. Each attempt goes on from what the attempt before it left. The campaign checks that no step
+ * is lost that all ranks had done, and that every step has the fingerprint of the undisturbed run.
+ * A step that was queued is done when the ranks meet next. After the last attempt, which is not
+ * disturbed, no file of an earlier step may remain.
  *
  * kills [--seed N] [--count N] [--seconds N]
  *
@@ -261,7 +261,7 @@ static sherd_status count_file(void *ctx, const sherd_state_file *file)
     search *found = ctx;
 
     found->in_use += file->is_locked;
-    /* Two kinds of files may be left. A rank that was the only one to write its first generation
+    /* Two kinds of files may remain. A rank that was the only one to write its first generation
      * leaves its file, and so does a rank that is killed when all ranks have come to the end: ranks
      * that go on from the last step have nothing to do and remove nothing. `sherd state remove` is
      * for both kinds. */

@@ -362,8 +362,8 @@ static void draw_zero(draw *d, const char *folder, layout *out)
     say(out, "}");
 }
 
-/* Whether a master may be stored beside its parameter (bf16_beside): the parameter has to be where
- * the state is, or all state has to be on a drive. */
+/* Whether masters may be split (bf16_beside): the parameter has to be where the state is, or all
+ * state has to be on a drive. */
 static int can_be_beside(const draw *d, const layout *out, int is_device)
 {
     if (out->dtype != SHERD_BF16 || out->is_bound) {

@@ -133,7 +133,7 @@ static const test_case CASES[] = {CASE(layout_agrees)};
 
 /* ---------------------------------------------------------------- children -- */
 
-/* Prints what the child has said, which is in a file beside its folder. */
+/* Prints the output of the child, which is in a file next to its folder. */
 static void child_said(void)
 {
     char   text[4096];

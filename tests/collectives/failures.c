@@ -268,7 +268,7 @@ void part_aborts(void)
     sherd_world_destroy(world);
 }
 
-/* Tells the script that the ranks have met. Returns the path of the file that said so. */
+/* Notifies the script that the ranks have met. Returns the path of the file that said so. */
 static const char *ready_tell(sherd_world *world)
 {
     const char *ready = getenv("SHERD_TEST_READY");
@@ -368,7 +368,7 @@ void part_does_not_come(void)
     world = world_open(INT64_C(800000000));
     CHECK_OK(sherd_world_barrier(world));
     if (sherd_world_rank(world) == last_of(world)) {
-        /* Alive, elsewhere, until the others have given up: that much is told to this rank too. */
+        /* Alive, elsewhere, until the others have given up: this rank is notified of that too. */
         while (sherdi_world_status(world) == SHERD_OK) {
             (void)poll(NULL, 0, 5);
         }

@@ -25,7 +25,7 @@ void part_aborts(void);
 void part_link_goes_down(void);
 void part_link_comes_back(void);
 /** Of three ranks the last is on a host of its own, and the others learn over memory that one of
- *  them gave up: they leave before anybody has told the last one. Needs root. */
+ *  them gave up: they disconnect before the last one is notified. Needs root. */
 void part_aborts_in_memory(void);
 void part_leaves_early(void);
 void part_first_leaves_early(void);

@@ -60,9 +60,8 @@ void ranks_need_mpirun(void);
  *  not have. mpirun's own exit code is not looked at: it counts every death as its failure. */
 void ranks_run_mpi(int world_size, const char *part, int killed);
 
-/** What ranks that ranks_run started tell each other beside their world, where an order of events
- *  has to be forced: a note, by a name; ranks_note_wait returns when it is there. Every ranks_run
- *  begins without notes. */
+/** Messages between ranks of ranks_run outside their world, to force an order of events: a note, by
+ *  a name; ranks_note_wait returns when it is there. Every ranks_run begins without notes. */
 void ranks_note_leave(const char *name);
 int  ranks_note_is_there(const char *name);
 void ranks_note_wait(const char *name);

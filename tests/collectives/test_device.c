@@ -50,7 +50,7 @@ static void world_of_one_queues_and_follow_does_not_block(void)
     CHECK_OK(sherdi_world_all_gather(world, &args, &ticket));
     CHECK_OK(sherdi_world_follow(world, other, ticket));
     CHECK(ticket > 0 && !sherdi_world_is_done(world, ticket));
-    other->kernels->copy(other, memory + 2 * BYTES, memory + BYTES, BYTES); /* behind the ticket */
+    other->kernels->copy(other, memory + 2 * BYTES, memory + BYTES, BYTES); /* after the ticket */
     atomic_store(&gate, 1);
     CHECK_OK(sherdi_lane_wait(other));
     CHECK(sherdi_world_is_done(world, ticket));

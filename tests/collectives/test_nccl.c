@@ -191,7 +191,7 @@ static void nccl_tells_devices_apart_by_what_they_are(void)
     run_on_devices("1", 2, "part_sees_the_same_device");
 }
 
-/* NCCL from 2.30 on holds several ranks on a device when all are told so. */
+/* NCCL from 2.30 on allows several ranks on a device when all are configured so. */
 static void nccl_holds_several_ranks_on_a_device_when_told(void)
 {
     CHECK_INT(0, setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1));

@@ -20,7 +20,7 @@
  * random and runs threads of a block in another order. Events have CUDA's meaning (a wait is for
  * the record that was last when it was called). Device and pinned memory have unreadable pages on
  * both sides, fresh memory below 4 MiB is garbage, freed memory faults. While no stream works,
- * device memory cannot be read or written: a host that does ends by SIGSEGV and is told why
+ * device memory cannot be read or written: a host that does ends by SIGSEGV with a message
  * (SHERD_EMULATOR_GUARD=0: it may).
  *
  * The blocks of a kernel run one after another, the threads of a block as fibers that change at
@@ -39,8 +39,8 @@
  * Environment, read once:
  *   SHERD_EMULATOR_DEVICES=n      how many devices there are, default 8; 0: none, as without a
  *                                 driver
- *   SHERD_EMULATOR_FIRST=n        of this host's devices, the one that is number 0 here, as its
- *                                 UUID tells
+ *   SHERD_EMULATOR_FIRST=n        of this host's devices, the one that is number 0 here, as in its
+ *                                 UUID
  *   SHERD_EMULATOR_SEED=n         see above
  *   SHERD_EMULATOR_GUARD=0        see above
  *   SHERD_EMULATOR_EAGER=1        what can begin at once runs on the calling thread: for tests that
@@ -75,7 +75,7 @@ void emulator_heal(int device);
 
 /** Shared memory that a block may have from now on, on all devices, once a kernel is allowed to
  *  (cudaFuncAttributeMaxDynamicSharedMemorySize); what was allowed so far is forgotten. 0: 227 KiB.
- *  A multiprocessor has 1 KiB more, which is what a block takes from it beside its own; that blocks
+ *  A multiprocessor has 1 KiB more, which a block takes from it in addition to its own; that blocks
  *  share one shows in nothing but the device's attribute. */
 void emulator_limit_shared(size_t block_bytes);
 /** The most shared memory that a launch has asked for since this was asked last. */

@@ -261,7 +261,7 @@ static int transfer_is_done(const transfer *one)
     return one->done == sizeof(one->head) + one->head.len_bytes;
 }
 
-/* Transfers with one peer in one direction go in order; all the others beside each other. */
+/* Transfers with one peer in one direction are in order; all others are concurrent. */
 static int transfer_is_first(const job *work, size_t index)
 {
     for (size_t i = 0; i < index; i++) {

@@ -80,8 +80,8 @@ struct context {
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
 #if defined(__x86_64__)
-/* Keeps what the compiler cannot be told to, and where to go on, on the old stack; below what a
- * leaf may use of it. */
+/* Stores the registers that the compiler cannot save, and the address of the continuation, on the
+ * old stack; below what a leaf may use of it. */
 static ALWAYS_INLINE void stack_switch(void **from, void *to)
 {
     asm volatile("leaq -128(%%rsp), %%rsp\n\t"
@@ -194,7 +194,7 @@ static __thread machine *here;
     abort();
 }
 
-/* Whole pages, with one before and one behind that fault. */
+/* Whole pages, with one before and one after that fault. */
 static void *map_bytes(size_t wanted)
 {
     size_t         len = (wanted + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;

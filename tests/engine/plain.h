@@ -16,7 +16,7 @@ typedef enum plain_kind {
     PLAIN_NESTEROV, /* momentum 0.9 */
     PLAIN_ADAGRAD,  /* lr_decay 0.1, initial_accumulator_value 0.25 */
     PLAIN_KINDS,
-    PLAIN_MUON = PLAIN_KINDS, /* for matrices only, so a training needs another kind beside it */
+    PLAIN_MUON = PLAIN_KINDS, /* for matrices only, so a training needs another kind in addition */
 } plain_kind;
 
 /* Muon's settings, as optimizer.params have them. */

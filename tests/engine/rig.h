@@ -50,8 +50,8 @@ typedef struct rig {
  * 0.01, betas 0.9 and 0.95, decay 0.1, persistence threshold 0, where the options say nothing
  * else. */
 const char *rig_json(const rig_options *options);
-/** Returns the keys of a configuration beside `top`: the block "sherd", with the keys for encoded
- * state that the environment gives to a test of bf16 engines (SHERD_TEST_STATE, such as
+/** Returns the keys of a configuration in addition to `top`: the block "sherd", with the keys for
+ * encoded state that the environment gives to a test of bf16 engines (SHERD_TEST_STATE, such as
  * "master_encoding": "bf16_beside"). Returns "" if the environment gives none, the engine does not
  * compute in bf16, or `top` already has the block. */
 const char *rig_state_keys(sherd_dtype dtype, const char *top);

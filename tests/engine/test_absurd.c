@@ -30,7 +30,7 @@ typedef struct absurd_job {
     const char *key; /* that the message names */
 } absurd_job;
 
-/* The number behind "to " is one with which there are few enough. */
+/* The number after "to " is one with which there are few enough. */
 static void check_advice(const absurd_job *job, int world_size)
 {
     const char *at     = strstr(sherd_last_error(), job->key);

@@ -30,7 +30,7 @@ typedef struct run_case {
     rig_options options;
     const char *devices[UNITS]; /* of each unit; NULL: as configured */
     int         is_reversed;    /* backward in the order of forward */
-    int         is_queued;      /* updates run beside the passes that follow */
+    int         is_queued;      /* updates overlap with the passes that follow */
     int         skipped; /* unit whose backward does not get its activation, from 1 on; 0: none */
     uint64_t    fingerprint; /* result */
 } run_case;
@@ -252,7 +252,7 @@ static void backward_reads_what_forward_wrote(void)
     }
 }
 
-/* Beside state and parameters that are offloaded too, and beside their updates. */
+/* Together with offloaded state and parameters, and during their updates. */
 static void every_tier_of_the_rest(void)
 {
     for (size_t row = FIRST_OFFLOADED; row < NUM_TIER_ROWS; row++) {
@@ -452,7 +452,7 @@ static void wrong_calls_are_refused(void)
 
 #ifdef TEST_EMULATED
 
-/* A gate in a lane of the link: what was given behind it waits, however long, until it is
+/* A gate in a lane of the link: what was given after it waits, however long, until it is
  * opened. */
 typedef struct gate {
     pthread_mutex_t lock;

@@ -1,5 +1,5 @@
-/* What the ranks tell each other: every exchange of a sealed engine is an operation of its kind, so
- * that all of its bytes are counted. */
+/* Messages between ranks: every exchange of a sealed engine is an operation of its kind, so that
+ * all of its bytes are counted. */
 #include "engine/run/engine_impl.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"

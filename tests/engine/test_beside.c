@@ -1,5 +1,5 @@
-/* Updates beside the trainer's calls: the same bits as updates that are waited for, on every tier,
- * with every optimizer and whatever calls come between. */
+/* Queued updates: the same bits as updates that are waited for, on every tier, with every optimizer
+ * and whatever calls come between. */
 #include "engine/run/engine_impl.h"
 #include "engine/run/lanes.h"
 #include "tests/engine/rig.h"
@@ -168,7 +168,7 @@ static void units_of_any_uses(void)
     rows_compare(&(rig_options){.dtype = SHERD_BF16, .backward_uses = SHERD_USES_ANY});
 }
 
-/* ------------------------------------------------- calls behind a queued step -- */
+/* ------------------------------------------------- calls after a queued step -- */
 
 typedef struct calls_run {
     rig_options options;
@@ -354,7 +354,7 @@ static void call_train(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* Behind a queued step a call finds what it finds behind one that was waited for, and changes what
+/* Behind a queued step a call finds what it finds after one that was waited for, and changes what
  * it changes there. */
 static void calls_behind_a_queued_step(void)
 {

@@ -18,7 +18,7 @@ typedef struct gate {
     pthread_cond_t  moved;
     int             open;    /* updates of units below it pass */
     int             reached; /* the unit of the last update that came to the gate; -1: none has */
-    sherdi_op_fn    fn;      /* behind it */
+    sherdi_op_fn    fn;      /* after it */
     void           *ctx;
 } gate;
 

@@ -1,7 +1,7 @@
-/* A rank that dies while its update runs beside the next forward: in processes, over shared memory
- * and under mpirun. Each other rank gets an error that names it, from an acquire or from the next
- * call in which the ranks meet, and from every call after that. The state that is left is that of
- * one step on all ranks, and training goes on from it with the same bits. */
+/* A rank that dies while its update overlaps with the next forward: in processes, over shared
+ * memory and under mpirun. Each other rank gets an error that names it, from an acquire or from the
+ * next call in which the ranks meet, and from every call after that. The state that is left is that
+ * of one step on all ranks, and training goes on from it with the same bits. */
 #include "tests/collectives/ranks.h"
 #include "tests/engine/rig.h"
 
@@ -91,7 +91,7 @@ static sherd_status call_read(rig *r)
     return sherd_param_read(r->engine, r->params[0].handle, SHERD_MASTER, 3, 10, values);
 }
 
-/* A forward pass up to the unit that fails, and what meets behind it. */
+/* A forward pass up to the unit that fails, and what meets after it. */
 static sherd_status call_forward(rig *r)
 {
     for (int u = 0; u < r->num_units; u++) {

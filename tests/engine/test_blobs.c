@@ -104,7 +104,7 @@ static void limits(sherd_world *world, void *ctx)
     CHECK_STATUS(SHERD_E_INVAL, sherd_blob_set(r.engine, "l", data, 0, NULL));
     CHECK_STATUS(SHERD_E_INVAL, sherd_blob_set(r.engine, "l", data, SIZE_MAX, NULL));
     CHECK_OK(
-        sherd_blob_set(r.engine, "l", data, SHERD_BLOB_MAX_BYTES, &large)); /* beside the others */
+        sherd_blob_set(r.engine, "l", data, SHERD_BLOB_MAX_BYTES, &large)); /* with the others */
     CHECK_OK(sherd_blob_get(r.engine, "l", NULL, &len, NULL));
     CHECK_INT(SHERD_BLOB_MAX_BYTES, len);
     CHECK_STATUS(SHERD_E_INVAL,

@@ -337,8 +337,8 @@ static void every_mode_goes_on_on_its_own_layout(void)
     }
 }
 
-/* State on a drive is kept by a link: none of it is written again, and later training does not
- * change it. */
+/* State on a drive is linked: none of it is written again, and later training does not change
+ * it. */
 static void kept_body(sherd_world *world, void *raw)
 {
     job                    *j = raw;

@@ -84,7 +84,7 @@ static void data_compare(const char *dir, int world_size)
 }
 
 /* Sets a blob of the whole run and one of each rank, both larger than the space that the snapshot
- * has beside the values. */
+ * has in addition to the values. */
 static void blobs_set(rig *r, unsigned char byte)
 {
     static const size_t LEN  = 400001;

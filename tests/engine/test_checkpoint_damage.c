@@ -957,7 +957,7 @@ static void a_save_replaces_nothing_but_a_file_by_latest(void)
     test_world(2, save_body, &j);
 }
 
-/* A save that was killed while it made DIR/latest leaves a file beside it. */
+/* A save that was killed while it made DIR/latest leaves a temporary file. */
 static void a_file_that_was_left_beside_latest_goes(void)
 {
     job  j = saved("beside");

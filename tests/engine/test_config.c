@@ -167,8 +167,8 @@ static void config_torch_adam_brings_torchs_weight_decay(void)
     }
 }
 
-/* What nobody gives is the optimizer's own; what it is given counts for every optimizer that has
- * it. */
+/* Numbers that are not set are the optimizer's own; a set number counts for every optimizer that
+ * has it. */
 static void config_momentum_is_the_optimizers(void)
 {
     static const struct {

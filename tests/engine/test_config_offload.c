@@ -398,7 +398,7 @@ static void config_offload_contradictions_are_refused(void)
     }
 }
 
-/* Masters beside parameters save nothing if the parameters are read from storage as well. */
+/* Split masters save nothing if the parameters are read from storage as well. */
 static void config_masters_beside_stored_parameters_warn(void)
 {
     static const char *const PARAMS[] = {"nvme", "cpu"};

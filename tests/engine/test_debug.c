@@ -109,7 +109,8 @@ static int is_expert(int unit)
     return unit % 2 == 1;
 }
 
-/* On a device every gather meets, so all ranks have to acquire these units alike. */
+/* On a device every gather synchronizes the ranks, so all ranks have to acquire these units in the
+ * same order. */
 static void gathers_must_not_meet(void)
 {
     if (getenv("SHERD_BACKEND") != NULL) {
@@ -254,7 +255,7 @@ static void param_write(sherd_engine *engine, sherd_param param, float value)
     CHECK_OK(sherd_copy(engine, sherd_param_data(engine, param), &value, sizeof(value)));
 }
 
-/* Every layout says the same of a write, though it would be kept by some and lost by others. */
+/* Every layout says the same of a write, though it would persist in some and be lost in others. */
 static void write_to_parameters(sherd_world *world, void *ctx)
 {
     toy_options  *options = ctx;

@@ -282,8 +282,8 @@ static void apply_other_params_on_rank_1(sherd_world *world, void *raw)
     CHECK_OK(sherd_world_barrier(world));
 }
 
-/* Nothing is written before the ranks have compared what they were given, so a call with the same
- * on all ranks can follow. */
+/* Nothing is written before the ranks have compared their arguments, so a call with the same ones
+ * can follow. */
 static void step_params_that_differ_between_ranks_are_an_error(void)
 {
     for (int stage = 0; stage <= 3; stage++) {
@@ -293,7 +293,7 @@ static void step_params_that_differ_between_ranks_are_an_error(void)
     }
 }
 
-/* Rank 1 is given a bad value, and discards. Rank 0 waits in apply: it is told so, and discards
+/* Rank 1 gets a bad value, and discards. Rank 0 waits in apply: it is notified, and discards
  * too. */
 static void discard_on_rank_1(sherd_world *world, void *raw)
 {

@@ -1,5 +1,5 @@
 /* sherd_step_discard after an exception. Wherever a rank stopped, and whichever units it holds,
- * afterwards the window has left nothing. Ranks that stopped elsewhere, or did not stop, get an
+ * afterwards nothing of the window remains. Ranks that stopped elsewhere, or did not stop, get an
  * error that says so. */
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
@@ -40,7 +40,7 @@ typedef struct stop_job {
     rig_options options;
     /* by rank: events that it makes before it drops the window; NO_STOP: it goes on */
     int      stops[3];
-    int      is_told_late; /* the others are not told, and go on until a call fails */
+    int      is_told_late; /* the others are not notified, and continue until a call fails */
     int      never;        /* there is no such window at all */
     uint64_t fingerprint;
 } stop_job;
@@ -72,12 +72,12 @@ static sherd_status event_make(rig *r, const event *e)
     }
     status = sherd_unit_acquire(r->engine, r->units[e->unit], e->pass);
     if (status == SHERD_OK && e->pass == SHERD_BACKWARD) {
-        rig_poke(r, e->unit, 3, INFINITY); /* if any of it is left, the next norm shows it */
+        rig_poke(r, e->unit, 3, INFINITY); /* if any of it remains, the next norm shows it */
     }
     return status;
 }
 
-/* Makes events until this rank stops. A rank that was not told gets an error from a call. */
+/* Makes events until this rank stops. A rank that was not notified gets an error from a call. */
 static void window_begin(rig *r, const stop_job *job)
 {
     int          stop   = job->stops[sherd_world_rank(r->world)];

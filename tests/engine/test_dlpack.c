@@ -182,7 +182,7 @@ static void show(sherd_world *world, void *ctx)
     CHECK(grad->tensor.data == sherd_param_grad(m.r.engine, m.wide));
     CHECK_OK(sherd_unit_release(m.r.engine, m.r.units[0], SHERD_BACKWARD));
     rig_close(&m.r);
-    data->deleter(data); /* behind the engine */
+    data->deleter(data); /* after the engine */
     grad->deleter(grad);
 }
 

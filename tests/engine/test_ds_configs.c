@@ -66,7 +66,7 @@ static size_t column_named(const char *header, const char *name)
 
 /* ---- values ---- */
 
-/* Where the oracle has the value of a key: in a block, or beside the blocks if `block` is NULL. */
+/* Where the oracle has the value of a key: in a block, or at the top level if `block` is NULL. */
 static const struct {
     sherdi_config_id id;
     const char      *block, *name;

@@ -286,7 +286,7 @@ static void rounded_state_has_the_same_bits_in_every_layout(void)
     (void)layouts_agree_by(MOMENTS("fp8"), 0, SHERD_BF16, PLAIN_ADAGRAD);
 }
 
-/* A master beside its parameter loses nothing, whichever encoding the moments have. */
+/* A split master loses nothing, whichever encoding the moments have. */
 static void beside_with_rounded_moments_has_the_bits_of_fp32_with_them(void)
 {
     static const char *const MORE[] = {MOMENTS("bf16"), MOMENTS("fp8")};

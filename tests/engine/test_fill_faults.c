@@ -99,7 +99,7 @@ static void eio_at_every_request_of_the_fill_is_an_error_and_no_number(void)
     for (int nth = 1, count = run.count; nth <= count; nth++) {
         run.nth = nth;
         test_world(1, fault_fill, &run);
-        fault_late(2000); /* when the write beside it is over, and the slot is wanted */
+        fault_late(2000); /* when the concurrent write is over, and the slot is needed */
         test_world(1, fault_fill, &run);
         fault_late(0);
     }

@@ -1,4 +1,4 @@
-/* What ranks say of their state is what rests: behind steps that nobody waits for, calls that
+/* What ranks say of their state is what rests: after steps that nobody waits for, calls that
  * change values, and memory that has changed by itself. */
 #include "engine/run/engine_impl.h"
 #include "sherd_tools.h"

@@ -86,7 +86,7 @@ static void drives_follow(graph *g, rank_graph *rank, const sherdi_op *op,
     }
 }
 
-/* Tells the order what the calling thread has seen the end of. */
+/* Records in the order the operations whose end the calling thread has seen. */
 static void host_go_on(graph *g, rank_graph *rank, size_t node)
 {
     node_follow(g, node, rank->host);

@@ -138,7 +138,7 @@ static void lamb_deterministic_is_one_training(void)
     }
 }
 
-/* Two whole sweeps and nothing else beside AdamW's bytes. */
+/* Two whole sweeps and nothing else in addition to AdamW's bytes. */
 static void check_bytes(sherd_world *world, void *ctx)
 {
     rig                      r;

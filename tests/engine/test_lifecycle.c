@@ -43,7 +43,7 @@ static uint64_t train_single_windows(sherd_world *world, const rig_options *opti
     return ways_close(&r, 3);
 }
 
-/* Two micro-batches of a window of three; the end comes with the second one, or alone behind it. */
+/* Two micro-batches of a window of three; the end comes with the second one, or alone after it. */
 static uint64_t train_ends(sherd_world *world, const rig_options *options, int is_alone)
 {
     rig_options       three  = *options;
@@ -265,7 +265,7 @@ static void prepare_and_apply_equal_step(void)
     ways_expect_same(ways_train_as_planned, train_in_two_calls, 3);
 }
 
-/* What was queued is told before the next update, at any time and once or twice, or never. */
+/* A queued step is reported before the next update, at any time and once or twice, or never. */
 static void queued_tell(rig *r, int64_t step)
 {
     sherd_step_report report;
@@ -287,7 +287,7 @@ static uint64_t train_queued(sherd_world *world, const rig_options *options)
     rig_seal(&r);
     for (int k = 0; k < 4; k++, r.micro++) {
         rig_micro_batch(&r);
-        if (k == 2 * options->accumulation) { /* behind the backward of the next micro-batch */
+        if (k == 2 * options->accumulation) { /* after the backward of the next micro-batch */
             queued_tell(&r, k / options->accumulation);
         }
         CHECK_OK(sherd_step_queue(r.engine));
@@ -349,8 +349,8 @@ static float first_update(float w, float g, double lr, double decay, double coef
 
 typedef struct apply_case {
     double clip;        /* the configured gradient_clipping */
-    double norm;        /* the norm that is given to apply; NaN: none */
-    double coefficient; /* the coefficient that is given; NaN: none */
+    double norm;        /* the norm that is passed to apply; NaN: none */
+    double coefficient; /* the coefficient that is passed; NaN: none */
     double lr[3];       /* the rates given for the groups; NaN: that of the schedule */
     int    lr_count;
     double want_coefficient;
@@ -708,7 +708,7 @@ static void fill_is_called_for_what_a_rank_holds(void)
                        job.by_rank[2].element[i];
             CHECK(calls[i] == 3 || (stage == 3 && calls[i] == 1 && !is_sampled(i)));
         }
-        /* 63 chunks for three ranks are 21 each; beside them 16 values in each of four places */
+        /* 63 chunks for three ranks are 21 each, and 16 values in each of four places */
         CHECK_INT(stage == 3 ? 1344 + 64 : 4000, job.by_rank[0].count);
         CHECK_INT(stage == 3 ? 4000 - 2 * 1344 + 64 : 4000, job.by_rank[2].count);
     }
@@ -760,7 +760,7 @@ static void train_without_own_world(int rank, void *raw)
     rig        r;
 
     ways_declare_layers(&r, job->worlds[rank], &job->options);
-    sherd_world_destroy(job->worlds[rank]); /* only the engine's reference is left */
+    sherd_world_destroy(job->worlds[rank]); /* only the engine's reference remains */
     rig_seal(&r);
     CHECK_INT(1, rig_train(&r, 2).was_updated);
     rig_close(&r);

@@ -138,7 +138,7 @@ static void train(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
-/* Ten samples a micro-batch on each of three ranks, behind what a checkpoint of two ranks of three
+/* Ten samples a micro-batch on each of three ranks, after what a checkpoint of two ranks of three
  * samples has. */
 typedef struct elastic_job {
     const char *top, *dir;

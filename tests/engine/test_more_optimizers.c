@@ -195,7 +195,7 @@ static void added_optimizer_equals_unsharded(void)
     }
 }
 
-/* It stands beside the others, and its line is all that the configuration knows of it. */
+/* It is in the list with the others, and its line is all that the configuration knows of it. */
 static void added_optimizer_is_a_choice(void)
 {
     static const char JSON[] = "{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"SDG\"}}";

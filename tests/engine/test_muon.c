@@ -1,6 +1,6 @@
-/* Muon beside an optimizer of vectors. The engine gives the bits of the same training on whole
- * matrices, at every stage and place and on every number of ranks. Also tested are what is planned
- * for it and moved, and what is refused. */
+/* Muon together with an optimizer of vectors. The engine gives the bits of the same training on
+ * whole matrices, at every stage and place and on every number of ranks. Also tested are what is
+ * planned for it and moved, and what is refused. */
 #include "base/checked.h"
 #include "engine/run/engine_impl.h"
 #include "kernels/orthogonal.h"

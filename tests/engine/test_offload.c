@@ -76,7 +76,7 @@ static const char *layout_keys(const layout *what, char out[1024])
     return out;
 }
 
-/* A master beside its parameter has to have it where the state is, or the state on storage
+/* A split master needs its parameter where the state is, or the state on storage
  * (SHERD_TEST_STATE). */
 static int layout_has_halves(const layout *what)
 {
@@ -301,7 +301,7 @@ static void bytes_are_counted_as_planned(void)
     }
 }
 
-/* A window with gradients on the drive that is closed before its last backward, or behind it. */
+/* A window with gradients on the drive that is closed before its last backward, or after it. */
 typedef struct closing {
     rig_options       options;
     int               is_late;
@@ -362,7 +362,7 @@ static void the_norm_reads_what_nobody_measured(void)
     }
 }
 
-/* What all files that are to be seen have; the ranks have alike. */
+/* The names of all expected files have this; it is the same on all ranks. */
 static uint64_t drive_bytes(void)
 {
     DIR           *dir   = opendir(test_scratch());

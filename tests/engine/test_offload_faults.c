@@ -283,8 +283,8 @@ static int step_leaves(rig *r)
     return 1;
 }
 
-/* Does a step until it succeeds, and drops its window up to three times. A rank that was not told
- * of a failure waits for the others in a call that ends when those drop the window. */
+/* Does a step until it succeeds, and drops its window up to three times. A rank that was not
+ * notified of a failure waits for the others in a call that ends when those drop the window. */
 static sherd_status step_insist(rig *r, sherd_step_report *report, int *dropped, int *left)
 {
     sherd_status status = drive_step_try(r, report);
@@ -390,7 +390,7 @@ static void a_rank_that_fails_still_gathers(void)
 
     (void)setenv("SHERD_IO", "threads", 1);
     for (size_t i = 0; i < sizeof(RUNS) / sizeof(RUNS[0]); i++) {
-        /* the half of a master is not kept in memory of the trainer */
+        /* the half of a master is not stored in memory of the trainer */
         if (!RUNS[i].is_bound || getenv("SHERD_TEST_STATE") == NULL) {
             (void)every_request_of_a_rank_fails_in(RUNS[i], 2);
         }

@@ -613,7 +613,7 @@ static void another_layout_begins_anew(void)
     other.dtype = SHERD_F32;
     expect_anew(2, &other, NOTHING_FITS);
 
-    /* A run that does not ask to resume begins anew too, and is told of the files. */
+    /* A run that does not ask to resume begins anew too, and the files are reported. */
     other = session_of(2, "");
     expect_anew(2, &other, "holds 2 state files of earlier runs");
 

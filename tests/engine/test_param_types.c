@@ -332,7 +332,7 @@ static void checkpoints_go_across_types(void)
     }
 }
 
-/* -------------------------------------------------------------- what is told -- */
+/* -------------------------------------------------------------- reports -- */
 
 typedef struct told {
     char   text[1 << 16];

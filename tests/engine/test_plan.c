@@ -1,5 +1,5 @@
 /* Tests of the plan without an engine: what must hold for any model, settings and world. The checks
- * here walk through the plan by themselves, beside those of engine/proof/check.c. */
+ * here walk through the plan by themselves, in addition to those of engine/proof/check.c. */
 #include "engine/proof/check.h"
 #include "engine/proof/emit.h"
 #include "tests/engine/planner.h"
@@ -652,7 +652,7 @@ static void plan_keeps_atoms_whole_or_refuses(void)
 
                 expect_valid(plan, &b, "atoms");
                 expect_atoms_whole(&b, plan);
-                /* at most a quarter of the segment is padding, beside what the world alone needs */
+                /* at most a quarter of the segment is padding, in addition to that of the world */
                 CHECK(segment->padded_elems <=
                       sherdi_round_up(least, 64 * (size_t)WORLDS[w]) * 4 / 3 +
                           64 * (size_t)WORLDS[w]);

@@ -92,7 +92,7 @@ static void expect_noticed(sherdi_plan *plan, const sherdi_model *model, size_t 
     CHECK_OK(sherdi_plan_check(plan, model));
 }
 
-/* Values that are kept with state on storage, in tails. */
+/* Values that are stored with state on storage, in tails. */
 static void values_that_lie_elsewhere_are_noticed(void)
 {
     rig_options    options = {.stage = 2,

@@ -162,8 +162,8 @@ static void plan_json_adds_up_to_the_table(void)
 }
 
 /* At stage 3 in bf16, the owner of an element holds 2 bytes of parameter, 2 of gradient and 12 of
- * state. Beside these are the memory for gathered units and transient gradients, and the buffer for
- * first values. */
+ * state. In addition, memory for gathered units and transient gradients, and the buffer for first
+ * values. */
 static void plan_of_stage_3_holds_16_bytes_an_element_shared(void)
 {
     static const int RANKS[] = {2, 3, 8};

@@ -73,7 +73,7 @@ static void train_matrix(void)
     sherd_world_destroy(world);
 }
 
-/* Rank 0 drops its window behind its first acquire; the others go on until a call tells them.
+/* Rank 0 drops its window after its first acquire; the others continue until a call notifies them.
  * Gathers meet. What is queued for NCCL cannot be taken back: there all stop. */
 static void stop_on_one_rank(sherd_world *world, int overlap)
 {

@@ -114,8 +114,8 @@ static void declare_activations(bench *b, uint64_t seed)
     }
 }
 
-/* Returns the machine of a kind: 0: the host, 1: a device beside the host, 2: a device that orders
- * the wire. */
+/* Returns the machine of a kind: 0: the host, 1: a device with separate memory, 2: a device that
+ * orders the wire. */
 static sherdi_machine machine_of(uint64_t kind)
 {
     return (sherdi_machine){.ranks_per_host = 1,
@@ -169,8 +169,7 @@ static void bench_open(bench *b, uint64_t seed)
     }
 }
 
-/* Makes the plans of all ranks. Returns 0 if there are none, because the atoms cannot be kept
- * whole. */
+/* Makes the plans of all ranks. Returns 0 if there are none, because atoms would be divided. */
 static int plans_make(bench *b)
 {
     for (int rank = 0; rank < b->what.world_size; rank++) {

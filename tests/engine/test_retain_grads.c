@@ -1,5 +1,5 @@
-/* Gradients that the trainer retains (retain_grads): what it left there stays until it calls the
- * step, and training is the same bits. */
+/* Gradients that the trainer retains (retain_grads): they stay until it calls the step, and
+ * training is the same bits. */
 #include "tests/engine/ways.h"
 #include "tests/lib/check.h"
 

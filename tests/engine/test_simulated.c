@@ -131,7 +131,7 @@ static void expect_traffic_of_a_step(rig *r, const job *job)
     sherd_traffic_report after;
     sherd_memory_report  memory;
 
-    (void)rig_train(r, micros); /* what the first acquire exchanges is behind */
+    (void)rig_train(r, micros); /* what the first acquire exchanges is over */
     reports_take(r, &memory, &before);
     CHECK_INT(micros, before.accumulation);
     (void)rig_train(r, micros);

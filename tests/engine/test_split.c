@@ -1,5 +1,5 @@
-/* Engines on worlds that were split from another one: data-parallel groups beside the ranks that
- * hold other parts of a model. What they train is what engines on worlds of that size train, to the
+/* Engines on worlds that were split from another one: data-parallel groups, with ranks that hold
+ * other parts of a model. What they train is what engines on worlds of that size train, to the
  * bit. */
 #include "tests/collectives/ranks.h"
 #include "tests/engine/rig.h"

@@ -299,7 +299,7 @@ static void gate_pass(void *ctx)
     g->is_late = sem_timedwait(&g->open, &until) != 0;
 }
 
-/* The report of a step that was queued waits for no micro-batch that was queued behind it, with
+/* The report of a step that was queued waits for no micro-batch that was queued after it, with
  * times and without. */
 static void report_beside(sherd_world *world, void *ctx)
 {

@@ -228,7 +228,7 @@ static void trace_has_the_transfers_of_a_drive(void)
 #endif
 }
 
-/* A wait for the update beside the trainer's calls is in the trace, and in the report. */
+/* A wait for a queued update is in the trace, and in the report. */
 static void trace_has_the_waits_for_an_update(void)
 {
     job    what = {.options   = {.stage = 3,

@@ -166,7 +166,7 @@ static void train_has_a_plain_update_of_every_optimizer(void)
     }
 }
 
-/* Optimizers that have no matrix of their own, one behind the other. */
+/* Optimizers that have no matrix of their own, one after the other. */
 static void train_elementwise_equals_unsharded(void)
 {
     static const int RANKS[] = {1, 2, 3, 7};

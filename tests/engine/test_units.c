@@ -139,7 +139,7 @@ static void unit_used_once_in_a_window_brings_its_share(void)
     ways_on_every_stage(3, use_a_unit_once_in_a_window);
 }
 
-/* If a unit is used in one window and not in the next, nothing of the old gradient is left. */
+/* If a unit is used in one window and not in the next, nothing of the old gradient remains. */
 static void use_a_unit_in_the_first_window(sherd_world *world, void *raw)
 {
     rig_options options = *(const rig_options *)raw;
@@ -405,7 +405,7 @@ static void binding_the_hosts_memory_on_a_device_is_refused(void)
 /* ------------------------------------------------- gradients and padding -- */
 
 /* Whatever a gradient's memory had before, the gradient is zero at the first acquire of every
- * micro-batch, and is kept after that. */
+ * micro-batch, and is preserved after that. */
 static void find_gradients_zero(sherd_world *world, void *raw)
 {
     rig_options options = *(const rig_options *)raw;

@@ -16,7 +16,7 @@
 
 #define SPAN VALUE_RIG_ELEMS
 
-/* Parameters that are declared as fp32; there are some of each kind, beside others of the kind. */
+/* Parameters that are declared as fp32; there are some of each kind, with others of the kind. */
 #define SOME_WIDE 0x9au
 
 static const char *const STATE[] = {SHERD_MASTER, "exp_avg", "exp_avg_sq"};

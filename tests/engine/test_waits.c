@@ -184,7 +184,7 @@ static void train_with_a_fault(sherd_world *world, void *raw)
     (void)rig_param(&r, 2, "head.w", 900);
     (void)rig_param(&r, 3, "aside.w", 100);
     CHECK_OK(sherd_unit_reads(r.engine, r.units[2], r.params[0].handle));
-    for (int u = 0; u < 3; u++) { /* "aside" is in no pass: it lies beside each of them */
+    for (int u = 0; u < 3; u++) { /* "aside" is in no pass: its memory is disjoint from theirs */
         CHECK_OK(sherd_pass_add(r.engine, SHERD_FORWARD, r.units[u]));
     }
     rig_seal(&r);

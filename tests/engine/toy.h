@@ -1,6 +1,6 @@
 /* A toy trainer for tests: a few units of odd sizes (a tied embedding, a frozen matrix, small
- * parameters), whose gradients are a plain function of (micro-batch number, element, weight).
- * Beside it is the same training without any sharding, in the arithmetic that docs/numerics.md
+ * parameters), whose gradients are a plain function of (micro-batch number, element, weight). It
+ * also has the same training without any sharding, in the arithmetic that docs/numerics.md
  * states. */
 #ifndef TESTS_ENGINE_TOY_H
 #define TESTS_ENGINE_TOY_H
@@ -35,7 +35,7 @@ typedef struct toy_options {
                                   of biases excludes parameters of one dimension */
     plain_kind  kind; /* the optimizer if lamb is 0 */
     int         tells_params; /* fills param_fingerprints of the result, which takes time */
-    const char *comm;         /* the key communication_data_type; NULL: not given */
+    const char *comm;         /* the key communication_data_type; NULL: not set */
     unsigned    wide;         /* bit p: parameter p is declared as fp32; TOY_ALL_WIDE: all are */
 } toy_options;
 

@@ -132,7 +132,7 @@ static double step_make(const model_case *c, model *m, int is_first)
     return loss;
 }
 
-/* The program never frees a model, so each is kept where it is reachable. */
+/* The program never frees a model, so each is stored where it is reachable. */
 static void case_run(const model_case *c, model *m, int stage)
 {
     static unsigned char tokens[512];

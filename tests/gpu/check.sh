@@ -837,7 +837,7 @@ part_surely() { part_run "$@" </dev/null || row "$1" "FAIL: check.sh" 0 "see $OU
 group_run() {
     local name
     wait
-    for name; do cat "$OUT/$name.told"; done
+    for name; do cat "$OUT/$name.text"; done
 }
 
 # is_wanted NAME HOW: whether this call runs the part.
@@ -855,7 +855,7 @@ parts_run() {
     while read -r name seconds how what; do
         is_wanted "$name" "$how" || continue
         if [ "$how" = beside ]; then
-            part_surely "$name" "$seconds" "$what" >"$OUT/$name.told" 2>&1 &
+            part_surely "$name" "$seconds" "$what" >"$OUT/$name.text" 2>&1 &
             group+=("$name")
             continue
         fi

@@ -233,7 +233,7 @@ static void pass_until(rank *r, moment until)
     }
 }
 
-/* Brings a new engine to that moment of its life, behind two updates where it is one of the
+/* Brings a new engine to that moment of its life, after two updates where it is one of the
  * loop. */
 static void live_until(rank *r, moment until)
 {

@@ -5,8 +5,7 @@
 
 #include "tests/kernels/bits.h"
 
-/* An encoded part of a block with guards; of a master that is beside, its parameter and ties are
- * others. */
+/* An encoded part of a block with guards; of a split master, its parameter and ties are others. */
 typedef struct part_array {
     guarded        bytes; /* as words of 16 bits */
     sherdi_encoded part;

@@ -193,7 +193,7 @@ static void adam_compare(const sherdi_backend *yardstick, const sherdi_backend *
         float *values = (float *)(void *)start.parts[part].first;
 
         guarded_fill(&start.parts[part], shape->kind, &seed);
-        /* an update may take the root of a part behind m */
+        /* an update may take the root of a part after m */
         for (size_t i = 0; part > 1 && shape->kind == INPUT_TAME && i < shape->block_elems; i++) {
             values[i] = values[i] * values[i];
         }

@@ -54,7 +54,7 @@ typedef struct update_shape {
     input_kind         kind;
 } update_shape;
 
-/* The parts of the state come last: the master, m, v, and what a longer update has beside them. */
+/* The parts of the state come last: the master, m, v, and the further parts of a longer update. */
 enum { GRAD, PARAM, MASTER, M, V, NUM_ARRAYS = MASTER + SHERDI_UPDATE_MOST_PARTS };
 
 #define NUM_GROUPS 2
@@ -108,7 +108,7 @@ static const sherdi_lamb_coeffs LAMB[NUM_GROUPS] = {
      .max_ratio       = 1e9f},
 };
 
-/* What an update leaves beside its arrays. */
+/* The results of an update other than its arrays. */
 typedef struct update_sums {
     uint64_t          fingerprint, again;
     sherdi_lamb_norms norms[NUM_PARAMS];

@@ -1,6 +1,5 @@
-/* Encodings of a state: all 2^32 masters beside their bf16 parameters, what the others round to,
- * and parts back and forth: every instruction set and thread count against plain loops, bit for
- * bit, guard bytes included. */
+/* Encodings of a state: all 2^32 split masters, what the others round to, and parts back and forth:
+ * every instruction set and thread count against plain loops, bit for bit, guard bytes included. */
 #include "tests/kernels/plain_parts.h"
 
 #include <math.h>
@@ -277,8 +276,8 @@ static void expect_unrelated(const uint16_t *a, const uint16_t *b)
     CHECK(fabs(chi - 255) < 5 * 22.6);
 }
 
-/* The two moments that share a hash, the master beside them, the next element and the next steps
- * draw as if each were alone. */
+/* The two moments that share a hash, their master, the next element and the next steps draw as if
+ * each were alone. */
 static void random_bits_are_unrelated(void)
 {
     static uint16_t base[DRAWS];

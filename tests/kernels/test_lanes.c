@@ -65,8 +65,8 @@ static void check_all(sherdi_backend *lane, const float *there, float want)
     free(got);
 }
 
-/* Two lanes take turns on one array, each after the other; following is of what was given so
- * far. */
+/* Two lanes take turns on one array, each after the other; a follow counts for the work that was
+ * enqueued so far. */
 static void lanes_that_follow_are_ordered(void)
 {
     sherdi_backend *first  = device_open(0);

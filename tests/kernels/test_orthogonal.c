@@ -22,7 +22,7 @@ static sherdi_orthogonal_args args_of(size_t rows, size_t cols, int steps)
     return (sherdi_orthogonal_args){.rows = rows, .cols = cols, .steps = steps, .scale = 1};
 }
 
-/* Random, and beside it on the diagonal, so that no singular value is near zero. */
+/* Random, with a shifted diagonal, so that no singular value is near zero. */
 static void matrix_fill(float *x, size_t rows, size_t cols, uint64_t *seed)
 {
     size_t side = rows < cols ? rows : cols;
@@ -296,7 +296,7 @@ static void orthogonal_of_zeros_is_zero_and_of_nan_is_nan(void)
     sherdi_orthogonal_args args   = args_of(5, 13, STEPS);
 
     for (int i = 0; i < 4; i++) {
-        for (size_t at = 0; at < 65; at += 64) { /* in the last whole chunk and behind it */
+        for (size_t at = 0; at < 65; at += 64) { /* in the last whole chunk and after it */
             float x[65] = {0};
 
             x[at]    = ODD[i];

@@ -245,7 +245,7 @@ static void bits_body(int rank, void *ctx)
     }
 }
 
-/* What the OpenMP runtime of a trainer is told is nothing to us. */
+/* Settings of a trainer's OpenMP runtime do not concern us. */
 static void bits_are_equal_for_all_thread_counts_and_callers(void)
 {
     static const int THREADS[] = {1, 2, 3, 5, 8};
@@ -404,7 +404,7 @@ static void test_check_text(const char *file, int line, const char *want, const 
 static const sherdi_cpu_list FOUR_CORES = {
     8, {0, 4, 1, 5, 2, 6, 3, 7}, {0, 0, 1, 1, 2, 2, 3, 3}, {0}};
 static const sherdi_cpu_list THREE_CORES = {6, {0, 4, 1, 5, 2, 6}, {0, 0, 1, 1, 2, 2}, {0}};
-/* Three CPUs that are left of a larger machine, two of them one core. */
+/* Three CPUs of a larger machine, two of them one core. */
 static const sherdi_cpu_list ODD = {3, {9, 2, 3}, {4, 4, 7}, {0}};
 
 static void bindings_take_cores_before_their_second_cpus(void)

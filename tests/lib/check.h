@@ -60,7 +60,7 @@ void test_files_remove(const char *folder, const char *part);
 typedef enum test_odd {
     TEST_ODD_PIPE,
     TEST_ODD_SOCKET,
-    TEST_ODD_LINK,     /* to a file beside it */
+    TEST_ODD_LINK,     /* to a file in the same folder */
     TEST_ODD_DANGLING, /* a link to nothing */
     TEST_ODD_FOLDER,
     TEST_ODD_DEVICE, /* which root alone can make */

@@ -1,4 +1,4 @@
-/* The threads of this process by their names, as the system tells them. */
+/* The threads of this process by their names, from the system. */
 #ifndef TESTS_LIB_TASKS_H
 #define TESTS_LIB_TASKS_H
 

@@ -30,8 +30,8 @@ int fault_seen(void);
 /** How many of them were made to go wrong. */
 int fault_hits(void);
 
-/** Whether this kernel lets io_uring complete an entry as it is told to (from 6.10 on). Without,
- *  kinds that end with an errno cannot be made there. */
+/** Whether this kernel lets io_uring complete an entry with a requested result (from 6.10 on).
+ *  Without, kinds that end with an errno cannot be made there. */
 int fault_can_inject(void);
 
 #endif

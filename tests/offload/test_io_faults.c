@@ -314,7 +314,7 @@ static void allocation_failing_leaves_memory_unregistered(void)
 }
 BOTH(allocation_failing_leaves_memory_unregistered)
 
-/* ---- files that change behind our back ---- */
+/* ---- files that others change ---- */
 
 static void file_cut_short_is_told(size_t left_bytes)
 {

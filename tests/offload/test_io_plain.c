@@ -348,7 +348,7 @@ static void read_of_a_file_that_shrinks_fails(void)
 }
 BOTH(read_of_a_file_that_shrinks_fails)
 
-/* What is added behind the end while it is open does not come into its last page. */
+/* What is added after the end while it is open does not come into its last page. */
 static void read_of_a_file_that_grows_ends_where_it_did(void)
 {
     sherdi_ioq    *queue  = rig_queue(PAGE, 2);

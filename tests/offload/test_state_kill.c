@@ -1,7 +1,7 @@
 /* Who writes state is killed at random moments; whoever opens the files next finds a generation
- * that is whole, and the one before it too when a rollback says so. What it kept by links stays as
- * it was kept. Every extent of a generation is filled with one random word, its serial, which its
- * note holds too: a generation mixed of two shows. Who removes state is killed at every removal. */
+ * that is whole, and the one before it too when a rollback says so. A linked generation never
+ * changes. Every extent of a generation is filled with one random word, its serial, which its note
+ * holds too: a generation mixed of two shows. Who removes state is killed at every removal. */
 #include "tests/offload/tier_rig.h"
 
 #include <dirent.h>
@@ -118,7 +118,7 @@ static void generation_check(sherdi_state *state)
 
 /* --------------------------------------------------------------- the child -- */
 
-/* "kept-<serial>", in a folder beside; when the drive is full of them the parent takes them
+/* "kept-<serial>", in a folder next to it; when the drive is full of them the parent takes them
  * away. */
 static sherd_status generation_keep(sherdi_state *state, unsigned char *memory, int is_mixed)
 {
@@ -379,7 +379,7 @@ static sherd_status reclaim_found(void *ctx, const sherdi_state_found *found)
     return status;
 }
 
-/* Two sets of two stripes each, and the index behind them. */
+/* Two sets of two stripes each, and the index after them. */
 static void state_that_was_being_removed_is_gone_on_from_by_nobody(void)
 {
     for (int is_durable = 0; is_durable < 2; is_durable++) {

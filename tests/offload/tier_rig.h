@@ -18,17 +18,17 @@ size_t rig_space_bytes(void);
 /** Three of this case, "f0", "f1", "f2". */
 const char *const *rig_folders(void);
 
-/** Whether state can be kept: it needs libxxhash. */
+/** Whether state can survive: it needs libxxhash. */
 int rig_has_state(void);
-/** Over rig_folders; rank 0 of 1, not verified, not durable. Skips the case when state cannot be
- *  kept. */
+/** Over rig_folders; rank 0 of 1, not verified, not durable. Skips the case when state cannot
+ *  survive. */
 sherdi_state_params rig_state_params(int num_folders);
 sherdi_state       *rig_state_create(sherdi_ioq *queue, int num_folders);
 sherdi_state       *rig_state_open(sherdi_ioq *queue, int num_folders);
 /** Of its index. The path is overwritten by the next call. */
 const char *rig_state_path(void);
-/** Of a stripe of a set: beside the index, or in one of the other folders. Overwritten by the next
- *  call. */
+/** Of a stripe of a set: in the index's folder, or in one of the other folders. Overwritten by the
+ *  next call. */
 const char *rig_slots_path(int set, int stripe);
 /* Longer than what lies in a head, and not by whole pages. */
 #define RIG_NOTE_BYTES 5000

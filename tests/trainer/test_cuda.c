@@ -1,6 +1,6 @@
 /* The GPU's operations, on the emulator with a stand-in for cuBLASLt and on a real one: each
  * against the CPU's, in every type. Attention is in test_cuda_attention.c, and whole models are in
- * test_cuda_models.c. What the emulator cannot tell is in tests/emulator/emulator.h. */
+ * test_cuda_models.c. The limits of the emulator are in tests/emulator/emulator.h. */
 #include "tests/lib/check.h"
 #include "tests/trainer/close.h"
 #include "tests/trainer/device_rig.h"
@@ -332,7 +332,7 @@ static void products_without_fused_kernels_match_the_cpu(void)
     (void)unsetenv("SHERD_EMULATOR_NO_EPILOGUES");
 }
 
-/* Memory of the pair's bytes `offset_bytes` behind a multiple of 256, with its numbers; *alloc is
+/* Memory of the pair's bytes `offset_bytes` after a multiple of 256, with its numbers; *alloc is
  * to be freed. */
 static void *device_place(rig *r, pair p, size_t offset_bytes, void **alloc)
 {
@@ -714,7 +714,7 @@ static void parts_of_the_logits_round_the_gradient_once(void)
     }
 }
 
-/* The weight's gradient is summed beside itself then, and added at the end. */
+/* The weight's gradient is then summed separately, and added at the end. */
 static void head_in_parts_matches_the_cpu(void)
 {
     for (size_t i = 0; i < NUM_SHAPES; i++) {

@@ -13,7 +13,7 @@ extern "C" {
 #include "tests/lib/check.h"
 }
 
-/* Device memory of so many bytes of noise, and as many guard bytes behind them. */
+/* Device memory of so many bytes of noise, and as many guard bytes after them. */
 static unsigned char *noise_alloc(size_t len_bytes, uint64_t seed, const unsigned char *first,
                                   size_t first_bytes)
 {
@@ -157,7 +157,7 @@ static void entropy_of_held_rows_gives_the_same_bits(void)
 
 #define NORM_ROWS 131 /* two whole chunks and three rows */
 
-/* The arrays of a norm and its gradients, one behind the other in host memory. */
+/* The arrays of a norm and its gradients, one after the other in host memory. */
 static unsigned char *norm_bits(norm_launch n, bool is_layer, size_t *bytes_out)
 {
     size_t         wide, narrow, at = 0;

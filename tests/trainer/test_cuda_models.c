@@ -491,7 +491,7 @@ static void a_failed_allocation_leaves_nothing_behind(void)
     CHECK(cudaStreamDestroy(stream) == cudaSuccess);
 }
 
-/* A launch that is refused and a kernel that faults are told when the losses are taken. */
+/* A launch that is refused and a kernel that faults are reported when the losses are taken. */
 static void a_failed_kernel_is_told(void)
 {
     for (int is_launch = 0; is_launch < 2; is_launch++) {
@@ -550,7 +550,7 @@ static whole graphed_open(const model_case *c, layer_place place, sherd_dtype dt
     return w;
 }
 
-/* Passes are captured in the second round, replayed in those behind it. One model's attention is by
+/* Passes are captured in the second round, replayed in those after it. One model's attention is by
  * tensor cores. */
 static void replayed_passes_give_the_same_bits(void)
 {
@@ -618,7 +618,7 @@ static void passes_of_other_memory_are_apart(void)
     whole_close(&graphed);
 }
 
-/* A graph that is not launched, and one in which a kernel faults, are told as failed work is; a
+/* A graph that is not launched, and one in which a kernel faults, are reported like failed work; a
  * capture that is spoiled names the option. */
 static void a_failed_graph_is_told(void)
 {
@@ -680,7 +680,7 @@ static int choices_count(const char *path, int kernel)
 
 typedef struct tuned_run {
     double   loss;
-    uint64_t bits; /* of all gradients: in fp32 they tell one kernel from another */
+    uint64_t bits; /* of all gradients: in fp32 they distinguish the kernels */
 } tuned_run;
 
 static tuned_run tuned_run_of(const model_case *c)
@@ -751,8 +751,8 @@ static void a_file_that_cannot_be_written_is_told_at_once(void)
     CHECK(cudaStreamDestroy(params.stream) == cudaSuccess);
 }
 
-/* The emulated device has no driver, so cuDNN does not start, if it is there at all: that is told,
- * and the own kernels give their bits. */
+/* The emulated device has no driver, so cuDNN does not start, if it is there at all: this is
+ * reported, and the own kernels give their bits. */
 static void attention_by_cudnn_falls_back_with_the_reason(void)
 {
     static const char *const LIBRARIES[] = {"/nowhere/libcudnn.so", NULL};

@@ -302,8 +302,8 @@ static void places_of_layers_do_not_change_a_bit(void)
     }
 }
 
-/* bf16 parameters beside their values in fp32: the loss to `loss_apart`, gradients to `apart` of
- * the largest entry. */
+/* bf16 parameters compared with their values in fp32: the loss to `loss_apart`, gradients to
+ * `apart` of the largest entry. */
 static void half_check(const model_case *c, double loss_apart, double apart)
 {
     whole half = whole_open(c, 2, LAYER_KEPT, SHERD_BF16);

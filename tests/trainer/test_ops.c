@@ -198,8 +198,8 @@ static void linear_adds_to_a_residual_in_place(void)
     bench_close(&b);
 }
 
-/* Matrices of bf16 and fp16 beside the same values in fp32; gradients are added and rounded to
- * their type. `apart`: what a product may be apart by, of the root of its length. */
+/* Matrices of bf16 and fp16 compared with the same values in fp32; gradients are added and rounded
+ * to their type. `apart`: what a product may be apart by, of the root of its length. */
 static void half_check(sherd_dtype type, double apart)
 {
     linear_shape shape = {.rows = ROWS, .in = HIDDEN, .out = OUT};
@@ -486,7 +486,7 @@ static void attention_of_several_blocks_matches_its_plain_form(void)
 
 /* ------------------------------------------------------- element by element -- */
 
-/* gelu comes behind a product: with a weight of one it is of x itself. */
+/* gelu comes after a product: with a weight of one it is of x itself. */
 typedef struct element_case {
     bench  b;
     int    is_swiglu;

@@ -369,7 +369,7 @@ static void llmc_headers_of_other_models_are_refused(void)
             CHECK(arch_check(&got, why, sizeof(why)) == NULL && padded >= got.vocab);
         }
     }
-    header[4] = 4; /* norms in fp32 beside bf16 */
+    header[4] = 4; /* norms in fp32 with bf16 */
     CHECK(llmc_header_make(&model, SHERD_F32, header, why, sizeof(why)) == NULL);
     header[4] = 4;
     CHECK(llmc_header_read(header, &got, &padded, &dtype, why, sizeof(why)) != NULL);
