@@ -12,7 +12,7 @@ int sherdi_nccl_version(char *why, size_t why_bytes);
 /** Returns it as text, "2.28.9", or that sentence; valid until the next call on this thread. */
 const char *sherdi_nccl_text(void);
 
-/** What processes call of this transport. */
+/** The functions of this transport for worlds of processes. */
 extern const procs_mover sherdi_nccl_mover;
 
 /* Slots of the mover that nccl.c and nccl_none.c have. */

@@ -1,9 +1,9 @@
 /* The calls of ranks of one host: their work between meetings. See peers.h.
  *
- * If all ranks pass world memory, each reads its peers' bytes in place. That takes one copy and no
- * staging, and a second meeting at the end, so that no rank changes memory that others still read.
- * Ranks of one process also read device memory in place (peers_device.c). All other memory goes
- * through the bounce buffers, portion by portion. */
+ * If all ranks pass world memory, each reads its peers' bytes in place. This way takes one copy and
+ * no staging, and a second meeting at the end, so that no rank changes memory that others still
+ * read. Ranks of one process also read device memory in place (peers_device.c). All other memory
+ * goes through the bounce buffers, portion by portion. */
 #include "collectives/peers.h"
 
 #include "base/checked.h"

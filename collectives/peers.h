@@ -110,10 +110,10 @@ typedef struct peers_device_ops {
     void (*close)(sherdi_peers *peers);
     /* Blocks until no rank uses another rank's memory any more. Call it after a failure. */
     void (*settle)(const sherdi_peers *peers);
-    /* The first meeting of a call. Afterwards the lane runs behind all work that any rank had
-     * queued before the call. */
+    /* The first meeting of a call. Afterwards the lane runs after all work that any rank had queued
+     * before the call. */
     sherd_status (*begin)(sherdi_peers *peers, const peers_note *note);
-    /* The last meeting of a call. Afterwards the lane runs behind all that any rank does in the
+    /* The last meeting of a call. Afterwards the lane runs after the work of all ranks in the
      * call. */
     sherd_status (*end)(sherdi_peers *peers);
 } peers_device_ops;

@@ -26,7 +26,7 @@
 #define PORTION_MIN_BYTES ((size_t)64 << 10)
 #define SETTLE_NAP_NS     100000
 
-/* What a rank has for device calls. */
+/* The state of a rank for device calls. */
 typedef struct peers_device {
     atomic_int   *readers; /* of the group */
     sherdi_event *ready;   /* event: others may use this call's buffers */

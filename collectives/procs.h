@@ -35,7 +35,7 @@ typedef struct sherdi_procs {
  * opened. The transport with SHERDI_TRANSPORT_DEVICES names it. */
 typedef struct procs_mover {
     const sherdi_world_ops *ops;
-    /* Fills in what a card says about this rank's devices and its library. */
+    /* Fills in the fields of a card about this rank's devices and its library. */
     void (*card_fill)(rendezvous_card *card, const char *backend);
     /* Returns 1 if the ranks that have met can be a world over it, else 0 with the reason. The
      * result is the same on all ranks. */

@@ -233,9 +233,10 @@ size_t sherdi_world_reserved_bytes(const sherd_world *world);
 
 /**
  *  Lets the transport take the device memory that it takes at its first calls (buffers of each
- *  peer), by making a small call of each kind. What is free after it is the engine's. Call it once;
- *  it does nothing on most transports. The log and sherdi_world_taken_bytes say how much was taken;
- *  that includes what others took of the device meanwhile.
+ *  peer), by making a small call of each kind. The memory that is free afterwards is for the
+ *  engine. Call it once; it does nothing on most transports. The log and sherdi_world_taken_bytes
+ *  say how much was allocated, including allocations of other processes on the device in the
+ *  meantime.
  *
  *  Collective  Blocks until all ranks are through. `has_vendor_sums`: SHERDI_COLL_VENDOR_SUM will
  *              be asked for.

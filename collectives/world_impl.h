@@ -87,7 +87,7 @@ typedef struct world_endings {
     uint64_t        num_opened; /* since the world was made; part of each key */
 } world_endings;
 
-/* What the core knows of the device of a world; the object of the module begins so (device.h). */
+/* The core's part of the device of a world; the object of the module begins with it (device.h). */
 typedef struct world_device {
     const struct world_device_ops *ops;
     int                            index; /* number of the device in this process */
@@ -99,8 +99,8 @@ typedef struct world_device {
 
 struct peers_device_ops;
 
-/* What worlds do for the memory of a device (device_list.h). `open` makes world->device, and the
- * other slots need it. */
+/* The operations of worlds on the memory of a device (device_list.h). `open` makes world->device,
+ * and the other slots need it. */
 typedef struct world_device_ops {
     /* Opens the device of that kind that `params` ask for; call it once local_rank is known. After
      * a failure the caller closes. */
@@ -172,12 +172,12 @@ struct sherd_world {
     const char           *callback_of; /* see sherdi_world_callback_set */
     _Atomic(const char *) caller;      /* see sherdi_world_caller_note; NULL: none */
     /* the caller of the message that is being sent; of the sending thread */
-    const char           *running;
-    sherdi_mem            mem;
-    struct sherdi_peers  *peers;       /* ranks of this host that share memory; else NULL */
-    sherdi_backend       *host;        /* the CPU */
-    sherdi_backend       *backend;     /* the lane of collectives on a device; else `host` */
-    world_device         *device;      /* NULL: it has none */
+    const char             *running;
+    sherdi_mem              mem;
+    struct sherdi_peers    *peers;     /* ranks of this host that share memory; else NULL */
+    sherdi_backend         *host;      /* the CPU */
+    sherdi_backend         *backend;   /* the lane of collectives on a device; else `host` */
+    world_device           *device;    /* NULL: it has none */
     const sherdi_simulated *simulated; /* the machine that it stands for; NULL: it is real */
     size_t                  overhead_bytes;
     /* SHERDI_TOLD_BYTES for each rank; for one where the world is simulated */
