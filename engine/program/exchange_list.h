@@ -47,7 +47,7 @@ SHERDI_EXCHANGE(LOADED, 3, "the values of a checkpoint",
                 "`sherd_checkpoint_load`")
 SHERDI_EXCHANGE(SAVED, 9, "the files of a checkpoint", "status, sizes and checksums of files",
                 "`sherd_checkpoint_save` (two, the second when all is written)")
-SHERDI_EXCHANGE(SAVING, 2, "an asynchronous save", "status, whether it still runs",
-                "every boundary while it runs")
+SHERDI_EXCHANGE(SAVING, 2, "an asynchronous save", "status, whether the save is in progress",
+                "every boundary during an asynchronous save")
 SHERDI_EXCHANGE(ACQUIRE, 0, NULL, "nothing: the ranks meet",
                 "every acquire at stage 3 with `SHERD_DEBUG=1`")
