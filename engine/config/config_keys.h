@@ -1,10 +1,11 @@
 /* The configuration keys that have an effect; DeepSpeed's others are in config_unused.h. Reading,
- * the settings, the comparison of ranks, the reference page and the dump all come from these two tables.
+ * the settings, the comparison of ranks, the reference page and the dump all come from these two
+ * tables.
  * A row:
  *
  *   X(id, path, type, (effect and other attributes), meaning)
  *
- *   SETS(field)          of sherdi_settings, to the effective value; SETS_DTYPE: to its element type
+ *   SETS(field)          of sherdi_settings, to the effective value; SETS_DTYPE: to its type
  *   DERIVES(field)       a rule of config_resolve.c computes the field from this key and others; a
  *                        row without SETS and DERIVES has another effect, in config_*.c
  *   NUMBER ON OFF BOTH   the default; FIRST: the first of the choices
