@@ -1,6 +1,6 @@
 /* See api.h. An earlier version of a struct ended after one of the present fields. Its size was the
  * end of that field, rounded up to the alignment of struct_size. Every multiple of that alignment
- * is such an end, except those inside an array. */
+ * is an end of a field, except those inside an array. */
 #include "base/api.h"
 #include "sherd_tools.h"
 

@@ -24,8 +24,8 @@ static void fork_ends(void)
     (void)pthread_mutex_unlock(&fork_lock);
 }
 
-/* Calls only what a signal handler may call, because other threads of the parent may have held any
- * lock. */
+/* Calls only functions that a signal handler may call, because other threads of the parent may have
+ * held any lock. */
 static void child_begins(void)
 {
     int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);

@@ -13,8 +13,8 @@
 /** Prevents forks until sherdi_fork_exclude or sherdi_fork_forget. Meanwhile the caller opens or
  *  closes a descriptor, and must not wait. */
 void sherdi_fork_hold(void);
-/** Allows forks again. Children will not have `fd`; -1: opening failed, and errno is kept. Returns
- *  `fd`; or -1 (ENOMEM), with `fd` closed, when there is no memory to note it. */
+/** Allows forks again. Children will not have `fd`; -1: opening failed, and errno is preserved.
+ *  Returns `fd`; or -1 (ENOMEM), with `fd` closed, when there is no memory to note it. */
 int sherdi_fork_exclude(int fd);
 /** Allows forks again, after the caller has closed `fd`. */
 void sherdi_fork_forget(int fd);

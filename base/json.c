@@ -16,8 +16,8 @@
 #include <string.h>
 
 struct sherdi_json {
-    json_t *
-        kept; /* an array of what jansson has decoded and nodes point to, and of the keys of objects */
+    /* an array of what jansson has decoded and nodes point to, and of the keys of objects */
+    json_t           *kept;
     char             *name;
     char             *text; /* with blanks for comments and trailing commas; a NUL ends it */
     size_t            len_bytes;
@@ -128,7 +128,7 @@ static const struct {
     {"-Infinity", "JSON has no such number; leave the key out, or give another number"},
 };
 
-/* Returns what to do about a word of Python's; NULL: it is no such word. */
+/* Returns the advice for a word of Python's; NULL: it is no word of Python's. */
 static const char *python_remedy(const char *word, size_t len_bytes)
 {
     for (size_t i = 0; i < sizeof(PYTHON_WORDS) / sizeof(PYTHON_WORDS[0]); i++) {
@@ -140,8 +140,8 @@ static const char *python_remedy(const char *word, size_t len_bytes)
     return NULL;
 }
 
-/* Returns the length of what messages quote of the string, the bracket, or the run of other
- * characters that is here. */
+/* Returns the length of the quoted token: the string, the bracket, or the sequence of other
+ * characters at this position. */
 static int token_bytes(const char *at)
 {
     size_t len_bytes = sherdi_max_size(strcspn(at, " \t\r\n[]{}:,\"#"), *at != '\0');
@@ -153,8 +153,8 @@ static int token_bytes(const char *at)
     return (int)sherdi_min_size(len_bytes, 60);
 }
 
-/* Says what is wrong and quotes the token that is here. Jansson's own quotation, if there is one,
- * goes from `text`. */
+/* Makes the message and quotes the token at this position. Jansson's own quotation, if there is
+ * one, goes from `text`. */
 static sherd_status syntax_fail(const walk *w, const char *text)
 {
     const char *quote  = strstr(text, " near ");
@@ -174,7 +174,7 @@ static sherd_status syntax_fail(const walk *w, const char *text)
 
 /* ---- values ---- */
 
-/* Lets jansson decode the string, number or word that is here, and moves behind it. Integers are
+/* Lets jansson decode the string, number or word at this position, and moves past it. Integers are
  * decoded as reals, because those beyond 64 bits are no error here; their digits are read from the
  * text again. */
 static sherd_status scalar_take(walk *w, json_t **out)

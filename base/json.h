@@ -1,5 +1,5 @@
 /* JSON as people write it: with comments and trailing commas. Every value knows the line and column
- * that it came from. The configuration and descriptions of what is on a disk are read with it. */
+ * that it came from. The configuration and descriptions on a disk are read with it. */
 #ifndef SHERDI_BASE_JSON_H
 #define SHERDI_BASE_JSON_H
 
@@ -40,10 +40,11 @@ typedef struct sherdi_json sherdi_json;
  *  Parses one value (of any kind) with nothing but space and comments around it.
  *
  *  Accepts    //, # and slash-star comments, a comma before a closing bracket, a byte order mark.
- *  Refuses    duplicate keys, NUL, invalid UTF-8, numbers beyond a double, more than SHERDI_JSON_MAX_DEPTH levels.
+ *  Refuses    duplicate keys, NUL, invalid UTF-8, numbers beyond a double, more than
+ *             SHERDI_JSON_MAX_DEPTH levels.
  *  Ownership  `text` and `name` (for messages) are copied. The account must outlive the document.
  *  Errors     E_INVAL "name:line:column: what", E_NOMEM.
- *  / */
+ */
 sherd_status sherdi_json_parse(sherdi_mem *mem, const char *name, const char *text,
                                size_t len_bytes, sherdi_json **out);
 /** Frees the document and its nodes. Accepts NULL. */

@@ -1,6 +1,6 @@
 /* Libraries that are opened at run time (NCCL, MPI, hwloc), so that one binary runs with and
- * without them. A back-end keeps the addresses in a struct of pointers. It finds all that it needs,
- * or says what is missing. */
+ * without them. A back-end keeps the addresses in a struct of pointers. It finds all symbols that
+ * it needs, or names a missing one. */
 #ifndef SHERDI_BASE_LIBRARY_H
 #define SHERDI_BASE_LIBRARY_H
 
@@ -13,9 +13,8 @@ typedef struct sherdi_symbol {
     int         is_optional; /* NULL where the library lacks it */
 } sherdi_symbol;
 
-/** Opens the library that the environment variable names (NULL: there is no such variable), or
- *  `usual`; `flags` are those of dlopen. The library stays open. Returns NULL with one sentence in
- *  `why`. */
+/** Opens the library that the environment variable names (NULL: no variable), or `usual`; `flags`
+ *  are those of dlopen. The library stays open. Returns NULL with one sentence in `why`. */
 void *sherdi_library_open(const char *variable, const char *usual, int flags, char *why,
                           size_t why_bytes);
 

@@ -16,7 +16,7 @@ static pthread_once_t    log_once = PTHREAD_ONCE_INIT;
 static sherd_log_fn      log_fn;
 static void             *log_ctx;
 static atomic_int        log_most = -1;  /* level of the listener; -1: none */
-static atomic_int        log_is_unknown; /* SHERD_LOG is no level, and nobody was told yet */
+static atomic_int        log_is_unknown; /* SHERD_LOG is no level, and this was not logged yet */
 static _Thread_local int log_telling;    /* this thread is inside fn, and has log_lock */
 
 static void log_to_stderr(void *ctx, sherd_log_level level, const char *line)

@@ -1,7 +1,7 @@
 /* Counted memory. A small header before each block holds account, purpose and size, so that free
  * needs nothing else. The header lies in the gap that alignment leaves. Large blocks are mapped,
- * each by itself: a huge page then holds no bytes of another block, and what is locked of a block
- * is the block alone. */
+ * each by itself: a huge page then holds no bytes of another block, and locking a block locks only
+ * this block. */
 #include "base/mem.h"
 
 #include "base/checked.h"
@@ -106,7 +106,7 @@ static void *block_enter(sherdi_mem *mem, void *block, const block_header *heade
 }
 
 /* Maps a page for the header, the block, and a page that faults. The block lies at a multiple of
- * SHERDI_HUGE_BYTES; what was mapped beyond is given back. NULL: there is no room. */
+ * SHERDI_HUGE_BYTES; the excess mapping is unmapped. NULL: there is no room. */
 static unsigned char *block_map(size_t room_bytes, size_t map_bytes)
 {
     unsigned char *map =

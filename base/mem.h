@@ -54,7 +54,7 @@ void *sherdi_alloc(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_bytes
 void *sherdi_alloc_array(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t count,
                          size_t elem_bytes);
 /** Maps zeroed memory of whole pages for a buffer that is large or gets locked, at a multiple of
- *  SHERDI_HUGE_BYTES and, where the kernel has them, on huge pages. A byte behind its last page
+ *  SHERDI_HUGE_BYTES and, where the kernel has them, on huge pages. A byte after its last page
  *  faults. Nothing is touched yet: see sherdi_host_alloc. The rest is as in sherdi_alloc. */
 void *sherdi_alloc_pages(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_bytes);
 /** Takes the pages of fresh memory, which begins at a page, from the system. Returns 0, or an
@@ -64,7 +64,7 @@ int sherdi_pages_take(void *memory, size_t len_bytes);
  *  is zero. */
 sherd_status sherdi_grow(sherdi_mem *mem, sherdi_mem_purpose purpose, void **array,
                          size_t *capacity, size_t needed, size_t elem_bytes);
-/* The same for `array` of the owner's control data: room for one more behind its `count`. */
+/* The same for `array` of the owner's control data: room for one more element after `count`. */
 #define SHERDI_GROW(mem, array, count, capacity)                                                   \
     sherdi_grow(mem, SHERDI_MEM_CONTROL, (void **)&(array), &(capacity), (count) + 1,              \
                 sizeof(*(array)))

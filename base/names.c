@@ -1,4 +1,4 @@
-/* See names.h. Open addressing: a name is at the place of its hash, or at the first free one behind
+/* See names.h. Open addressing: a name is at the place of its hash, or at the first free one after
  * it. */
 #include "base/names.h"
 

@@ -15,7 +15,7 @@ typedef struct sherdi_names {
     size_t       count, capacity; /* a power of two, or 0 */
 } sherdi_names;
 
-/** Returns the index that a name stands for; -1: there is no such name. */
+/** Returns the index of a name; -1: the name does not exist. */
 long long sherdi_names_find(const sherdi_names *names, const char *name);
 /** Makes room for one more name. E_NOMEM. */
 sherd_status sherdi_names_grow(sherdi_names *names, sherdi_mem *mem);

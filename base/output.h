@@ -1,7 +1,8 @@
-/* Files that are written whole: beside what is at their path, synced, and renamed over it. What is
- * there already has to be a regular file. Renaming would replace a device, a pipe or a link by a
- * file, for every process of the machine. sherd_output_check and sherd_output_write (sherd_tools.h)
- * are here too; the functions below are for what writes a file as a stream. */
+/* Files that are written atomically: under a temporary name in the same folder, synced, and
+ * renamed. An existing file at the path has to be a regular file. Renaming would replace a device,
+ * a pipe or a link by a file, for every process of the machine. sherd_output_check and
+ * sherd_output_write (sherd_tools.h) are here too; the functions below are for what writes a file
+ * as a stream. */
 #ifndef SHERDI_BASE_OUTPUT_H
 #define SHERDI_BASE_OUTPUT_H
 
@@ -9,8 +10,8 @@
 
 /* `label` is the path that messages name. */
 
-/** Creates the file beside the path, which will be renamed. What has that name was left by a run
- *  that was killed, or is a link; it is removed, and a link is not followed. Errors: E_IO. */
+/** Creates the temporary file, which will be renamed. An existing file of this name remains from a
+ *  killed process, or is a link; it is removed, and a link is not followed. Errors: E_IO. */
 sherd_status sherdi_output_open(const char *label, const char *beside, int *fd_out);
 /** Writes all bytes at the descriptor's offset. Errors: E_IO. */
 sherd_status sherdi_output_put(const char *label, int fd, const void *bytes, size_t len_bytes);

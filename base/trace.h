@@ -1,6 +1,6 @@
 /* A trace of what ran when, as a file for Chrome or Perfetto: one process per rank, one row per
- * lane. Intervals are kept in a buffer of fixed size, which is written out when it is full, and at
- * the end. Any thread may add intervals. With a trace that is NULL the calls do nothing. */
+ * lane. Intervals are stored in a buffer of fixed size, which is written out when it is full, and
+ * at the end. Any thread may add intervals. With a trace that is NULL the calls do nothing. */
 #ifndef SHERDI_BASE_TRACE_H
 #define SHERDI_BASE_TRACE_H
 

@@ -1,11 +1,11 @@
-/* bench-activations: a step of the C trainer whose activations are moved beside its passes. In
+/* bench-activations: a step of the C trainer whose activations are moved during its passes. In
  * every round, one after the other, and in every other round the other way about:
  *
  *   kept    steps whose activations stay on the device
  *   moved   the same with activations elsewhere
  *   alone   the transfers of a micro-batch's activations alone
  *
- * The limit is the longer of kept and alone: what is moved beside the passes costs nothing until
+ * The limit is the longer of kept and alone: moves that overlap with the passes cost nothing until
  * the drive is busy all the time. On the CPU only; state and parameters are in memory. */
 #include "bench/offload_rank.h"
 #include "bench/options.h"
@@ -118,7 +118,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
     const bench_command command =
         BENCH_COMMAND("activations",
                       "Times steps of the C trainer whose activations go to a drive and come back, "
-                      "beside steps that keep them, and beside the transfers alone.",
+                      "compared with steps that keep them, and with the transfers alone.",
                       rows);
     arch_kind kind;
 

@@ -73,7 +73,7 @@ typedef struct bench_row {
     char           name[64];
     bench_row_kind kind;
     size_t         index; /* in BENCH_UPDATES, or of the peer */
-    sherdi_ahead   ahead; /* of a kernel: what it tried settled */
+    sherdi_ahead   ahead; /* of a kernel: the choice that it settled on */
     bench_stat     gel_per_s;
     bench_stat     of_limit; /* of a kernel: by time, of the faster limit */
     bench_stat     ours_of;  /* of a peer: AdamW's elements per second over the peer's */
@@ -234,7 +234,7 @@ static void table_evaluate(bench_table *table, size_t rounds, const double *seco
     }
 }
 
-/* The limit moves what the kernels move, or it is none. */
+/* The limit moves the same bytes as the kernels; otherwise it is no limit. */
 static void shape_check(const bench_table *table, const bench_arrays *arrays)
 {
     for (size_t i = ROW_KERNEL; i < table->num_rows && table->rows[i].kind == ROW_KERNEL; i++) {
@@ -253,8 +253,7 @@ static void state_check(const bench_table *table, const bench_run *run)
     const bench_update *update = &BENCH_UPDATES[table->rows[ROW_KERNEL].index];
 
     if (!bench_update_is_sound(run, update)) {
-        die(update->name,
-            "its state or that of a kernel beside it has a NaN, an Inf or a denormal");
+        die(update->name, "its state or that of another kernel has a NaN, an Inf or a denormal");
     }
 }
 
@@ -462,11 +461,10 @@ static void options_parse(int argc, char **argv, bench_options *o)
         {"plot", "FILE.svg", "draw a chart, if gnuplot is installed", BENCH_TEXT,
          .value = &o->plot}};
     const bench_command command = {
-        .name = "adam",
-        .about =
-            "Times the optimizers' kernels on the CPU beside the same loads and stores without "
-            "arithmetic.",
-        .options     = rows,
+        .name    = "adam",
+        .about   = "Times the optimizers' kernels on the CPU and the same loads and stores without "
+                   "arithmetic.",
+        .options = rows,
         .num_options = sizeof(rows) / sizeof(rows[0]),
         .end =
             "Ratios are taken inside a round. \"/ its limit\" is the rate over that of the faster "

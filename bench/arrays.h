@@ -18,7 +18,7 @@ bench_arrays bench_arrays_make(size_t elems);
 /** x[i] = scale * something in (0, 1]. */
 void bench_array_fill(float *x, size_t elems, float scale);
 
-/* What rows work on. `elems` of the arrays, a multiple of 64. */
+/* The arrays of rows. `elems` of the arrays, a multiple of 64. */
 typedef struct bench_run {
     const bench_arrays  *arrays;
     size_t               elems;
@@ -37,8 +37,8 @@ void bench_run_fini(bench_run *run);
 
 /** Reads g, writes out around the caches. */
 void bench_copy_nt(bench_run *run);
-/** Reads g and nothing else: four far-apart streams of whole lines, one word of each. What a
- *  machine cannot read, no norm reads. */
+/** Reads g and nothing else: four far-apart streams of whole lines, one word of each. A norm cannot
+ *  read faster than the machine reads. */
 void bench_read(bench_run *run);
 /** The loads and stores of an update without its arithmetic (traffic.h): parts in p, m and v, the
  *  gradient in g or g16 and the parameter in p16. */

@@ -70,7 +70,7 @@ bench_bare *bench_bare_open(const bench_bare_params *params, char *why, size_t w
     return NULL;
 }
 
-/* Takes what has ended off the number in flight. */
+/* Subtracts the completed requests from the number in flight. */
 static int reap(bench_bare *bare, size_t *in_flight, char *why, size_t why_bytes)
 {
     struct io_uring_cqe *cqe;

@@ -2,12 +2,14 @@
  * after the other:
  *
  *   copy              the same bytes from memory to memory, by the backend's own copy
- *   asynchronous      sherd_checkpoint_save with is_async: what the trainer stands still for
- *   bare write        the same bytes to a file of the same folder by the queue of requests alone: room reserved, synced
+ *   asynchronous      sherd_checkpoint_save with is_async: the time for which the trainer is
+ *                     blocked
+ *   bare write        the same bytes to a file of the same folder by the queue of requests alone:
+ *                     room reserved, synced
  *   save              sherd_checkpoint_save, blocking
  *   bare read         the same bytes from that file by the queue alone
  *   load              sherd_checkpoint_load
- *   save, state kept  sherd_checkpoint_save of an engine whose state is on the drive: links
+ *   save, linked      sherd_checkpoint_save of an engine whose state is on the drive: links
  *
  * and torch.save, torch.distributed.checkpoint where --peers names a Python that has them. A ratio
  * is taken inside each round; the median of the rounds is shown. */
@@ -60,11 +62,12 @@ typedef struct bench {
     sherd_checkpoint_report reports[OWN_ROWS];
     bench_peers             peers;
     char                    dir[3072];
-    unsigned char          *from, *to;            /* of the copy and of bare transfers */
-    size_t                  bytes;                /* of the state */
-    size_t                  save_peak, load_peak; /* of staging, beyond what is held all the time */
-    size_t                  control_peak;         /* of tables, likewise */
-    sherdi_mem              mem;
+    unsigned char          *from, *to; /* of the copy and of bare transfers */
+    size_t                  bytes;     /* of the state */
+    /* of staging, in addition to the memory that is held all the time */
+    size_t     save_peak, load_peak;
+    size_t     control_peak; /* of tables, likewise */
+    sherdi_mem mem;
 } bench;
 
 static void must(sherd_status status, const char *what)
@@ -285,8 +288,7 @@ static size_t peak_of(const bench *b, sherdi_mem_purpose purpose)
     return atomic_load(&b->memory.engine->mem.peak_bytes[purpose]);
 }
 
-/* A first save and load, of which nothing is timed: what the engine's account says that they
- * took. */
+/* A first save and load, which are not timed: their memory, by the engine's account. */
 static void memory_measure(bench *b)
 {
     const sherdi_mem *mem = &b->memory.engine->mem;
@@ -306,8 +308,8 @@ static void memory_measure(bench *b)
 
 static const char *row_name(const bench *b, size_t row)
 {
-    static const char *const NAMES[OWN_ROWS] = {
-        "copy", "asynchronous", "bare write", "save", "bare read", "load", "save, state kept"};
+    static const char *const NAMES[OWN_ROWS] = {"copy",      "asynchronous", "bare write",  "save",
+                                                "bare read", "load",         "save, linked"};
 
     return row < OWN_ROWS ? NAMES[row] : b->peers.names[row - OWN_ROWS];
 }
@@ -383,7 +385,7 @@ static void results_print(const bench *b, const double *seconds)
         (void)printf("%-28s %.3f (%.3f to %.3f), wanted %s\n", LINES[i].name, stat.median, stat.min,
                      stat.max, LINES[i].bound);
     }
-    (void)printf("%-28s %.5f, wanted below 0.05\n", "bytes written, state kept", kept_share(b));
+    (void)printf("%-28s %.5f, wanted below 0.05\n", "bytes written, state linked", kept_share(b));
     memory_print(b);
 }
 
@@ -427,7 +429,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
         {"json", "FILE", "also write the results as JSON", BENCH_TEXT, .value = &o->json}};
     const bench_command command =
         BENCH_COMMAND("checkpoint",
-                      "Times saving and loading of checkpoints beside a copy in memory and beside "
+                      "Times saving and loading of checkpoints, a copy in memory, and "
                       "the queue of requests alone, interleaved in one run.",
                       rows);
 

@@ -50,7 +50,7 @@ static const char *const ROW_NAMES[NUM_ROWS] = {
     "MPI reduce-scatter", "MPI all-gather", "MPI all-reduce",
 };
 
-/* One rank's part in the run. */
+/* The state of one rank. */
 typedef struct bench_rank {
     const bench_options *options;
     sherd_world         *world;
@@ -176,7 +176,7 @@ static void row_run(void *ctx, size_t row)
 
 /* --------------------------------------------------------------- tables -- */
 
-/* What all ranks together must read and write. */
+/* The bytes that all ranks together must read and write. */
 static double row_bytes(const bench_rank *rank, size_t row)
 {
     double bytes = (double)rank->options->bytes;
@@ -553,7 +553,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
         {"json", NULL, "print one JSON object", BENCH_SWITCH, .value = &o->is_json},
         {"rank", NULL, NULL, BENCH_SWITCH, .value = &o->is_rank}};
     const bench_command command = BENCH_COMMAND(
-        "collectives", "Times collectives of each transport beside the memory limit.", rows);
+        "collectives", "Times collectives of each transport and the memory limit.", rows);
 
     (void)bench_options_read(&command, argc, argv);
 }

@@ -51,7 +51,7 @@ sherd_status bench_drive_run(sherd_engine *engine, double *seconds_out)
     engine->storage.ops->note(engine, engine->counters.step, &engine->scaler, 0);
     SHERDI_TRY(engine->storage.ops->commit(engine, engine->fingerprints.own));
     *seconds_out = (double)(sherdi_now_ns() - start_ns) * 1e-9;
-    /* the next step shall tell of itself */
+    /* the next step is reported separately */
     memset(engine->storage.store->drive.waits, 0, sizeof(engine->storage.store->drive.waits));
     return SHERD_OK;
 }

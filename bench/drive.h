@@ -1,5 +1,5 @@
-/* What benchmarks of state on a drive share: how its buffers and requests are set, and its
- * transfers alone. */
+/* Shared by benchmarks of state on a drive: how its buffers and requests are set, and its transfers
+ * alone. */
 #ifndef BENCH_DRIVE_H
 #define BENCH_DRIVE_H
 

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Loops over less than this are repeated: what a launch costs is nothing then. */
+/* Loops over less than this are repeated, so that the cost of a launch is negligible. */
 #define TIMED_ELEMS ((size_t)1 << 30)
 #define EXIT_SKIP   77
 
@@ -46,8 +46,7 @@ static void check(sherd_status status, const char *what)
 typedef struct gpu_arrays {
     float    *p, *m, *v, *g, *out;
     uint16_t *g16, *p16;
-    /* a state in encodings, as the row at hand has them: master, bf16 parameter beside it,
-     * moments */
+    /* a state in encodings, as the row at hand has them: master, its bf16 parameter, moments */
     unsigned char      *rest;
     uint16_t           *beside;
     unsigned char      *em, *ev;
@@ -71,7 +70,7 @@ typedef struct gpu_run {
     sherdi_mem      mem;
 } gpu_run;
 
-/* A chunk of the widest that a master may be beside its parameter: 16 bits each, and a plane. */
+/* A chunk of the largest split master: 16 bits each, and a plane. */
 #define REST_BYTES(elems) ((elems) / SHERD_CHUNK_ELEMS * SHERDI_CHUNK_PLANE_BYTES)
 #define BYTES_PER_ELEM    36.125 /* of all arrays */
 
@@ -362,7 +361,7 @@ static void part_encode(gpu_run *run, const sherdi_encoded *part)
     run->lane->kernels->encode(run->lane, part, 0, run->a.g, run->elems);
 }
 
-/* Numbers as gradients are, before the row is timed: the row before left others there. */
+/* Numbers like those of gradients, before the row is timed: the row before wrote others. */
 static void state_make(gpu_run *run, const state_row *row)
 {
     const gpu_arrays *a = &run->a;
@@ -534,7 +533,7 @@ static bench_stat stat_of(const bench_table *table, size_t rounds, const double 
     return bench_stat_of(scratch, rounds);
 }
 
-/* Where a row of ROWS is in the table; MAX_ROWS: it was left out. */
+/* Where a row of ROWS is in the table; MAX_ROWS: it was omitted. */
 static size_t row_find(const bench_table *table, size_t which)
 {
     for (size_t i = 0; i < table->num_own; i++) {
@@ -699,7 +698,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
         {"json", "FILE", "write the figures as JSON", BENCH_TEXT, .value = &o->json}};
     const bench_command command = {
         .name        = "gpu",
-        .about       = "Times each kernel of a GPU beside the device's own copy.",
+        .about       = "Times each kernel of a GPU and the device's own copy.",
         .options     = rows,
         .num_options = sizeof(rows) / sizeof(rows[0]),
         .end = "Ratios are taken inside a round. \"/ copy\" is the rate in bytes over that of the "
@@ -726,7 +725,7 @@ static void run_fini(gpu_run *run)
 {
     run->lane->device->event_destroy(run->start);
     run->lane->device->event_destroy(run->end);
-    sherdi_backend_destroy(run->lane); /* and what it gave out */
+    sherdi_backend_destroy(run->lane); /* and its output */
 }
 
 int main(int argc, char **argv)

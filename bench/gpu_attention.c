@@ -1,8 +1,8 @@
 /* bench-gpu-attention: causal attention of the trainer on a GPU in bf16, forward and backward, by
  * each of its choices of kernels: own, by products of warpgroups, and cuDNN's. All compute the same
- * numbers, and how far each is from the first is told beside its times. Choices take turns in each
- * round; times are between two events of the device; the median of the rounds is shown. Exits 77
- * where there is no device. */
+ * numbers, and how far each is from the first is printed next to its times. Choices take turns in
+ * each round; times are between two events of the device; the median of the rounds is shown. Exits
+ * 77 where there is no device. */
 #include "bench/options.h"
 #include "bench/timing.h"
 
@@ -26,7 +26,7 @@ typedef struct bench_options {
 
 typedef enum direction { FORWARD, BACKWARD, DIRECTIONS } direction;
 
-/* What computes attention. */
+/* The implementations of attention. */
 typedef struct choice {
     compute_attention attention;
     const char       *name; /* the trainer's word */
@@ -43,7 +43,8 @@ typedef struct attention_run {
     size_t          qkv_elems, out_elems; /* of all rows */
     void           *qkv, *dqkv, *out, *dout;
     float          *log_sums;
-    uint16_t *first[DIRECTIONS], *now; /* on the host: what the first choice gave, and another */
+    /* on the host: the result of the first choice, and of another */
+    uint16_t *first[DIRECTIONS], *now;
     choice    choices[ATTENTION_CHOICES];
     size_t    num_choices;
 } attention_run;
@@ -152,7 +153,7 @@ static void run_fini(attention_run *run)
     free(run->now);
     run->lane->device->event_destroy(run->start);
     run->lane->device->event_destroy(run->end);
-    sherdi_backend_destroy(run->lane); /* and what it gave out */
+    sherdi_backend_destroy(run->lane); /* and its output */
 }
 
 /* --------------------------------------------------------------- choices -- */
@@ -189,7 +190,7 @@ static double attention_seconds(attention_run *run, const choice *by, direction 
            (double)repeats;
 }
 
-/* Reads what a direction gave, and returns how far it is from what the first choice gave. */
+/* Reads the result of a direction, and returns its distance from the result of the first choice. */
 static double result_compare(attention_run *run, int is_first, direction which)
 {
     size_t      elems = which == FORWARD ? run->out_elems : run->qkv_elems;

@@ -1,10 +1,12 @@
 /* bench-gpu-offload: a training step on a GPU whose optimizer state rests in host memory or on
- * NVMe, against what it cannot be faster than. In every round, one after the other:
+ * NVMe, against its lower limit. In every round, one after the other:
  *
  *   link alone      the bytes that a step moves between host and device, both ways at once
- *   host alone      the boundary of the same training on the CPU: norm and update; on NVMe its transfers too
- *   compute alone   the synthetic compute of a step (copies of device memory) on the engine's stream
- *   step            backward with that compute, gradients going down beside it, and the boundary
+ *   host alone      the boundary of the same training on the CPU: norm and update; on NVMe its
+ *                   transfers too
+ *   compute alone   the synthetic compute of a step (copies of device memory) on the engine's
+ *                   stream
+ *   step            backward with that compute, gradients going down meanwhile, and the boundary
  *   its boundary    from the end of the compute to new parameters on the device
  *
  * The update cannot begin before the norm of all gradients is known: so the boundary is held
@@ -102,7 +104,7 @@ static sherd_config *config_make(const bench_options *o, const char *tier)
     return config;
 }
 
-/* Not there is E_NOTSUP: a build without what the tier needs. */
+/* Not there is E_NOTSUP: a build without the libraries that the tier needs. */
 static sherd_status engine_open(const bench_options *o, const char *backend, const char *tier,
                                 bench_engine *out)
 {
@@ -173,7 +175,7 @@ static double compute_run(const bench_copies *c, const sherdi_backend *lane)
     return clock_now_s() - start;
 }
 
-/* How many copies make a step's compute of so many seconds. */
+/* The number of copies that make a step's compute of this duration. */
 static void compute_calibrate(bench_copies *c, const sherdi_backend *lane, double want_s)
 {
     c->per_unit = 0;
@@ -244,7 +246,7 @@ static void rounds_run(bench *b)
     double thrown[NUM_ROWS];
     size_t rounds = b->options->rounds;
 
-    step_run(b, &thrown[ROW_STEP], &thrown[ROW_BOUNDARY]); /* which tells the link's bytes */
+    step_run(b, &thrown[ROW_STEP], &thrown[ROW_BOUNDARY]); /* which has the link's bytes */
     for (int i = 0; i < WARM_ROUNDS; i++) {
         round_run(b, thrown);
     }
@@ -358,7 +360,7 @@ static void results_json(const bench *b, FILE *file, int is_first)
 
 /* ---------------------------------------------------------------- command -- */
 
-/* 0 when this build cannot: said, and left out. */
+/* 0 when this build cannot: the row is omitted with a message. */
 static int tier_run(bench *b, const char *tier)
 {
     /* On the CPU host memory is device memory: without offload nothing is copied. */

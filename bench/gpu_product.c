@@ -1,8 +1,8 @@
-/* bench-gpu-product: the matrix products of the Muon optimizer on a CUDA device, in fp32, beside
- * those of PyTorch where it is given. PyTorch's are cuBLAS's, in fp32 too, and computed whole where
- * ours is symmetric and made by halves. Rows and peers take turns in each round; times are between
- * two events of the device; a ratio is taken inside each round, and the median of the rounds is
- * shown. Exits 77 where there is no device. */
+/* bench-gpu-product: the matrix products of the Muon optimizer on a CUDA device, in fp32, and those
+ * of PyTorch with --peer. PyTorch's are cuBLAS's, in fp32 too, and computed whole where ours is
+ * symmetric and made by halves. Rows and peers take turns in each round; times are between two
+ * events of the device; a ratio is taken inside each round, and the median of the rounds is shown.
+ * Exits 77 where there is no device. */
 #include "bench/options.h"
 #include "bench/peers.h"
 #include "bench/products.h"
@@ -94,7 +94,7 @@ static void run_fini(gpu_run *run)
 {
     run->lane->device->event_destroy(run->start);
     run->lane->device->event_destroy(run->end);
-    sherdi_backend_destroy(run->lane); /* and what it gave out */
+    sherdi_backend_destroy(run->lane); /* and its output */
 }
 
 static sherdi_product_args args_of(const gpu_run *run, size_t row)
@@ -224,7 +224,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
         {"json", "FILE", "write the figures as JSON", BENCH_TEXT, .value = &o->json}};
     const bench_command command = BENCH_COMMAND(
         "gpu-product",
-        "Times the matrix products of the Muon optimizer on a GPU, beside those of PyTorch. Exits "
+        "Times the matrix products of the Muon optimizer on a GPU, and those of PyTorch. Exits "
         "with 77 where there is no device.",
         rows);
 

@@ -224,7 +224,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
          BENCH_TEXT, .value = &o->isa, .choices = "scalar|avx2|avx512|all"},
         {"json", NULL, "print one JSON object", BENCH_SWITCH, .value = &o->is_json}};
     const bench_command command = BENCH_COMMAND(
-        "kernels", "Times each kernel of the CPU beside a copy, which is the limit.", rows);
+        "kernels", "Times each kernel of the CPU and a copy, which is the limit.", rows);
 
     (void)bench_options_read(&command, argc, argv);
     o->elems = (o->elems + 63) / 64 * 64;

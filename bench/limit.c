@@ -14,7 +14,7 @@
 /* A drive takes requests of few large pieces faster than of many small ones, and the engine's
  * memory has huge pages too. */
 #define PAGE_BYTES ((size_t)2 << 20)
-/* Twice what is in flight. */
+/* Twice the bytes in flight. */
 #define MEMORY_BYTES (2 * BENCH_LIMIT_DEPTH * BENCH_LIMIT_BLOCK_BYTES)
 
 static int file_make(const char *path, size_t size_bytes)

@@ -1,5 +1,5 @@
 /* The limit of a drive: how fast the bare loop of bare.h reads and writes a file of its own there.
- * Rounds may lie before and behind what is held against it, since drives drift. */
+ * Rounds may be before and after the compared measurement, since drives drift. */
 #ifndef BENCH_LIMIT_H
 #define BENCH_LIMIT_H
 
@@ -27,7 +27,7 @@ int bench_limit_open(const char *folder, size_t size_bytes, bench_limit *out, ch
 int bench_limit_rounds(bench_limit *limit, size_t rounds, char *why, size_t why_bytes);
 /** Returns the median of all rounds, in bytes per second; 0: there was none. */
 double bench_limit_rate(const bench_limit *limit, bench_bare_kind kind);
-/** Removes the file; what was measured stays. */
+/** Removes the file; the measurements remain. */
 void bench_limit_close(bench_limit *limit);
 
 #endif

@@ -2,7 +2,7 @@
  * in memory; another, in a memory control group or under RLIMIT_DATA, with state, parameters and
  * activations on NVMe. Every step of both must have the same fingerprint, and gradients are made of
  * the activations. bf16, one micro-batch, one rank, stage 3. A bare loop on the drive, before and
- * behind its steps, gives the limit that they are held against. From that and from the parts of the
+ * after its steps, gives the limit that they are held against. From that and from the parts of the
  * step in memory the step is predicted.
  *
  * The program starts itself once for each. */
@@ -168,7 +168,7 @@ static void unit_backward(run *r, int u, int step)
 
 /* Planned, held, pinned as planned and as held, then the most pages of this process so far, and
  * those that are locked. */
-static void memory_tell(sherd_engine *engine)
+static void memory_send(sherd_engine *engine)
 {
     process_memory      system = process_memory_now();
     sherd_memory_report memory;
@@ -207,7 +207,7 @@ static int part_run(const bench_options *o)
                      report.update_s + report.norm_s);
         (void)fflush(stdout);
     }
-    memory_tell(r.engine);
+    memory_send(r.engine);
     sherd_engine_destroy(r.engine);
     sherd_world_destroy(world);
     return 0;
@@ -253,7 +253,7 @@ static int group_make(size_t limit_bytes, char folder[256])
     return 0;
 }
 
-/* What a part tells of a step, and at the end of its memory. */
+/* The numbers that a part prints for a step, and at the end for its memory. */
 typedef struct part_step {
     unsigned long long fingerprint, read_bytes, written_bytes;
     double             seconds, read_s, write_s, param_s, activation_s; /* of them waits */

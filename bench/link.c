@@ -53,7 +53,7 @@ sherd_status bench_link_open(bench_link *link, int device)
     return status == SHERD_OK ? host_make(link, &link->host_up) : status;
 }
 
-/* The copy that begins at byte `done`; there is none behind the last byte. */
+/* The copy that begins at byte `done`; none begins after the last byte. */
 static void portion_copy(const sherdi_backend *lane, unsigned char *dst, const unsigned char *src,
                          uint64_t done, uint64_t bytes)
 {

@@ -19,7 +19,7 @@ typedef struct bench_link {
 } bench_link;
 
 SHERD_MUST_USE sherd_status bench_link_open(bench_link *link, int device);
-/** Copies so many bytes both ways at once, and waits. */
+/** Copies this number of bytes both ways at once, and waits. */
 SHERD_MUST_USE sherd_status bench_link_run(const bench_link *link, uint64_t down_bytes,
                                            uint64_t up_bytes, double *seconds_out);
 void                        bench_link_close(bench_link *link);

@@ -1,7 +1,7 @@
-/* bench-memory: what an engine plans, what it holds and what the system says, in one table. Real
- * ranks are processes that train two steps; large worlds are planned on simulated ones. A row whose
- * ranks hold other bytes than planned, or whose plan is not within 2 % or 32 MiB of what the system
- * reports, makes the program fail. Read next: memory.h. */
+/* bench-memory: the memory that an engine plans, that it holds and that the system reports, in one
+ * table. Real ranks are processes that train two steps; large worlds are planned on simulated ones.
+ * A row whose ranks hold other bytes than planned, or whose plan is not within 2 % or 32 MiB of the
+ * system's report, makes the program fail. Read next: memory.h. */
 #include "bench/memory.h"
 #include "bench/timing.h"
 
@@ -17,8 +17,9 @@ typedef struct bench {
     memory_limit          limits[MOST_LIMITS];
     size_t                num_limits;
     FILE                 *json;
-    int                   bad_rows; /* failed, planned is not held, or not what the system says */
-    int                   left_out;
+    /* failed, or the planned bytes differ from the held ones or from the system's report */
+    int bad_rows;
+    int left_out;
 } bench;
 
 /* --------------------------------------------------------------------- rows -- */
@@ -41,8 +42,8 @@ static memory_row *row_new(bench *b)
     return &table->rows[table->count++];
 }
 
-static void row_tell(bench *b, const planning_model *model, const char *backend,
-                     const memory_row *row)
+static void row_print(bench *b, const planning_model *model, const char *backend,
+                      const memory_row *row)
 {
     planning_request request = {.model = model, .backend = backend};
 
@@ -73,7 +74,7 @@ typedef struct row_kind {
 } row_kind;
 
 /* 1: it ran; 0: it does not fit, cannot be, or failed, which counts; -1: the end is wanted. */
-static int real_row(bench *b, const row_kind *kind, int world, int is_told)
+static int real_row(bench *b, const row_kind *kind, int world, int is_printed)
 {
     planning_layout layout = {.stage = kind->stage, .offload = kind->offload, .world_size = world};
     memory_run      run    = {
@@ -90,8 +91,8 @@ static int real_row(bench *b, const row_kind *kind, int world, int is_told)
         b->table.count--;
         return memory_signal() != 0 ? -1 : 0;
     }
-    if (status == 0 && (row->is_real || is_told)) {
-        row_tell(b, kind->model, b->options->backend, row);
+    if (status == 0 && (row->is_real || is_printed)) {
+        row_print(b, kind->model, b->options->backend, row);
         return row->is_real;
     }
     if (status > 0 && b->left_out++ == 0) {
@@ -140,7 +141,7 @@ static int planned_rows(bench *b, const row_kind *kind)
             row_fail(row);
             return -1;
         }
-        row_tell(b, kind->model, "cuda", row);
+        row_print(b, kind->model, "cuda", row);
     }
     return 0;
 }

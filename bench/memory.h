@@ -1,6 +1,6 @@
 /* What the files of bench-memory share: a row of its table, ranks as processes, options, charts.
  *
- *   memory.c          which rows there are, and what becomes of the program
+ *   memory.c          the rows, and the program's result
  *   memory_options.c  the command line
  *   memory_plan.c     models by name, planned rows, the largest model that fits
  *   memory_rows.c     one row: configuration, whether it fits, held against plan and system
@@ -21,7 +21,7 @@
 #define MEMORY_MOST_WORLDS 16
 #define MEMORY_MOST_MODELS 24
 
-/** "124m" is a preset of GPT-2, "7.5B" so many parameters. NULL with a sentence in `why`. */
+/** "124m" is a preset of GPT-2, "7.5B" a number of parameters. NULL with a sentence in `why`. */
 planning_model *memory_model_find(const char *name, char *why, size_t why_bytes);
 
 /** A row of planning's default configuration, with the rates that it assumes. */
@@ -63,7 +63,7 @@ typedef struct memory_seen {
 } memory_seen;
 
 typedef struct memory_group_seen {
-    size_t peak;     /* since the platform's mark; with what the kernel charges beside pages */
+    size_t peak;     /* since the platform's mark; with the kernel's charges in addition to pages */
     size_t resting;  /* pages of the processes and shared memory, no page cache */
     size_t platform; /* the same at the platform's mark */
 } memory_group_seen;
@@ -78,15 +78,15 @@ typedef struct memory_ranks {
     double              seconds;
 } memory_ranks;
 
-/** Runs all ranks of a row. -1 with a sentence in `why` when one failed; nothing is left behind
- *  either way. */
+/** Runs all ranks of a row. -1 with a sentence in `why` when one failed; no files remain in either
+ *  case. */
 int memory_ranks_run(const memory_ranks_params *params, memory_ranks *out, char *why,
                      size_t why_bytes);
 /** The signal that asked this program to end; 0: none did. */
 int  memory_signal(void);
 void memory_signals_catch(void);
 
-/** A rank: "--part" and what the parent passes on. */
+/** A rank: "--part" and the options of the parent. */
 int memory_part_main(int argc, char **argv);
 
 /* ------------------------------------------------------------------- rows -- */
@@ -108,7 +108,7 @@ typedef struct memory_row {
     double difference;         /* off_bytes of planned */
     int    is_equal, is_close; /* planned is held to the byte; within the line of system */
     memory_ranks ranks;
-    char         why[MEMORY_WHY_BYTES]; /* not real though asked for, or what is not equal */
+    char         why[MEMORY_WHY_BYTES]; /* not real though asked for, or the numbers that differ */
 } memory_row;
 
 /* Folders of this run, removed at its end whatever happens but SIGKILL. */
@@ -121,16 +121,16 @@ typedef struct memory_folders {
 int  memory_folders_make(const char *nvme_path, memory_folders *out);
 void memory_folders_remove(void);
 
-/* How real rows are run. */
+/* How real rows are measured. */
 typedef struct memory_run {
     const memory_folders *folders;
     const char           *backend;
     const char           *keys; /* more of the configuration: "\"key\": value, ..."; NULL: none */
 } memory_run;
 
-/** Plans the row that `layout` says as the ranks will plan it, and runs them if they fit. What
- *  happened is in the row: is_real, is_equal, is_close, why. 1: cannot be in this build, no row;
- *  -1: a rank or the plan failed, with a sentence in row->why. */
+/** Plans the row that `layout` says as the ranks will plan it, and runs them if they fit. The
+ *  result is in the row: is_real, is_equal, is_close, why. 1: cannot be in this build, no row; -1:
+ *  a rank or the plan failed, with a sentence in row->why. */
 int memory_row_run(const memory_run *run, const planning_model *model, const char *name,
                    const planning_layout *layout, memory_row *row);
 /** The row as planned, with default settings. */
@@ -184,7 +184,7 @@ typedef struct memory_options {
     size_t               touch_bytes; /* 0: rows */
 } memory_options;
 
-/** Fills what the arguments say over defaults. Ends the program after --help and after a
+/** Fills the options from the arguments, over defaults. Ends the program after --help and after a
  *  mistake. */
 void memory_options_parse(int argc, char **argv, memory_options *options);
 

@@ -1,4 +1,5 @@
-/* Charts of bench-memory: planned for GPUs, beside what real ranks took here. See memory.h. */
+/* Charts of bench-memory: planned for GPUs, and measured for real ranks on this machine. See
+ * memory.h. */
 #include "bench/memory.h"
 
 #include "bench/plot.h"
@@ -43,7 +44,7 @@ static int plan(const planning_model *model, int stage, planning_offload offload
 
 /* -------------------------------------------------------- against the world -- */
 
-/* Stage by stage what a GPU holds and, dashed, the paper's formula. */
+/* Stage by stage the memory of a GPU and, dashed, the paper's formula. */
 static int worlds_draw(const char *folder, const planning_model *model)
 {
     static const char *const SERIES[2 * MEMORY_STAGES] = {
@@ -82,7 +83,7 @@ static int worlds_draw(const char *folder, const planning_model *model)
     return path_make(folder, "worlds", path) == 0 ? bench_plot_lines(&lines, path) : -1;
 }
 
-/* The same of real ranks: lines are plans, points what the system reported. */
+/* The same of real ranks: lines are plans, points the system's report. */
 static int real_worlds_draw(const char *folder, const memory_table *table)
 {
     static const char *const SERIES[2 * MEMORY_STAGES] = {

@@ -37,7 +37,7 @@ static unsigned char portion[PORTION_BYTES];
 static void message_send(const memory_message *message)
 {
     if (send(STDOUT_FILENO, message, sizeof(*message), MSG_NOSIGNAL) != (ssize_t)sizeof(*message)) {
-        _exit(1); /* nobody is left to tell */
+        _exit(1); /* nobody remains to notify */
     }
 }
 
@@ -116,8 +116,7 @@ static sherd_status fill(void *ctx, size_t first_elem, size_t count_elems, float
     return SHERD_OK;
 }
 
-/* The same small number everywhere: what it is does not matter here, that the pages are written
- * does. */
+/* The same small number everywhere: its value does not matter, but the pages must be written. */
 static void grad_write(const part *p, const planning_model *model, size_t k)
 {
     unsigned char *grad = sherd_param_grad(p->engine, (sherd_param)k);
@@ -178,8 +177,8 @@ static void params_fill(const part *p, const planning_model *model)
     }
 }
 
-/* A life of a small engine with the same configuration: what it leaves behind (libraries, stacks,
- * the allocator's and the transport's pages, a GPU's context) belongs to the platform. */
+/* A life of a small engine with the same configuration: its remains (libraries, stacks, the
+ * allocator's and the transport's pages, a GPU's context) belongs to the platform. */
 static void platform_warm(part *p)
 {
     char            why[256];

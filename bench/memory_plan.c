@@ -51,7 +51,7 @@ static int search_ranks_per_host(const search *s)
                                                             : s->params->ranks_per_host;
 }
 
-/* What is fullest. */
+/* The resource with the least room. */
 static const char *bound_of(const search *s, const planning_request *request,
                             const planning_row *row)
 {
@@ -66,7 +66,7 @@ static const char *bound_of(const search *s, const planning_request *request,
     return host > device ? "host" : "device";
 }
 
-/* Whether a model of so many elements fits; the largest that did is kept. */
+/* Whether a model of this number of elements fits; the largest fitting one is stored. */
 static int search_try(search *s, double elems)
 {
     char             why[256];
@@ -87,7 +87,8 @@ static int search_try(search *s, double elems)
     planning_rates_assume("cuda", &request.rates);
     status = planning_row_make(&request, &s->layout, &row);
     if (status == SHERD_E_NOMEM) {
-        s->best->bound = "blocks"; /* more than a plan has; smaller tries may tell another end */
+        /* more than a plan has; smaller tries may end for another reason */
+        s->best->bound = "blocks";
     } else if (status != SHERD_OK) {
         (void)fprintf(stderr, "bench-memory: %s on %d GPUs: %s\n", model->label,
                       s->layout.world_size, sherd_last_error());

@@ -1,7 +1,7 @@
 /* Real ranks of bench-memory as the parent sees them: processes that wait at marks while /proc and
  * their control group are read, and are sampled on the way from one to the next. See memory.h.
  *
- * What a row takes is the sum of the proportional set sizes: a page that several ranks map (the
+ * The memory of a row is the sum of the proportional set sizes: a page that several ranks map (the
  * transport's shared memory) is counted once. One thread does it all, so that the parent can fork
  * at any time. */
 #include "bench/memory.h"
@@ -86,7 +86,7 @@ static int group_write(const ranks_run *run, const char *file, const char *text)
     return is_written ? 0 : -1;
 }
 
-/* The number behind `key` in a file of the group, or its only one when key is "". */
+/* The number after `key` in a file of the group, or its only one when key is "". */
 static size_t group_read(const ranks_run *run, const char *file, const char *key)
 {
     char               path[320];
@@ -322,7 +322,7 @@ static void children_kill(ranks_run *run)
     }
 }
 
-/* What a child said, or that it is gone. */
+/* A child's answer, or its end. */
 static int child_hear(ranks_run *run, int rank, memory_mark mark)
 {
     rank_child *child = &run->children[rank];

@@ -1,4 +1,4 @@
-/* One row of bench-memory: planned, run if it fits, held against what the system says. See
+/* One row of bench-memory: planned, measured if it fits, compared with the system's report. See
  * memory.h. */
 #include "bench/memory.h"
 
@@ -16,8 +16,8 @@
 /* The line: planned against the system's, per rank. */
 #define LINE_SHARE 0.02
 #define LINE_BYTES 0x1p25
-/* Left free on the machine, taken by a process beside the plan, and what the plan may be short
- * of. */
+/* Memory that stays free on the machine, memory of a process outside the plan, and the tolerance of
+ * the plan. */
 #define SPARE_BYTES    0x1p30
 #define PLATFORM_BYTES 0x1p26
 #define SPARE_SHARE    1.02
@@ -236,7 +236,7 @@ static int row_is_equal(const planning_request *base, const planning_layout *as_
     return 1;
 }
 
-/* What a rank takes of a mark, on average. */
+/* A rank's bytes of a mark, on average. */
 static double mean_less_platform(const memory_row *row, size_t pss)
 {
     return ((double)pss - (double)row->ranks.seen[MEMORY_PLATFORM].pss) / row->layout.world_size;

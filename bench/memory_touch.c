@@ -1,5 +1,5 @@
-/* bench memory --touch: what it costs to allocate host memory in the engine's way, beside the plain
- * way and the machine's limit. */
+/* bench memory --touch: the cost of allocating host memory in the engine's way, compared with the
+ * plain way and the machine's limit. */
 #include "bench/memory.h"
 #include "bench/timing.h"
 
@@ -58,7 +58,7 @@ static int engine_touch(touch_bench *t, double *seconds, void **out)
 }
 
 /* A virtual machine may have to get the pages from its host first; those that were freed a moment
- * before it still has. So the first row tells what a start costs, and the others compare. */
+ * before it still has. So the first row shows the cost of a start, and the others compare. */
 static int round_run(touch_bench *t, int round)
 {
     void   *memory = NULL;

@@ -1,12 +1,13 @@
-/* bench-offload: the optimizer's step with its state on NVMe, against what the drive and the update
- * allow. In every round, one after the other:
+/* bench-offload: the optimizer's step with its state on NVMe, against the limit of the drive and
+ * the update. In every round, one after the other:
  *
- *   I/O alone      the same blocks through the same slots, the same flips, the same commit; no update
+ *   I/O alone      the same blocks through the same slots, the same flips, the same commit; no
+ *                  update
  *   step           sherd_step: norm, update, commit
  *   update alone   sherd_step of an engine whose state is in host memory
  *   serial step    sherd_step without reading ahead and writing behind
- *   beside bf16    sherd_step with masters beside their bf16 parameters (--beside): 10 bytes of an element read
- *                  instead of 12
+ *   split bf16     sherd_step with split masters (--beside): 10 bytes of an element read instead of
+ *                  12
  *
  * and in every other round the other way about, so that no row always follows the same one. A ratio
  * is taken inside each round; the median of the rounds is shown. The window of a step is closed by
@@ -29,7 +30,7 @@
 enum { ROW_IO, ROW_STEP, ROW_UPDATE, ROW_SERIAL, ROW_BESIDE, NUM_ROWS };
 
 static const char *const ROW_NAMES[NUM_ROWS] = {"I/O alone", "step", "update alone", "serial step",
-                                                "beside bf16"};
+                                                "split bf16"};
 
 #define UNITS 16
 
@@ -225,9 +226,8 @@ static void beside_print(const bench *b, const double *seconds)
     bench_stat               to_step = row_stat(b, seconds, ROW_BESIDE, ROW_STEP);
     const sherd_step_report *report  = &b->reports[ROW_BESIDE];
 
-    (void)printf("beside bf16 / step: %.3f (%.3f to %.3f), with %.3f of its bytes\n",
-                 to_step.median, to_step.min, to_step.max,
-                 row_bytes(b, ROW_BESIDE) / row_bytes(b, ROW_STEP));
+    (void)printf("split bf16 / step: %.3f (%.3f to %.3f), with %.3f of its bytes\n", to_step.median,
+                 to_step.min, to_step.max, row_bytes(b, ROW_BESIDE) / row_bytes(b, ROW_STEP));
     (void)printf("its last step waited %.3f s for reads and %.3f s for writes and the commit, "
                  "computed %.3f s\n",
                  report->wait_read_s, report->wait_write_s, report->update_s);
@@ -303,7 +303,7 @@ static int plot_write(const bench *b, const double *seconds)
     return bench_plot_bars(&bars, b->options->plot);
 }
 
-/* The options of --trainer beside those of both. */
+/* The options of --trainer in addition to those of both. */
 typedef struct trainer_options {
     int                    is_wanted;
     offload_trainer_params params;
@@ -378,13 +378,13 @@ static void options_parse(int argc, char **argv, bench_options *o, trainer_optio
           .value = &o->drive.engine, .choices = "auto|io_uring|threads"},
          {"fast", NULL, "commits need not reach the medium (\"durable\": false)", BENCH_SWITCH,
           .value = &is_fast},
-         {"beside", NULL, "also time a step with masters beside their bf16 parameters", BENCH_SWITCH,
+         {"beside", NULL, "also time a step with split masters", BENCH_SWITCH,
           .value = &o->has_beside},
          {"json", "FILE", "also write the results as JSON", BENCH_TEXT, .value = &o->json},
          {"plot", "FILE.svg", "draw a chart, if gnuplot is installed", BENCH_TEXT,
           .value = &o->plot},
          {"trainer", NULL,
-          "whole steps of the C trainer instead: the update beside the next forward, waited for, "
+          "whole steps of the C trainer instead: the update during the next forward, waited for, "
            "and "
            "no offload, with their parts, the limit that these give, and how far a step is above it",
           BENCH_SWITCH, .value = &t->is_wanted},

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #define WATCH_MS 20
-#define TELL_S   10.0
+#define PRINT_S  10.0
 
 /* ----------------------------------------------------------------- memory -- */
 
@@ -35,10 +35,10 @@ static size_t pss_bytes(pid_t process)
 
 int offload_peak_watch(pid_t process, int fd, double limit_s, const char *what, size_t *peak_out)
 {
-    struct pollfd wanted   = {.fd = fd, .events = POLLIN};
-    int64_t       start_ns = sherdi_now_ns();
-    double        told_s   = 0.0;
-    size_t        peak     = 0;
+    struct pollfd wanted    = {.fd = fd, .events = POLLIN};
+    int64_t       start_ns  = sherdi_now_ns();
+    double        printed_s = 0.0;
+    size_t        peak      = 0;
 
     do {
         double passed_s = (double)(sherdi_now_ns() - start_ns) * 1e-9;
@@ -48,8 +48,8 @@ int offload_peak_watch(pid_t process, int fd, double limit_s, const char *what, 
         if (passed_s > limit_s) {
             return -1;
         }
-        if (what != NULL && passed_s - told_s >= TELL_S) {
-            told_s = passed_s;
+        if (what != NULL && passed_s - printed_s >= PRINT_S) {
+            printed_s = passed_s;
             (void)fprintf(stderr, "\r%s: %.0f s", what, passed_s);
         }
     } while (poll(&wanted, 1, WATCH_MS) == 0);
@@ -85,7 +85,7 @@ static void number_set(const char *name, int value)
     (void)setenv(name, text, 1);
 }
 
-/* As torchrun sets it; the tools that compile for DeepSpeed are beside the interpreter. */
+/* As torchrun sets it; the tools that compile for DeepSpeed are in the interpreter's folder. */
 static void environment_set(const offload_peer_params *p)
 {
     const char *slash = strrchr(p->python, '/'), *path = getenv("PATH");
@@ -139,7 +139,7 @@ static _Noreturn void peer_run(const offload_peer_params *p, const char *folder)
     _exit(127);
 }
 
-/* The end of what it printed, behind the reason. */
+/* The end of its output, after the reason. */
 static void left_out_say(const offload_peer *peer, const char *why)
 {
     char   text[1024] = "";

@@ -21,23 +21,23 @@ typedef struct offload_peer_params {
 
 typedef struct offload_peer {
     pid_t  process;
-    FILE  *to, *said; /* its questions, and what it prints beside answers */
+    FILE  *to, *said; /* its questions, and its output other than answers */
     int    from;
     double limit_s;
-    char   folder[512]; /* its own, on the drive; it leaves what it made there */
+    char   folder[512]; /* its own, on the drive; its files remain there */
 } offload_peer;
 
-/** Starts it and runs its first two steps, with progress on standard error. -1: it is left out, and
+/** Starts it and runs its first two steps, with progress on standard error. -1: it is omitted, and
  *  the reason was printed. */
 int offload_peer_start(const offload_peer_params *params, offload_peer *out);
-/** Runs `count` steps. Returns the seconds of one, their mean; below 0: it ended. `peak_out`,
+/** Makes `count` steps. Returns the seconds of one, their mean; below 0: it ended. `peak_out`,
  *  unless NULL: the largest PSS meanwhile. */
 double offload_peer_turn(offload_peer *peer, size_t count, size_t *peak_out);
 void   offload_peer_stop(offload_peer *peer);
 
 /** Waits until `fd` can be read and takes the largest PSS of the process meanwhile, fifty times in
- *  a second. Returns 0, or -1 after `limit_s`; `what`, unless NULL, is told on standard error every
- *  ten seconds. */
+ *  a second. Returns 0, or -1 after `limit_s`; `what`, unless NULL, is printed on standard error
+ *  every ten seconds. */
 int offload_peak_watch(pid_t process, int fd, double limit_s, const char *what, size_t *peak_out);
 
 #endif

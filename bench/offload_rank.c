@@ -201,7 +201,7 @@ static void turn_add(offload_turn *turn, const sherd_step_report *report)
     turn->write_s += report->wait_write_s + report->beside_write_s;
 }
 
-/* What the queue of the state's files has moved so far, for whomever. */
+/* The bytes that the queue of the state's files has moved so far, for all of its users. */
 static uint64_t drive_moved(const rank *r)
 {
     sherdi_io_traffic moved;
@@ -213,7 +213,7 @@ static uint64_t drive_moved(const rank *r)
     return moved.read_bytes + moved.written_bytes;
 }
 
-/* The report of the update that runs beside the passes; as in the trainer it is asked for behind
+/* The report of the update that overlaps with the passes; as in the trainer it is requested after
  * the passes. */
 static void update_wait(rank *r, offload_turn *turn)
 {
@@ -225,8 +225,8 @@ static void update_wait(rank *r, offload_turn *turn)
     turn_add(turn, &report);
 }
 
-/* One more step than is timed: the first has no update beside it, and the last update is waited for
- * behind the time. */
+/* One more step than is timed: the first overlaps with no update, and the last update is waited for
+ * after the timing. */
 static void steps_queued(rank *r, size_t count, offload_turn *turn)
 {
     double first_s = 0.0;
@@ -256,7 +256,7 @@ static void steps_queued(rank *r, size_t count, offload_turn *turn)
     update_wait(r, &(offload_turn){.step_s = 0.0});
 }
 
-/* Nothing runs beside anything but what backward hides: so these times are the parts. */
+/* Nothing overlaps except the work that backward hides, so these times are the parts. */
 static void steps_waited(rank *r, size_t count, offload_turn *turn)
 {
     double first_s = clock_now_s();

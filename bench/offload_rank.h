@@ -29,10 +29,14 @@ typedef struct offload_setup {
 } offload_setup;
 
 typedef enum offload_ask {
-    OFFLOAD_SHAPE, /* the micro-batches that follow have `batch` sequences of `length` tokens; one step of either kind warms up */
-    OFFLOAD_QUEUED, /* steps whose updates run beside the passes that follow */
+    /* the micro-batches that follow have `batch` sequences of `length` tokens; one step of either
+     * kind warms up */
+    OFFLOAD_SHAPE,
+    OFFLOAD_QUEUED, /* steps whose updates overlap with the passes that follow */
     OFFLOAD_WAITED, /* steps that wait for their updates */
-    OFFLOAD_DRIVE, /* transfers to and from the drive alone: a step's of the state, a micro-batch's of activations */
+    /* transfers to and from the drive alone: a step's of the state, a micro-batch's of
+     * activations */
+    OFFLOAD_DRIVE,
     OFFLOAD_LINK, /* a step's transfers between host and device alone */
 } offload_ask;
 
@@ -45,7 +49,7 @@ typedef struct offload_turn {
     double   beside_s; /* the update, from its beginning to the end of its commit; queued steps */
     double   read_s, write_s; /* the update waited for the drive */
     double   alone_s;         /* OFFLOAD_DRIVE, OFFLOAD_LINK */
-    uint64_t drive_bytes;     /* what a step reads and writes */
+    uint64_t drive_bytes;     /* bytes that a step reads and writes */
     uint64_t hidden_bytes;    /* what of it was moved while backward ran */
     uint64_t param_elems;
 } offload_turn;
@@ -55,7 +59,7 @@ typedef struct offload_rank {
     int   to, from;
 } offload_rank;
 
-/** Starts the process; what it opens is open when the first answer is there. Call it before this
+/** Starts the process; its files are open when the first answer arrives. Call it before this
  *  process has threads or a device. */
 void offload_rank_start(const offload_setup *setup, offload_rank *out);
 /** Asks, without waiting for the answer. `count` is of steps, 0 where there are none; OFFLOAD_SHAPE

@@ -1,21 +1,23 @@
 /* See offload_trainer.h. In every round, one after the other, and in every other round the other
  * way about:
  *
- *   queued    steps as the trainer makes them: sherd_step_queue, whose update runs beside the next forward
- *   waited    the same on the same engine with sherd_step; their parts are timed: forward, backward, and the update's own time, which is
- *             its kernels and the norm
- *   none      queued steps of an engine without offload (only on the CPU; another process, as GPUs and drives are for one)
+ *   queued    steps as the trainer makes them: sherd_step_queue, whose update overlaps with the
+ *             next forward
+ *   waited    the same on the same engine with sherd_step; their parts are timed: forward,
+ *             backward, and the update's own time, which is its kernels and the norm
+ *   none      queued steps of an engine without offload (only on the CPU; another process, as GPUs
+ *             and drives are for one)
  *   drive     the transfers of a step to and from the drive alone
  *   link      those between host and device alone
  *   DeepSpeed with its state on the same drive, at stage 3 where it takes one
  *
- * The limit is backward and the longest of what goes on beside the forward. On the CPU the kernels
- * of forward and update take turns on the same cores, so it is backward + max(forward + update,
- * what backward did not hide of the drive's time). On a GPU the host updates while the device
- * computes: backward + max(forward, update, link, the same of the drive's time). What backward hid
- * are the bytes that were moved while it ran, of a waited or a queued step, whichever are more. The
- * wait for the first unit is a part of the queued step that nothing can hide: it is shown by
- * itself, and so is the ratio of what is left of the step without it. */
+ * The limit is backward and the longest of forward, update and transfers. On the CPU the kernels of
+ * forward and update take turns on the same cores, so it is backward + max(forward + update, what
+ * backward did not hide of the drive's time). On a GPU the host updates while the device computes:
+ * backward + max(forward, update, link, the same of the drive's time). Backward hid the bytes that
+ * were moved while it ran, of a waited or a queued step, whichever are more. The wait for the first
+ * unit is a part of the queued step that nothing can hide: it is shown separately, and so is the
+ * ratio of the step without it. */
 #include "bench/offload_trainer.h"
 
 #include "bench/offload_peer.h"
@@ -49,7 +51,7 @@ enum {
     NUM_FIGURES
 };
 
-/* What a column is called, its key in the JSON, and the row without which there is none. */
+/* The name of a column, its key in the JSON, and the row that it needs. */
 static const struct {
     const char *name, *key;
     int         row;
@@ -201,7 +203,7 @@ static offload_turn row_run(contest *c, int row)
     return offload_rank_answer(rank);
 }
 
-/* A peer that ends in the middle is left out of the whole cell. */
+/* A peer that ends in the middle is omitted from the whole cell. */
 static void rounds_run(contest *c, const char *what)
 {
     size_t rounds = c->p->rounds;

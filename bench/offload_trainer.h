@@ -1,6 +1,5 @@
-/* bench-offload --trainer: the trainer's steps with their state elsewhere, the update beside the
- * next forward, against what their parts allow. Where the parts come from, and the limit that is
- * made of them, is told in offload_trainer.c. */
+/* bench-offload --trainer: the trainer's steps with offloaded state and queued updates, compared
+ * with the limit of their parts. offload_trainer.c describes the parts and the limit. */
 #ifndef BENCH_OFFLOAD_TRAINER_H
 #define BENCH_OFFLOAD_TRAINER_H
 
@@ -32,7 +31,7 @@ typedef struct offload_trainer_params {
 /** Reads "2x64,4x128": sequences and tokens of a micro-batch. Returns 0, or -1. */
 int offload_shapes_read(const char *text, void *out);
 
-/** Runs and prints. Returns the status of the program: 77, with the reason, where there is no
+/** Measures and prints. Returns the status of the program: 77, with the reason, where there is no
  *  GPU. */
 int offload_trainer_run(const offload_trainer_params *params, int argc, char **argv);
 

@@ -232,7 +232,7 @@ int bench_options_read(const bench_command *command, int argc, char **argv)
             help_print(command);
             exit(0);
         }
-        if (found == '?') { /* getopt has said what is wrong */
+        if (found == '?') { /* getopt has printed the reason */
             (void)fprintf(stderr, "bench %s: --help lists the options\n", command->name);
             exit(2);
         }

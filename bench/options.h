@@ -24,7 +24,7 @@ typedef struct bench_list {
 
 typedef struct bench_option {
     const char       *name;     /* without the dashes */
-    const char       *argument; /* what the help calls it; NULL: it takes none */
+    const char       *argument; /* its name in the help; NULL: it takes none */
     const char       *help;     /* NULL: the help does not show it */
     bench_option_kind kind;
     void             *value;
@@ -35,12 +35,12 @@ typedef struct bench_option {
 } bench_option;
 
 typedef struct bench_command {
-    const char         *name;  /* as ./run bench knows it */
-    const char         *about; /* what it measures: whole sentences, broken anew by the help */
+    const char         *name;  /* its name in ./run bench */
+    const char         *about; /* its measurements: whole sentences, wrapped by the help */
     const bench_option *options;
     size_t              num_options;
     const char         *end;      /* of the help; NULL: nothing */
-    int                 has_rest; /* arguments behind "--" are somebody else's */
+    int                 has_rest; /* arguments after "--" belong to another program */
 } bench_command;
 
 #define BENCH_COMMAND(program, about, rows)                                                        \
@@ -48,8 +48,8 @@ typedef struct bench_command {
         (program), (about), (rows), sizeof(rows) / sizeof((rows)[0]), NULL, 0                      \
     }
 
-/** Fills the values of the options that are given and returns the index of the first argument
- *  behind "--". Ends the program with 0 after --help, with 2 and a sentence after a mistake. */
+/** Fills the values of the options that are set and returns the index of the first argument after
+ *  "--". Ends the program with 0 after --help, with 2 and a sentence after a mistake. */
 int bench_options_read(const bench_command *command, int argc, char **argv);
 /** Ends the program with 2: options that do not go together. */
 _Noreturn void bench_options_refuse(const bench_command *command, const char *format, ...)

@@ -1,6 +1,6 @@
-/* One rank of the C trainer's model beside the contestants of pytorch.py, which starts it: the
- * weights and the rows come from files, what to do comes by lines on standard input ("step COUNT"),
- * and answers are lines of JSON. The rank, the world and where they meet are in the environment, as
+/* One rank of the C trainer's model in the comparison of pytorch.py, which starts it: the weights
+ * and the rows come from files, what to do comes by lines on standard input ("step COUNT"), and
+ * answers are lines of JSON. The rank, the world and where they meet are in the environment, as
  * torchrun sets it. */
 #include "bench/options.h"
 
@@ -158,7 +158,7 @@ static int step_run(peer *p, int is_last, peer_step *out)
     if (status == SHERD_OK) {
         status = sherd_step_queue(p->engine);
     }
-    if (status == SHERD_OK && is_last) { /* an update beside the passes counts for the last step */
+    if (status == SHERD_OK && is_last) { /* a queued update counts for the last step */
         status = sherd_step_wait(p->engine, NULL);
     }
     out->seconds          = clock_seconds(CLOCK_MONOTONIC) - start;

@@ -1,5 +1,5 @@
-/* Another package's rows in the same rounds: a script (peers.py, gpu_peers.py) that is told what to
- * do by lines on its standard input, "setup WORDS" and "run INDEX REPEATS". */
+/* Another package's rows in the same rounds: a script (peers.py, gpu_peers.py) that receives
+ * commands as lines on its standard input, "setup WORDS" and "run INDEX REPEATS". */
 #ifndef BENCH_PEERS_H
 #define BENCH_PEERS_H
 
@@ -17,7 +17,7 @@ typedef struct bench_peers {
 /** Runs `script` with the interpreter `python`. These three end the program, with a sentence, when
  *  it ends. */
 void bench_peers_start(bench_peers *peers, const char *python, const char *script);
-/** What is to be timed, in words that the script reads (a size, then a number of threads or of a
+/** The measurement, in words that the script reads (a size, then a number of threads or of a
  *  device, say). Fills names and count, 0 without a script. */
 void bench_peers_setup(bench_peers *peers, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));

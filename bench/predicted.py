@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A prediction beside the run that it is about: `sherd plan` measures this machine's rates and says what a step of the trainer takes and
+"""A prediction and the run that it is about: `sherd plan` measures this machine's rates and says what a step of the trainer takes and
 needs, then the trainer makes the steps. Prints a line for each layout and round, and the medians. With --best the plan chooses the layout."""
 import argparse
 import json
@@ -50,7 +50,7 @@ def config_write(a, stage, offload, path):
 
 
 def predict(a, config):
-    """The row of the plan, and what the trainer has to be told besides."""
+    """The row of the plan, and further options of the trainer."""
     command = [a.sherd, "plan", "--arch", a.arch, "--preset", a.preset, "--tokens", str(a.length), "--world", str(a.ranks),
                "--backend", a.backend, "--json", "--rates", a.rates, "--nvme-path", a.nvme_path]
     for option in ("rate", "device_memory", "host_memory", "nvme_space", "activations"):
@@ -80,10 +80,10 @@ def train(a, config, more, folder):
                 "--log", log] + more + a.trainer_args).stdout
     steps = [json.loads(line) for line in open(log)]
     half = steps[len(steps) // 2:]  # a start warms up
-    beside = size(said, rf"end: device .* beside it {SIZE} of activations")
+    apart = size(said, rf"end: device .* in addition {SIZE} of activations")
     return {"step_s": statistics.median(step["seconds"] for step in half),
             "wait_s": statistics.median(step["figures"]["exposed_s"] for step in half),
-            "device": (size(said, rf"end: device {SIZE} planned") + beside, size(said, rf"end: device .* planned, {SIZE} held") + beside,
+            "device": (size(said, rf"end: device {SIZE} planned") + apart, size(said, rf"end: device .* planned, {SIZE} held") + apart,
                        size(said, rf"GPU reports {SIZE}")),
             "host": (size(said, rf"end: host {SIZE} planned"), size(said, rf"end: host .* planned, {SIZE} held"),
                      size(said, rf"end: host .* {SIZE} at its most")),

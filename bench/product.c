@@ -279,7 +279,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
         {"json", NULL, "print one JSON object", BENCH_SWITCH, .value = &o->is_json}};
     const bench_command command = BENCH_COMMAND(
         "product",
-        "Times the matrix products of the Muon optimizer beside multiply-adds without memory, "
+        "Times the matrix products of the Muon optimizer and multiply-adds without memory, "
         "which are the limit.",
         rows);
 

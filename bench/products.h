@@ -17,7 +17,7 @@ typedef struct bench_product {
     const char  *name;
     bench_factor left, right;
     int          is_symmetric;
-    float        addend_scale; /* of X beside a product with X, else of A; 0: nothing is added */
+    float        addend_scale; /* of X in a product with X, else of A; 0: nothing is added */
 } bench_product;
 
 #define BENCH_PRODUCTS 5

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Steps of sherd.torch beside plain torch with fused AdamW, DistributedDataParallel, FSDP2 and DeepSpeed: the same model
+"""Steps of sherd.torch and of plain torch with fused AdamW, DistributedDataParallel, FSDP2 and DeepSpeed: the same model
 (GPT-2's shape, or with `--model linears` as many linear layers, whose cost is calls alone), data and initial weights, fp32,
 over gloo on this machine. `foreach` is plain torch with the foreach AdamW. The doors `accelerate`, `deepspeed-as` and
 `trainer` are sherd's in place of Accelerate, DeepSpeed and transformers' Trainer; their cost is the ratio to `sherd`. All of one table take turns in one run, so their
@@ -211,8 +211,8 @@ class Trained(DeepSpeed):
                 while True:
                     yield {"rows": turns.get()}
 
-        class Told(transformers.TrainerCallback):
-            def on_step_end(told, *_, **__) -> None:
+        class StepTimes(transformers.TrainerCallback):
+            def on_step_end(callback, *_, **__) -> None:
                 self.results.put(time.perf_counter())
 
         class Losses(Trainer):
@@ -225,7 +225,7 @@ class Trained(DeepSpeed):
         arguments = TrainingArguments(self.folder.name, max_steps=10 ** 6, per_device_train_batch_size=a.batch, learning_rate=LR, report_to=[],
                                       remove_unused_columns=False, weight_decay=DECAY, adam_beta1=BETAS[0], adam_beta2=BETAS[1], adam_epsilon=EPS, max_grad_norm=a.clip,
                                       lr_scheduler_type="constant", logging_strategy="no", save_strategy="no", disable_tqdm=True, use_cpu=True)
-        trainer = Losses(model=self.model, args=arguments, train_dataset=Rows(), callbacks=[Told()],
+        trainer = Losses(model=self.model, args=arguments, train_dataset=Rows(), callbacks=[StepTimes()],
                          sherd={"zero_optimization": {"stage": self.stage}})
         self.give(0)  # the loader is a batch ahead
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A PyTorch model whose training does not fit in a memory control group, trained in it by sherd.torch at stage 3 with state
-on NVMe; in the same group plain torch with AdamW is killed. Peaks are those of the group's own processes, beside what the
+on NVMe; in the same group plain torch with AdamW is killed. Peaks are those of the group's own processes, and what the
 plan says and what torch takes by itself; pages of files are left out.
 
 Needs the right to make control groups; without it ends with 77."""

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Steps of a model in the form of Qwen2.5 by one peer, its optimizer state in host memory: PyTorch's FSDP2 with CPU offload, or
 DeepSpeed's ZeRO-3 with offload of parameters and optimizer. One GPU, transformers' model, random weights and tokens, activations
-recomputed, gradients clipped. tests/gpu/check.sh --part rivals puts it beside the trainer of the same shape and tokens.
+recomputed, gradients clipped. tests/gpu/check.sh --part rivals compares it with the trainer of the same shape and tokens.
 
 Each peer is used as well as its documentation says. FSDP2 keeps gradients and gathered parameters on the GPU between the
 micro-batches of a step, and its AdamW is the fused one; DeepSpeed has its own CPUAdam. fp32 masters and moments, bf16 products.

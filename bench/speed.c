@@ -1,5 +1,5 @@
-/* bench-speed: what a step of the trainer takes by stage, number of ranks and tier of the optimizer
- * state, and whether it moves the bytes that were planned. Every cell of the table trains the same
+/* bench-speed: the time of a step of the trainer by stage, number of ranks and tier of the
+ * optimizer state, and whether it moves the planned bytes. Every cell of the table trains the same
  * model on the same sequences, in a process of its own; a round runs them all once, one after the
  * other, so that a machine that drifts does so for all. Times are medians; bytes have to be the
  * plan's in every step after the first ones. */
@@ -29,7 +29,8 @@ static const char *const TIER_NAMES[TIERS] = {"none", "cpu", "nvme"};
 /* Columns of times, in seconds; of rank 0 but for the first. */
 typedef enum figure {
     FIGURE_STEP = 0, /* of the trainer: data, forward, backward, update */
-    FIGURE_EXPOSED, /* of the engine, what the trainer stood still for; the next three are parts of it */
+    /* of the engine, the time for which the trainer was blocked; the next three are parts of it */
+    FIGURE_EXPOSED,
     FIGURE_RANKS,    /* waits for other ranks between units; at the boundary they count there */
     FIGURE_DRIVE,    /* waits for NVMe; those of the update are in the boundary too */
     FIGURE_BOUNDARY, /* from the last backward to the next forward */
@@ -112,7 +113,7 @@ static void *room(size_t count, size_t each)
     return memory;
 }
 
-/* Bytes that are the same on every machine; what they say is nothing to the speed. */
+/* Bytes that are the same on every machine; their content does not change the speed. */
 static void text_make(const char *path, const bench *b)
 {
     FILE *file = fopen(path, "w");
@@ -125,7 +126,7 @@ static void text_make(const char *path, const bench *b)
     }
 }
 
-/* What the trainer said, when it failed. */
+/* The trainer's message, when it failed. */
 static void output_show(const char *path)
 {
     char  line[512];
@@ -208,7 +209,7 @@ static pid_t trainer_start(const bench *b, const argument_list *list, const char
     _exit(127);
 }
 
-/* Ends the program when the trainer fails, with what it said. */
+/* Ends the program when the trainer fails, with its message. */
 static void trainer_run(const bench *b, const cell *c, const char *log)
 {
     char          made[96], output[96], what[96];

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the engine would move at a time. */
+/* The bytes that the engine would move at a time. */
 #define TRANSFER_BYTES ((size_t)16 << 20)
 #define MAX_LIST       BENCH_MOST_LIST
 #define MAX_TRANSFERS  128
@@ -356,7 +356,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
     const bench_command command = {
         .name = "storage",
         .about =
-            "Times reads and writes of the engine's queue beside a bare io_uring loop, and fio.",
+            "Times reads and writes of the engine's queue, of a bare io_uring loop, and of fio.",
         .options     = rows,
         .num_options = sizeof(rows) / sizeof(rows[0]),
         .end = "Ratios are the queue's rate over the bare loop's, taken in the same round."};

@@ -22,8 +22,8 @@ size_t traffic_shape_bytes(const traffic_shape *shape)
     return bytes + shape->param_bytes * (shape->kind == TRAFFIC_UPDATES_PARAM ? 2 : 1);
 }
 
-/* Bits that no compiler knows to be none: what is or'ed with them is read and written, and
- * stays. */
+/* Bits of which no compiler knows that they are zero: an or with them reads, writes and does not
+ * change the operand. */
 static uint64_t no_bits(void)
 {
     uint64_t none = 0;

@@ -1,14 +1,14 @@
 /* The limits that kernels are held against: loops with the same loads and stores and no arithmetic.
- * What is read and written in place keeps its bits, so kernels and limits may take turns on the
- * same arrays. */
+ * Arrays that are read and written in place have the same bits afterwards, so kernels and limits
+ * may take turns on the same arrays. */
 #ifndef BENCH_TRAFFIC_H
 #define BENCH_TRAFFIC_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* What an optimizer's update does to memory, by bytes of 64 elements: a gradient that is read, up
- * to three parts that are read and written, and a parameter. A row is
+/* The accesses of an optimizer's update, in bytes of 64 elements: a gradient that is read, up to
+ * three parts that are read and written, and a parameter. A row is
  *   TRAFFIC_SHAPE(name, gradient, part 0, part 1, part 2, parameter, what happens to the parameter)
  */
 #define TRAFFIC_SHAPES                                                                             \
@@ -64,7 +64,7 @@ typedef struct traffic_arrays {
 } traffic_arrays;
 
 /** The loop of a shape over chunks [first, end). It fills the caches `ahead_bytes` ahead (0: not);
- *  machines differ in which is faster. Returns a sum of some kind of what is only read. */
+ *  machines differ in which is faster. Returns some sum of the arrays that are only read. */
 typedef uint64_t (*traffic_fn)(const traffic_arrays *arrays, size_t first, size_t end,
                                size_t ahead_bytes);
 

@@ -22,10 +22,10 @@ typedef struct gpu_run {
     sherd_engine             *engine;
     pool                     *threads;
     passes                   *passes;
-    int32_t                  *tokens;       /* inputs, targets */
-    double                   *seconds;      /* [steps] */
-    size_t                    queued, told; /* steps, of the first WARM_STEPS too */
-    double                    since_s;      /* when the last step was told */
+    int32_t                  *tokens;          /* inputs, targets */
+    double                   *seconds;         /* [steps] */
+    size_t                    queued, printed; /* steps, of the first WARM_STEPS too */
+    double                    since_s;         /* when the last step was printed */
     double                    loss;
 } gpu_run;
 
@@ -122,8 +122,8 @@ static int fail(const char *why)
 }
 
 /* Waits for the report and the loss of the step that was queued. Its time is that since the step
- * before it was told. The last step has none, because no passes are queued behind it. */
-static int step_tell(gpu_run *run)
+ * before it was printed. The last step has none, because no passes are queued after it. */
+static int step_print(gpu_run *run)
 {
     sherd_step_report report;
     double            now;
@@ -136,11 +136,11 @@ static int step_tell(gpu_run *run)
         return fail(passes_why(run->passes));
     }
     now = clock_now_s();
-    if (run->told >= WARM_STEPS && run->told < WARM_STEPS + run->p->steps) {
-        run->seconds[run->told - WARM_STEPS] = now - run->since_s;
+    if (run->printed >= WARM_STEPS && run->printed < WARM_STEPS + run->p->steps) {
+        run->seconds[run->printed - WARM_STEPS] = now - run->since_s;
     }
     run->since_s = now;
-    run->told++;
+    run->printed++;
     return 0;
 }
 
@@ -149,14 +149,14 @@ static void batch_set(gpu_run *run)
     passes_batch_set(run->passes, run->tokens, run->tokens + run->p->batch * run->p->length);
 }
 
-/* Runs one step without waiting for its update. The step before it is told behind these passes, as
- * in the trainer. */
+/* Runs one step without waiting for its update. The step before it is printed after these passes,
+ * as in the trainer. */
 static int step_queue(gpu_run *run, int is_last)
 {
     if (passes_train(run->passes, NULL, NULL) != SHERD_OK) {
         return fail(sherd_last_error());
     }
-    if (run->told < run->queued && step_tell(run) != 0) {
+    if (run->printed < run->queued && step_print(run) != 0) {
         return -1;
     }
     if (!is_last) {
@@ -180,7 +180,7 @@ static int steps_run(gpu_run *run)
             return -1;
         }
     }
-    return step_tell(run);
+    return step_print(run);
 }
 
 static void report_print(gpu_run *run)

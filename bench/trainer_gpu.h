@@ -19,7 +19,7 @@ typedef struct trainer_gpu_params {
     double          peak_tflops; /* 0: by the device's name */
 } trainer_gpu_params;
 
-/** Runs and prints. Returns the status of the program: 77, with the reason, where there is no
+/** Measures and prints. Returns the status of the program: 77, with the reason, where there is no
  *  GPU. */
 int trainer_gpu_run(const trainer_gpu_params *params);
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Steps of the C trainer's model beside PyTorch's FSDP2 with fused AdamW and DeepSpeed with its CPUAdam, all over this machine
+"""Steps of the C trainer's model, and of PyTorch's FSDP2 with fused AdamW and DeepSpeed with its CPUAdam, all over this machine
 alone: GPT-2's shape, the same data and initial weights. In every cell, of a shape, a type and a stage, ours and one peer
 take turns, so their ratio can be compared; seconds cannot be, with those of another run. Steps are those of the slowest
 rank, the boundary is what is left of a step behind the last backward, the peak is the largest PSS of a rank in one more step,

@@ -114,8 +114,8 @@ typedef union bench_coeffs {
 
 static bench_coeffs coeffs_of(sherdi_update_id update)
 {
-    /* Without decay: what is added up of positive gradients stays positive, and is a state for the
-     * next update too. */
+    /* Without decay: sums of positive gradients stay positive, and are valid states for the next
+     * update. */
     const sherdi_group_step step   = {.grad_scale = 1,
                                       .lr         = 1e-4,
                                       .beta1      = 0.9,

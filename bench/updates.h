@@ -13,7 +13,7 @@ typedef struct bench_update {
     sherdi_encoding  encodings[TRAFFIC_MOST_PARTS]; /* the master first */
 } bench_update;
 
-/* Those of one shape stand together. */
+/* Those of one shape follow each other. */
 extern const bench_update BENCH_UPDATES[];
 extern const size_t       BENCH_NUM_UPDATES;
 
@@ -23,8 +23,8 @@ void bench_update_prepare(const bench_run *run, const bench_update *update);
  *  trainer's. */
 int  bench_update_is_sound(const bench_run *run, const bench_update *update);
 void bench_update_run(bench_run *run, const bench_update *update);
-/** How far ahead an engine with this optimizer fills the caches, once its first updates have tried:
- *  what is to be the backend's before a run that is timed. */
+/** How far ahead an engine with this optimizer fills the caches, once its first updates have tried.
+ *  The backend needs this value before a timed measurement. */
 sherdi_ahead bench_update_settle(bench_run *run, const bench_update *update);
 /** Bytes of an element, as the engine counts them: those of its shape. */
 double bench_update_bytes(const bench_arrays *arrays, const bench_update *update);

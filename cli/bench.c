@@ -40,7 +40,7 @@ static const char HELP[] =
     "  --force           overwrite FILE if it exists\n"
     "  --json            print the JSON object to standard output instead of the table\n"
     "  --check           afterwards run steps of a model without arithmetic in several layouts,\n"
-    "                    and print their times beside those that a plan predicts from the rates\n";
+    "                    and print their times and those that a plan predicts from the rates\n";
 
 static const char *const MEANINGS[PLANNING_RATES] = {
     [PLANNING_RATE_FLOPS]      = "arithmetic of the trainer, as given",
@@ -48,7 +48,7 @@ static const char *const MEANINGS[PLANNING_RATES] = {
     [PLANNING_RATE_DOWN]       = "copied from the device to the host",
     [PLANNING_RATE_UP]         = "copied from the host to the device",
     [PLANNING_RATE_NVME_READ]  = "read from the drives, all ranks of the host together",
-    [PLANNING_RATE_NVME_WRITE] = "written to the drives beside that, and committed",
+    [PLANNING_RATE_NVME_WRITE] = "written to the drives meanwhile, and committed",
     [PLANNING_RATE_DEVICE]     = "read and written by the update in device memory",
     [PLANNING_RATE_HOST]       = "read and written by the update in host memory",
     [PLANNING_RATE_PRODUCTS]   = "arithmetic of an update by whole matrices",
@@ -57,8 +57,8 @@ static const char *const MEANINGS[PLANNING_RATES] = {
 typedef struct bench_command {
     bench_request request;
     const char   *out_path;
-    double        flops; /* 0: not given */
-    int           ranks; /* 0: not given */
+    double        flops; /* 0: not set */
+    int           ranks; /* 0: not set */
     int           is_json, is_forced, has_check;
     int           argc;
     char        **argv;
@@ -180,7 +180,7 @@ static void table_print(const bench_result *result)
 
 /* ------------------------------------------------------------- the ranks -- */
 
-static int result_tell(const bench_command *command, bench_result *result)
+static int result_write(const bench_command *command, bench_result *result)
 {
     json_t *root;
     int     failed = 0;
@@ -209,7 +209,7 @@ static int rank_main(sherd_world *world, void *ctx)
     sherd_status status = bench_rates_measure(world, &command->request, &result, why, sizeof(why));
     int          rank   = sherd_world_rank(world);
 
-    if (status == SHERD_OK && rank == 0 && result_tell(command, &result) != 0) {
+    if (status == SHERD_OK && rank == 0 && result_write(command, &result) != 0) {
         sherd_world_abort(world, "rank 0 could not write what was measured");
         return 1;
     }

@@ -1,4 +1,4 @@
-/* Shared by the files of `sherd bench`: what is measured, and in which processes. */
+/* Shared by the files of `sherd bench`: the measurements and their processes. */
 #ifndef SHERD_CLI_BENCH_H
 #define SHERD_CLI_BENCH_H
 
@@ -9,7 +9,7 @@
 #define BENCH_MOST_RANKS  64
 #define BENCH_MOST_ROUNDS 100
 
-/* What is measured by engines of its own, and in this order. */
+/* Measurements with separate engines, in this order. */
 typedef enum bench_part {
     BENCH_ON_DEVICE = 1, /* device, and wire if there are several ranks */
     BENCH_WITH_HOST = 2, /* host, down, up */
@@ -18,7 +18,7 @@ typedef enum bench_part {
 } bench_part;
 
 typedef struct bench_request {
-    const char *nvme_path; /* NULL: drives are left out */
+    const char *nvme_path; /* NULL: drives are not measured */
     unsigned    parts;     /* of bench_part; 0: all */
     size_t      elems;     /* elements of each rank's slice */
     int         rounds;    /* that count, in addition to the first ones */
@@ -45,8 +45,9 @@ typedef struct bench_result {
     } while (0)
 
 /** Measures the rates of the parts, with engines that are created one after the other. All ranks
- *  get the same result, and after a failure what was measured before it. Rank 0 prints its progress
- *  to standard error. Collective. Fails with sherd_last_error(), or with a message in `why`. */
+ *  get the same result, and after a failure the results of the measurements before it. Rank 0
+ *  prints its progress to standard error. Collective. Fails with sherd_last_error(), or with a
+ *  message in `why`. */
 sherd_status bench_rates_measure(sherd_world *world, const bench_request *request,
                                  bench_result *out, char *why, size_t why_bytes);
 

@@ -53,8 +53,8 @@ static sherd_status pass_run(const check *c, sherd_engine *engine, sherd_pass pa
     return SHERD_OK;
 }
 
-/* The report is complete when the device has finished. What a GPU still does of the micro-batch
- * counts for the boundary. */
+/* The report is complete when the device has finished. The part of the micro-batch that a GPU has
+ * not finished counts for the boundary. */
 static sherd_status step_run(const check *c, sherd_engine *engine, step_seconds *out)
 {
     sherd_step_report report;

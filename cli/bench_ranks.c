@@ -21,7 +21,7 @@
 
 typedef struct rank_process {
     pid_t pid;
-    int   tell; /* write end of this process's pipe */
+    int   notify; /* write end of this process's pipe */
 } rank_process;
 
 typedef struct rank_job {
@@ -119,11 +119,11 @@ static int other_start(rank_job *job)
     if (pipe(ends) != 0) {
         return -1;
     }
-    other->tell = ends[1];
-    other->pid  = fork();
+    other->notify = ends[1];
+    other->pid    = fork();
     if (other->pid == 0) {
         for (int i = 0; i <= job->num_others; i++) { /* otherwise its own pipe would never end */
-            (void)close(job->others[i].tell);
+            (void)close(job->others[i].notify);
         }
         other_main(job, job->num_others + 1, ends[0], parent);
     }
@@ -136,10 +136,10 @@ static int other_start(rank_job *job)
     return 0;
 }
 
-static void others_tell(const rank_job *job, const char name[SCRATCH_PATH_BYTES])
+static void others_notify(const rank_job *job, const char name[SCRATCH_PATH_BYTES])
 {
     for (int i = 0; i < job->num_others; i++) {
-        ssize_t written = write(job->others[i].tell, name, SCRATCH_PATH_BYTES);
+        ssize_t written = write(job->others[i].notify, name, SCRATCH_PATH_BYTES);
 
         (void)written; /* a process that has ended is noticed at the meeting, or by waitpid */
     }
@@ -155,7 +155,7 @@ static int others_wait(const rank_job *job, int is_failed)
         int   status = 0;
         pid_t pid;
 
-        (void)close(job->others[i].tell);
+        (void)close(job->others[i].notify);
         if (is_failed) {
             (void)kill(job->others[i].pid, SIGTERM);
         }
@@ -190,7 +190,7 @@ static int first_run(const rank_job *job)
         scratch_remove(NULL);
         return 1;
     }
-    others_tell(job, folder.path);
+    others_notify(job, folder.path);
     return world_run(job, 0, folder.path);
 }
 
@@ -198,7 +198,7 @@ static int own_run(rank_job *job)
 {
     int failed = 1;
 
-    (void)fflush(NULL); /* otherwise each process would print what is in the buffers */
+    (void)fflush(NULL); /* otherwise each process would print the contents of the buffers */
     (void)signal(SIGPIPE, SIG_IGN);
     for (int r = 1; r < job->count; r++) {
         if (other_start(job) != 0) {

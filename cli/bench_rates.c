@@ -1,9 +1,9 @@
-/* What `sherd bench` measures, through the engine's own reports. It creates engines, one after the
- * other, and makes real steps without a trainer's arithmetic.
+/* The measurements of `sherd bench`, through the engine's own reports. It creates engines, one
+ * after the other, and makes real steps without a trainer's arithmetic.
  *
- *   in device memory     device: the update's kernels; wire: gathers and reductions of stage 3
- *   in host memory       host: the update's kernels; down, up: copies over the link
- *   state on NVMe        nvme_read, nvme_write: a pass that only reads, and the boundary of a step
+ *   in device memory device: the update's kernels; wire: gathers and reductions of stage 3 in host
+ *   memory host: the update's kernels; down, up: copies over the link state on NVMe nvme_read,
+ *   nvme_write: a pass that only reads, and the boundary of a step
  *   whole matrices       products: the update by Muon
  *
  * All ranks measure at the same time, and the time of the slowest one counts, since in a step the
@@ -210,8 +210,8 @@ static sherd_status rounds_run(bench *b, bench_engine *e, round_fn run, int drop
 }
 
 /* The bytes of a plan are those of the norm and the update. On a GPU the time of the norm is that
- * of the host, which waits for the backward pass in it. There the time of the update stands for
- * both. */
+ * of the host, which waits for the backward pass in it. In this case the time of the update is used
+ * for both. */
 static double update_bytes(const bench *b, uint64_t planned)
 {
     return (double)planned - (is_on_cpu(b) ? 0 : (double)b->request->elems * ELEM_BYTES);
@@ -325,10 +325,10 @@ static sherd_status host_round(bench *b, bench_engine *e, int is_counted)
  * backward.
  *
  * A plan counts read / nvme_read + written / nvme_write seconds for the drives of a host, and the
- * update runs beside that. So the reads are timed alone, in a pass that changes nothing. The writes
- * get the rest of the boundary of a real step, the commit included. With both rates the plan then
- * gives the time of that step. If a drive reads and writes at once so well that a step takes hardly
- * longer than its reads alone, both rates are that of the step. */
+ * update overlaps with both. So the reads are timed alone, in a pass that changes nothing. The
+ * writes get the rest of the boundary of a real step, the commit included. With both rates the plan
+ * then gives the time of that step. If a drive reads and writes at once so well that a step takes
+ * hardly longer than its reads alone, both rates are that of the step. */
 static sherd_status nvme_round(bench *b, bench_engine *e, int is_counted)
 {
     uint64_t before = e->traffic.read_counted;

@@ -11,7 +11,7 @@
 /* Bytes of an element's state on a drive: master weight and moments, in two generations. */
 #define DRIVE_BYTES 24
 
-/* The gradients are kept in the type in which they are sent. */
+/* The gradients are stored in the type in which they are sent. */
 static const char CONFIG[] =
     "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d,"
     " \"bf16\": {\"enabled\": true}, \"wall_clock_breakdown\": true,"

@@ -1,6 +1,6 @@
 /* sherd checkpoint: lists and verifies the checkpoints in folders, writes their weights as files
- * for other programs, and makes checkpoints from such files. It needs nothing of the model's
- * code. */
+ * for other programs, and makes checkpoints from files of this kind. It needs nothing of the
+ * model's code. */
 #include "cli/cli.h"
 
 #include "models/hf.h"
@@ -52,7 +52,7 @@ typedef struct checkpoint_arguments {
     char      **paths;
     int         num_paths;
     sherd_dtype dtype;
-    const char *arch, *preset, *model; /* NULL: not given */
+    const char *arch, *preset, *model; /* NULL: not set */
     int         is_json, is_yes;
 } checkpoint_arguments;
 
@@ -111,21 +111,21 @@ static int path_open(const char *path, sherd_checkpoint **out)
 
 typedef struct progress {
     const char *what;
-    time_t      told;
+    time_t      printed;
     int         is_shown;
 } progress;
 
 /* Prints a line to a terminal, at most once a second. */
-static void progress_tell(void *ctx, uint64_t done_bytes, uint64_t all_bytes)
+static void progress_print(void *ctx, uint64_t done_bytes, uint64_t all_bytes)
 {
     progress *p   = ctx;
     time_t    now = time(NULL);
     char      word[2][CLI_WORD_BYTES];
 
-    if (now == p->told || !isatty(STDERR_FILENO)) {
+    if (now == p->printed || !isatty(STDERR_FILENO)) {
         return;
     }
-    p->told     = now;
+    p->printed  = now;
     p->is_shown = 1;
     (void)fprintf(stderr, "\r%s: %s of %s ", p->what, cli_bytes_text(done_bytes, word[0]),
                   cli_bytes_text(all_bytes, word[1]));
@@ -277,7 +277,7 @@ static void damage_print(void *ctx, const sherd_checkpoint_damage *damage)
 
 static int checkpoint_verify(const checkpoint_arguments *arguments)
 {
-    progress            shown = {.what = "verify", .told = time(NULL)};
+    progress            shown = {.what = "verify", .printed = time(NULL)};
     listing             l     = {.is_json = arguments->is_json};
     sherd_verify_params params;
     sherd_checkpoint   *c;
@@ -288,7 +288,7 @@ static int checkpoint_verify(const checkpoint_arguments *arguments)
         return 1;
     }
     sherd_verify_params_init(&params);
-    params.progress     = progress_tell;
+    params.progress     = progress_print;
     params.progress_ctx = &shown;
     params.damage       = damage_print;
     params.damage_ctx   = &l;
@@ -317,13 +317,13 @@ static int checkpoint_verify(const checkpoint_arguments *arguments)
 static int export_write(const checkpoint_arguments *arguments, sherd_checkpoint *c,
                         const maps *names)
 {
-    progress            shown = {.what = "export", .told = time(NULL)};
+    progress            shown = {.what = "export", .printed = time(NULL)};
     sherd_export_params params;
     sherd_status        status;
 
     sherd_export_params_init(&params);
     params.dtype        = arguments->dtype;
-    params.progress     = progress_tell;
+    params.progress     = progress_print;
     params.progress_ctx = &shown;
     if (names != NULL) {
         params.tensors     = names->tensors;
@@ -334,8 +334,7 @@ static int export_write(const checkpoint_arguments *arguments, sherd_checkpoint 
     return status == SHERD_OK ? 0 : cli_fail();
 }
 
-/* Writes the path of the config.json beside the weights in a folder; "": the weights are one
- * file. */
+/* Writes the path of the config.json in the folder of the weights; "": the weights are one file. */
 static int config_path(const checkpoint_arguments *arguments, char path[4096])
 {
     const char *weights = arguments->paths[1];
@@ -440,16 +439,16 @@ static void listed_add(listed *list, const char *name, int ndim, const size_t *s
     memcpy(param->shape, shape, (size_t)ndim * sizeof(*shape));
 }
 
-/* If a model is given, the file may also contain the tensors that transformers writes besides its
+/* With a model, the file may also contain the tensors that transformers writes besides its
  * parameters. */
 static int import_write(const checkpoint_arguments *arguments, const listed *list,
                         const arch *model, sherd_import_params *params)
 {
-    progress        shown = {.what = "import", .told = time(NULL)};
+    progress        shown = {.what = "import", .printed = time(NULL)};
     const char     *extra[8];
     checkpoint_path at;
 
-    params->progress     = progress_tell;
+    params->progress     = progress_print;
     params->progress_ctx = &shown;
     if (model != NULL) {
         while ((extra[params->num_may_be_extra] = hf_extra(model, params->num_may_be_extra)) !=

@@ -1,4 +1,4 @@
-/* sherd config: reads a DeepSpeed-style file as the engine does, and prints what it means. */
+/* sherd config: reads a DeepSpeed-style file as the engine does, and prints its meaning. */
 #include "cli/cli.h"
 
 #include <getopt.h>

@@ -37,7 +37,8 @@ static sherd_status text_add(void *ctx, const char *portion, size_t len_bytes)
     return SHERD_OK;
 }
 
-/* Prints what the library says, and the BLAS of the trainer, which the library does not know. */
+/* Prints the report of the library, and the BLAS of the trainer, which the library does not
+ * know. */
 static sherd_status env_print(sherd_plan_format format)
 {
     env_text     all = {0};

@@ -3,7 +3,7 @@
  * plain code.
  *
  * A rank may be a script that starts the trainer. When the script ends first, the trainer becomes a
- * child of this process (a "subreaper"), and is told and ended as a rank is. A rank that lives
+ * child of this process (a "subreaper"), and is signalled and ended as a rank is. A rank that lives
  * passes signals on itself, or does not. */
 #include "cli/cli.h"
 #include "models/clock.h"
@@ -55,9 +55,9 @@ typedef struct launch {
     pid_t   pids[MOST_RANKS];          /* 0: this rank has ended */
     int     running;
     int     status;     /* exit status of the first rank that failed; 0: none has */
-    int     told;       /* the last signal that the ranks got; 0: none */
-    int     is_passed;  /* from here; else the terminal sent it to all that run on it */
-    int     has_orphan; /* a rank ended by a signal that what it had started did not get */
+    int     sent;       /* the last signal that the ranks got; 0: none */
+    int     is_passed;  /* from here; else the terminal sent it to all of its processes */
+    int     has_orphan; /* a rank ended by a signal that its children did not get */
     int     last_sent;  /* SIGTERM or SIGKILL; 0: neither was sent */
     int64_t deadline_s; /* when the next of them is sent; 0: never */
 } launch;
@@ -133,7 +133,7 @@ static pid_t parent_of(const char *process)
                                                                                 : -1;
 }
 
-/* Sends a signal to what ranks that have ended had started. */
+/* Sends a signal to the children of ended ranks. */
 static void orphans_signal(const launch *job, int number)
 {
     DIR           *processes = opendir("/proc");
@@ -197,18 +197,18 @@ static int ranks_start(launch *job, const sigset_t *before)
 
 static void rank_ended(launch *job, int rank, int ended)
 {
-    int status  = WIFSIGNALED(ended) ? 128 + WTERMSIG(ended) : WEXITSTATUS(ended);
-    int is_told = WIFSIGNALED(ended) && WTERMSIG(ended) == job->told;
+    int status      = WIFSIGNALED(ended) ? 128 + WTERMSIG(ended) : WEXITSTATUS(ended);
+    int is_expected = WIFSIGNALED(ended) && WTERMSIG(ended) == job->sent;
 
     job->pids[rank] = 0;
     job->running--;
-    job->has_orphan |= is_told && job->is_passed;
+    job->has_orphan |= is_expected && job->is_passed;
     if (status == 0 ||
         job->status != 0) { /* ranks that fail after the first one fail because of it */
         return;
     }
     job->status = status;
-    if (!is_told) { /* else all have been told to end, and may take their time */
+    if (!is_expected) { /* else all have been asked to end, without a limit of time */
         job->deadline_s = (int64_t)clock_now_s() + job->grace_s;
     }
     if (WIFSIGNALED(ended)) {
@@ -219,7 +219,7 @@ static void rank_ended(launch *job, int rank, int ended)
     }
 }
 
-/* Returns whether there is a child left: a rank, or what one that has ended had started. */
+/* Returns whether a child remains: a rank, or a child of an ended rank. */
 static int ranks_collect(launch *job)
 {
     pid_t pid;
@@ -233,7 +233,7 @@ static int ranks_collect(launch *job)
         }
     }
     if (job->has_orphan) {
-        orphans_signal(job, job->told);
+        orphans_signal(job, job->sent);
         job->has_orphan = 0;
     }
     return pid == 0;
@@ -254,7 +254,8 @@ static void ranks_wait(launch *job, const sigset_t *signals)
 {
     int has_child = job->running > 0;
 
-    /* What a rank leaves behind goes on behind a good end, and not behind a bad one. */
+    /* The children of a rank continue after a good end of the rank, and are ended after a bad
+     * one. */
     while (job->running > 0 || (has_child && job->status != 0)) {
         struct timespec second = {.tv_sec = 1};
         siginfo_t       got;
@@ -262,7 +263,7 @@ static void ranks_wait(launch *job, const sigset_t *signals)
                                                       : sigtimedwait(signals, &got, &second);
 
         if (number > 0 && number != SIGCHLD) {
-            job->told      = number;
+            job->sent      = number;
             job->is_passed = got.si_code != SI_KERNEL;
             if (job->is_passed) {
                 ranks_signal(job, number);

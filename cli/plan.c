@@ -55,8 +55,8 @@ sherd_status plan_entry_make(const plan_options *options, const planning_layout 
         status = planning_row_make(&out->request, &asked, &out->row);
     }
     if (asked.offload >= 0) {
-        /* small parts stay on the device; if a model has only such parts, the row would look like a
-         * smaller offload */
+        /* small parts stay on the device; if a model has only small parts, the row would look like
+         * a smaller offload */
         out->row.layout.offload = asked.offload;
     }
     return status;
@@ -106,8 +106,8 @@ static sherd_status full_print(const plan_options *options, const planning_layou
     status = sherd_engine_plan(engine, options->is_json ? SHERD_PLAN_JSON : SHERD_PLAN_TABLE,
                                cli_print, stdout);
     if (status == SHERD_OK) {
-        status =
-            sherd_engine_fits(engine); /* only after the print, which shows what is too large */
+        /* only after the print, which shows the parts that are too large */
+        status = sherd_engine_fits(engine);
     }
     sherd_engine_destroy(engine);
     return status;

@@ -41,7 +41,7 @@ typedef struct plan_entry {
     planning_request request;
     planning_layout  asked;
     planning_row     row;          /* its layout is the one that was made of `asked` */
-    char             refused[512]; /* why there is no such plan and no row; "": there is one */
+    char             refused[512]; /* the reason why the row has no plan; "": it has one */
 } plan_entry;
 
 /** Reads the arguments and the files that they name. Returns 0; -1 if all that was asked is
@@ -50,8 +50,8 @@ typedef struct plan_entry {
 int  plan_options_init(int argc, char **argv, plan_options *out);
 void plan_options_fini(plan_options *options);
 
-/** Measures the rates that nobody gave, and prints all with their origins to standard error. What
- *  cannot be measured stays assumed. It must be called before this process starts a second
+/** Measures the rates that nobody gave, and prints all with their origins to standard error. Rates
+ *  that cannot be measured stay assumed. It must be called before this process starts a second
  *  thread. */
 void plan_rates_measure(plan_options *options);
 
@@ -68,8 +68,8 @@ const plan_entry *plan_first(const plan_entry *entries, size_t count);
 /** Returns whether no entry has a row. Then it also prints why. */
 int plan_are_refused(const plan_entry *entries, size_t count);
 
-/* What a row needs beyond what there is; 0 if that is enough or not known. The need of a host and
- * its drives is that of all its ranks. */
+/* The memory that a row needs beyond the available memory; 0 if it is enough or not known. The need
+ * of a host and its drives is that of all its ranks. */
 typedef struct plan_shortage {
     double device_bytes, host_bytes, nvme_bytes;
 } plan_shortage;
@@ -84,10 +84,10 @@ double plan_host_need(const plan_entry *entry);
 #define PLAN_BYTES_CHARS 24
 const char *plan_bytes_text(double bytes, char out[PLAN_BYTES_CHARS]);
 /** Writes whether the row fits: "yes", "no: device +12.3 GiB, nvme +1.2 TiB", or "" if neither
- *  memory nor drives were given. */
+ *  memory nor drives were set. */
 #define PLAN_FIT_CHARS 96
 const char *plan_fit_text(const plan_entry *entry, char out[PLAN_FIT_CHARS]);
-/** Return whether this rate, or any, is behind the time of a row and was assumed. */
+/** Return whether this rate, or any rate, was used for the time of a row and was assumed. */
 int plan_rate_is_assumed(const plan_entry *entry, planning_rate rate);
 int plan_is_assumed(const plan_entry *entry);
 

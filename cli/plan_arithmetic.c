@@ -21,7 +21,7 @@
 #define STEPS_DEVICE 12
 #define STEPS_MOST   64
 
-/* What is enough to be as fast as a large model, and little enough to be quick. */
+/* A size that is large enough to be as fast as a large model, and small enough to be quick. */
 #define TOKENS_CPU         ((size_t)512)
 #define TOKENS_DEVICE      ((size_t)8192)
 #define LAYER_ELEMS_CPU    ((size_t)16 << 20)
@@ -115,7 +115,7 @@ plan_arithmetic plan_arithmetic_of(const arch *planned, const char *backend, siz
 
 /* ---------------------------------------------------------------- trainer -- */
 
-/* Finds sherd-llm beside this program, as it is installed, or where a build has it. */
+/* Finds sherd-llm in the folder of this program, where it is installed, or where a build has it. */
 static int trainer_find(char out[PATH_CHARS])
 {
     static const char *const PLACES[] = {"sherd-llm", "../trainer/sherd-llm"};
@@ -141,7 +141,7 @@ static int trainer_find(char out[PATH_CHARS])
     return -1;
 }
 
-/* Words of letters: what they say does not matter, that they are bytes of a text does. */
+/* Words of letters: their meaning does not matter, but they must be bytes of a text. */
 static int text_write(const char *path)
 {
     FILE    *out  = fopen(path, "we");
@@ -313,7 +313,7 @@ int plan_arithmetic_run(const plan_arithmetic *of, const char *folder, double *f
     double       seconds;
 
     if (trainer_find(trainer) != 0) {
-        (void)snprintf(why, why_bytes, "the trainer, sherd-llm, is not beside this program");
+        (void)snprintf(why, why_bytes, "the trainer, sherd-llm, is not in this program's folder");
         return -1;
     }
     args_make(of, folder, &args);

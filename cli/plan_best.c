@@ -61,10 +61,10 @@ static const plan_entry *simplest_find(const plan_entry *entries, int count,
     return best;
 }
 
-/* The needs of a layout as multiples of what there is, of the device, the host and its drives: what
- * is short comes first. */
+/* The needs of a layout as multiples of the memory of the device, the host and its drives:
+ * resources that do not suffice come first. */
 typedef struct excess {
-    double worst, sum; /* sum: of what is over 1 */
+    double worst, sum; /* sum of the parts above 1 */
 } excess;
 
 static void excess_add(excess *all, double need, double there)
@@ -109,7 +109,7 @@ static int is_smaller(const plan_entry *a, const plan_entry *b)
            a->row.traffic.read_step_planned < b->row.traffic.read_step_planned;
 }
 
-/* Whether an option gives a key; what a file gives cannot be set to another value. */
+/* Whether an option sets a key; a value of the file cannot be changed. */
 static int is_given(const plan_options *options, const char *key)
 {
     for (size_t i = 0; i < options->request.num_settings; i++) {
@@ -144,7 +144,7 @@ static void entry_shrink(const plan_options *options, plan_entry *entry)
 
 /* ----------------------------------------------------------------- tuning -- */
 
-/* Sets what a number stands for in a layout. */
+/* Sets the value of a number in a layout. */
 typedef void (*tuning_fn)(planning_layout *layout, int number);
 
 static void buffers_set(planning_layout *layout, int number)
@@ -157,8 +157,8 @@ static void kept_set(planning_layout *layout, int number)
     layout->ratio = (double)(RATIOS - number) / RATIOS;
 }
 
-/* Takes what the entry has, or else the least number, from 1 to most, whose step is within NEAR of
- * the shortest. */
+/* Takes the value of the entry, or else the least number, from 1 to most, whose step is within NEAR
+ * of the shortest. */
 static void number_tune(const plan_options *options, plan_entry *entry, tuning_fn set, int most)
 {
     plan_entry tried[RATIOS] = {*entry}; /* by number */
@@ -190,8 +190,8 @@ static int is_open(const plan_options *options, const plan_entry *entry, const c
 }
 
 /* Finds how many buffers the state should pass through, and how much of it the device should keep:
- * the fewest, and the least, of those that give a step near the shortest. So the update hides
- * beside forward as far as the memory allows. */
+ * the fewest, and the least, of those that give a step near the shortest. So forward hides the
+ * update as far as the memory allows. */
 static void entry_tune(const plan_options *options, plan_entry *entry)
 {
     const char *device = planning_offload_state_device(entry->asked.offload);
@@ -222,9 +222,9 @@ static int has_tier(const planning_request *request, const char *device)
                                        : strcmp(request->backend, "cuda") == 0;
 }
 
-/* Where activations do not fit beside the rest, moves them to host memory or the drive, or computes
- * them again, in part or whole: what gives the shortest step; where nothing fits, what needs the
- * least. */
+/* If activations do not fit in addition to the rest, moves them to host memory or the drive, or
+ * recomputes them, in part or whole. Chooses the shortest step; if nothing fits, the least need of
+ * memory. */
 static void entry_move(const plan_options *options, plan_entry *entry)
 {
     plan_entry best = *entry, least = *entry;
@@ -401,17 +401,18 @@ static void saving_print(const plan_entry *less, const plan_entry *more)
     }
 }
 
-/* Prints what tuning has changed, and what it gives. */
+/* Prints the changes of tuning and their effect. */
 static void tuning_print(const plan_entry *chosen)
 {
     const planning_layout *layout = &chosen->asked;
     const planning_time   *time   = &chosen->row.time;
 
     if (layout->place != LAYER_KEPT) {
-        (void)fprintf(stderr,
-                      "All activations do not fit on the device beside the rest: the trainer "
-                      "takes --activations %s.\n",
-                      layer_place_name(layout->place));
+        (void)fprintf(
+            stderr,
+            "All activations do not fit on the device in addition to the rest: the trainer "
+            "takes --activations %s.\n",
+            layer_place_name(layout->place));
     }
 
     if (layout->ratio > 0) {
@@ -427,15 +428,14 @@ static void tuning_print(const plan_entry *chosen)
                       layout->buffers);
     }
     if (time->beside_s > 0) {
-        (void)fprintf(
-            stderr,
-            "Its steps are queued: an update goes on for %.3g s beside the next forward, and "
-            "is waited for %.3g s. With sherd_step a step takes %.3g s.\n",
-            time->beside_s, time->wait_update_s, time->step_s);
+        (void)fprintf(stderr,
+                      "Its steps are queued: an update takes %.3g s during the next forward, and "
+                      "is waited for %.3g s. With sherd_step a step takes %.3g s.\n",
+                      time->beside_s, time->wait_update_s, time->step_s);
     }
 }
 
-/* Prints what the encoding of the chosen layout saves, or what another one would save. */
+/* Prints the bytes that the encoding of the chosen layout saves, or that another one would save. */
 static void encoding_print(const plan_options *options, const plan_entry *chosen)
 {
     planning_layout layout = chosen->asked;
@@ -478,13 +478,13 @@ static void speed_print(const plan_entry *chosen)
     (void)fprintf(stderr, " and the trainer waits %.0f %%",
                   100 * fmax(0, time->queued_s - compute) / time->queued_s);
     if (time->wait_update_s > 0) {
-        (void)fprintf(stderr, ", %.0f %% for the update beside it",
+        (void)fprintf(stderr, ", %.0f %% for its queued update",
                       100 * time->wait_update_s / time->queued_s);
     }
     (void)fprintf(stderr, ".\n");
 }
 
-/* Names the rates behind its times that were assumed. */
+/* Names the assumed rates of its times. */
 static void assumed_print(const plan_entry *chosen)
 {
     const char *comma = "";

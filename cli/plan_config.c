@@ -172,7 +172,7 @@ static int is_auto(const char *origin)
     return strncmp(origin, "auto:", 5) == 0 || strstr(origin, " is \"auto\" and ") != NULL;
 }
 
-/* Whether a key of an offload block is left out: every key if the block has no device, and the keys
+/* Whether a key of an offload block is omitted: every key if the block has no device, and the keys
  * for files if the device is not a drive. */
 static int is_dropped(const char *path, const planning_layout *layout)
 {
@@ -199,7 +199,7 @@ static int is_dropped(const char *path, const planning_layout *layout)
 
 /* ---------------------------------------------------------------- raw file -- */
 
-/* Overwrites comments, and commas before a closing bracket, with spaces. What is left is JSON. */
+/* Overwrites comments, and commas before a closing bracket, with spaces. The rest is JSON. */
 static void text_strip(char *text)
 {
     char *comma = NULL; /* the last comma, if only space follows it so far */

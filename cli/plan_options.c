@@ -253,7 +253,7 @@ static const struct option OPTIONS[] = {{"arch", required_argument, NULL, 'a'},
                                         {"force", no_argument, NULL, FORCE},
                                         {NULL, 0, NULL, 0}};
 
-/* Where activations are, and what they take, is said once. */
+/* The place of activations and their bytes are set only once. */
 static int activations_check(const planning_request *request)
 {
     return request->places.count == 0 && request->activation_bytes == 0

@@ -7,15 +7,15 @@
 
 #include "models/arch.h"
 
-/* What the options say, before they are combined. */
+/* The values of the options, before they are combined. */
 typedef struct plan_parse {
     plan_options *out;
     arch_kind     kind;
     const char   *preset, *path, *count;
-    arch   given; /* sizes given one by one; max_length is also the length of the sequences */
-    int    has_kind;
-    size_t tokens, batch;
-    int    stages[4], num_stages;
+    arch          given; /* sizes set one by one; max_length is also the length of the sequences */
+    int           has_kind;
+    size_t        tokens, batch;
+    int           stages[4], num_stages;
     planning_offload offloads[PLANNING_OFFLOADS];
     int              num_offloads;
     int              is_every_stage, is_every_offload;

@@ -1,7 +1,7 @@
 /* Measures rates on this machine for sherd plan: those of the engine as `sherd bench` does, in
- * processes of its own, and the trainer's arithmetic by plan_arithmetic.c. What cannot be measured
- * stays assumed, and each rate is told with its origin. plan.c calls it before the first row is
- * made. */
+ * processes of its own, and the trainer's arithmetic by plan_arithmetic.c. Rates that cannot be
+ * measured stay assumed, and each rate is printed with its origin. plan.c calls it before the first
+ * row is made. */
 #include "cli/plan_rates.h"
 
 #include "cli/bench.h"
@@ -27,17 +27,18 @@
 #define ELEMS_LEAST  ((size_t)2 << 20)
 #define ROUNDS       3
 
-/* Then the measurement is ended, and what it has found by then counts. */
+/* Then the measurement is ended, and its results so far count. */
 #define MOST_SECONDS 30
 #define PAUSE_NS     5000000
 
-/* What the processes that measure tell this one, in memory that they share. 0: not measured. */
-typedef struct told {
+/* The results of the measuring processes, in memory that they share with this one. 0: not
+ * measured. */
+typedef struct measured_rates {
     double rates[PLANNING_RATES];
     char   why[PLAN_WHY_CHARS];       /* the engine's rates are not complete; "": they are */
     char   why_drive[PLAN_WHY_CHARS]; /* ... those of the drive */
     char   why_flops[PLAN_WHY_CHARS];
-} told;
+} measured_rates;
 
 typedef struct measuring {
     plan_options *options;
@@ -47,12 +48,12 @@ typedef struct measuring {
     int             has_backend, has_drive, has_matrices;
     unsigned        parts; /* of bench_part: those of rates that nobody gave, without the drive */
     plan_arithmetic arithmetic;
-    told           *told;
+    measured_rates *found;
 } measuring;
 
 /* ---------------------------------------------------------------- measuring -- */
 
-/* Whether nobody has given a rate. */
+/* Whether a rate is neither set nor measured. */
 static int is_open(const measuring *m, planning_rate rate)
 {
     return m->options->request.rates.origins[rate] == PLANNING_ASSUMED;
@@ -62,7 +63,7 @@ static void part_take(measuring *m, const bench_result *result)
 {
     for (int i = 0; i < PLANNING_RATES; i++) {
         if (result->rates[i].median > 0) {
-            m->told->rates[i] = result->rates[i].median;
+            m->found->rates[i] = result->rates[i].median;
         }
     }
 }
@@ -91,14 +92,14 @@ static int rank_main(sherd_world *world, void *ctx)
         m->parts == 0 ? SHERD_OK : bench_rates_measure(world, &request, &result, why, sizeof(why));
     if (is_first && m->parts != 0) {
         part_take(m, &result);
-        reason_take(status, why, m->told->why);
+        reason_take(status, why, m->found->why);
     }
     if (status == SHERD_OK && m->has_drive) {
         request.parts = BENCH_ON_NVME;
         status        = bench_rates_measure(world, &request, &result, why, sizeof(why));
         if (is_first) {
             part_take(m, &result);
-            reason_take(status, why, m->told->why_drive);
+            reason_take(status, why, m->found->why_drive);
         }
     }
     if (status != SHERD_OK) {
@@ -118,7 +119,7 @@ static const char *temporary_folder(void)
 static void flops_measure(measuring *m)
 {
     scratch_folder folder;
-    char          *why = m->told->why_flops;
+    char          *why = m->found->why_flops;
 
     if (!m->has_backend || !is_open(m, PLANNING_RATE_FLOPS)) {
         return;
@@ -131,8 +132,8 @@ static void flops_measure(measuring *m)
     if (scratch_make(NULL, temporary_folder(), 0, &folder) != 0) {
         (void)snprintf(why, PLAN_WHY_CHARS, "%.300s", folder.why);
     } else {
-        (void)plan_arithmetic_run(&m->arithmetic, folder.path, &m->told->rates[PLANNING_RATE_FLOPS],
-                                  why, PLAN_WHY_CHARS);
+        (void)plan_arithmetic_run(&m->arithmetic, folder.path,
+                                  &m->found->rates[PLANNING_RATE_FLOPS], why, PLAN_WHY_CHARS);
         scratch_remove(NULL);
     }
     scratch_guard_end();
@@ -186,7 +187,7 @@ static int ranks_here(const measuring *m)
     return here > 0 ? here : 1;
 }
 
-/* Asks the planned engine what the measurement has to know. */
+/* Gets the inputs of the measurement from the planned engine. */
 static sherd_status engine_ask(measuring *m)
 {
     const planning_request *request = &m->options->request;
@@ -245,14 +246,14 @@ static void measuring_init(plan_options *options, measuring *m)
                                .backend   = m->backend};
 }
 
-/* ------------------------------------------------------------------ telling -- */
+/* ------------------------------------------------------------------ printing -- */
 
 /* Says why a rate was not measured; "": it was. */
 static const char *why_not(const measuring *m, planning_rate rate, char out[PLAN_WHY_CHARS])
 {
-    const told *told     = m->told;
-    int         per_host = planning_ranks_per_host(&m->options->request, m->world_size);
-    int         is_host  = rate == PLANNING_RATE_HOST || rate == PLANNING_RATE_NVME_READ ||
+    const measured_rates *found    = m->found;
+    int                   per_host = planning_ranks_per_host(&m->options->request, m->world_size);
+    int                   is_host = rate == PLANNING_RATE_HOST || rate == PLANNING_RATE_NVME_READ ||
                   rate == PLANNING_RATE_NVME_WRITE;
     int is_drive = rate == PLANNING_RATE_NVME_READ || rate == PLANNING_RATE_NVME_WRITE;
 
@@ -275,16 +276,16 @@ static const char *why_not(const measuring *m, planning_rate rate, char out[PLAN
     if (is_drive && !m->has_drive) {
         return "no layout has a drive";
     }
-    if (told->rates[rate] > 0) {
+    if (found->rates[rate] > 0) {
         return "";
     }
     if (rate == PLANNING_RATE_FLOPS) {
-        return told->why_flops[0] != '\0' ? told->why_flops : "its measurement did not end";
+        return found->why_flops[0] != '\0' ? found->why_flops : "its measurement did not end";
     }
-    if (is_drive && told->why[0] == '\0' && told->why_drive[0] != '\0') {
-        return told->why_drive;
+    if (is_drive && found->why[0] == '\0' && found->why_drive[0] != '\0') {
+        return found->why_drive;
     }
-    return told->why[0] != '\0' ? told->why : "its measurement did not end";
+    return found->why[0] != '\0' ? found->why : "its measurement did not end";
 }
 
 /* Says how it was measured. */
@@ -325,7 +326,7 @@ static void rates_take(const measuring *m)
         const char *why = why_not(m, (planning_rate)i, text);
 
         if (rates->origins[i] == PLANNING_ASSUMED && why[0] == '\0') {
-            rates->values[i]  = m->told->rates[i];
+            rates->values[i]  = m->found->rates[i];
             rates->origins[i] = PLANNING_MEASURED;
             why               = how(m, (planning_rate)i, text);
         }
@@ -384,13 +385,14 @@ void plan_rates_measure(plan_options *options)
         return;
     }
     measuring_init(options, &m);
-    m.told = mmap(NULL, sizeof(*m.told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (m.told == MAP_FAILED || engine_ask(&m) != SHERD_OK || measuring_run(&m) != 0) {
+    m.found =
+        mmap(NULL, sizeof(*m.found), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (m.found == MAP_FAILED || engine_ask(&m) != SHERD_OK || measuring_run(&m) != 0) {
         (void)fprintf(stderr, "rates are assumed: the measurement cannot be started\n");
     } else {
         rates_take(&m);
     }
-    if (m.told != MAP_FAILED) {
-        (void)munmap(m.told, sizeof(*m.told));
+    if (m.found != MAP_FAILED) {
+        (void)munmap(m.found, sizeof(*m.found));
     }
 }

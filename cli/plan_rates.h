@@ -1,5 +1,5 @@
-/* Rates that sherd plan measures on this machine before it plans. plan_rates.c measures what the
- * engine does, plan_arithmetic.c what the trainer does. */
+/* Rates that sherd plan measures on this machine before it plans. plan_rates.c measures the engine,
+ * plan_arithmetic.c the trainer. */
 #ifndef SHERD_CLI_PLAN_RATES_H
 #define SHERD_CLI_PLAN_RATES_H
 
@@ -21,9 +21,9 @@ typedef struct plan_arithmetic {
  *  NULL: of another trainer. */
 plan_arithmetic plan_arithmetic_of(const arch *planned, const char *backend, size_t batch,
                                    size_t length);
-/** Runs steps of the trainer, whose files are in `folder`, and gives the operations per second of a
- *  rank. Returns 0, or -1 with a sentence in `why`. It must be called before this process starts a
- *  second thread. */
+/** Makes steps of the trainer, whose files are in `folder`, and returns the operations per second
+ *  of a rank. Returns 0, or -1 with a sentence in `why`. It must be called before this process
+ *  starts a second thread. */
 int plan_arithmetic_run(const plan_arithmetic *of, const char *folder, double *flops_out, char *why,
                         size_t why_bytes);
 

@@ -22,7 +22,7 @@ void plan_presets_list(arch_kind kind)
     (void)printf("\n");
 }
 
-/* Takes the sizes of the preset, then those that were given one by one. */
+/* Takes the sizes of the preset, then those that were set one by one. */
 static int arch_finish(const plan_parse *in, arch *model, const char **preset_out)
 {
     const arch *given  = &in->given;
@@ -57,7 +57,7 @@ static int arch_finish(const plan_parse *in, arch *model, const char **preset_ou
     return wrong == NULL ? 0 : cli_bad("plan", "%s", wrong);
 }
 
-/* Whether sizes of the model were given. The length does not count, since it is also that of the
+/* Whether sizes of the model were set. The length does not count, since it is also that of the
  * sequences. */
 static int has_arch_options(const plan_parse *in)
 {
@@ -119,7 +119,7 @@ static int sequence_make(const plan_parse *in, plan_options *out)
     out->request.length = tokens;
     if (in->batch > 0) {
         if (out->request.num_settings == PLAN_MOST_SETTINGS) {
-            return cli_bad("plan", "--set at most 63 times beside --batch");
+            return cli_bad("plan", "--set at most 63 times with --batch");
         }
         (void)snprintf(out->batch_setting, sizeof(out->batch_setting),
                        "train_micro_batch_size_per_gpu=%zu", in->batch);
@@ -130,7 +130,7 @@ static int sequence_make(const plan_parse *in, plan_options *out)
 
 /* ---------------------------------------------------------------- layouts -- */
 
-/* Refuses settings of keys that the lists set: such a setting would make all rows the same. */
+/* Refuses settings of keys that the lists set: such settings would make all rows the same. */
 static int settings_check(const plan_parse *in, const plan_options *out)
 {
     const struct {

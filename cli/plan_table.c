@@ -191,7 +191,7 @@ static void spaces_print(const char *name, double device, double host, double nv
                  plan_bytes_text(host, text[1]), plan_bytes_text(nvme, text[2]));
 }
 
-/* Prints what is needed of a memory, and what is left or missing. */
+/* Prints the needed bytes of a memory, and the remaining or missing ones. */
 static void room_print(const char *whose, double need, size_t have)
 {
     char text[3][PLAN_BYTES_CHARS];
@@ -321,7 +321,7 @@ static void moves_print(const planning_row *row)
     }
 }
 
-/* Prints the rates behind one bound and their origin, such as "flops 4e+14 assumed". */
+/* Prints the rates of one bound and their origin, such as "flops 4e+14 assumed". */
 static void origins_print(const plan_entry *entry, planning_bound bound)
 {
     static const struct {
@@ -371,11 +371,10 @@ static void time_print(const plan_entry *entry)
                      ? ""
                      : "; arithmetic is left out, --tokens says how much there is");
     if (time->beside_s > 0) {
-        (void)printf(
-            "a queued step: %s s; its update goes on for %s s beside it, and is waited for "
-            "%s s\n",
-            seconds_text(time->queued_s, text[0]), seconds_text(time->beside_s, text[1]),
-            seconds_text(time->wait_update_s, text[2]));
+        (void)printf("a queued step: %s s; its update takes %s s meanwhile, and is waited for "
+                     "%s s\n",
+                     seconds_text(time->queued_s, text[0]), seconds_text(time->beside_s, text[1]),
+                     seconds_text(time->wait_update_s, text[2]));
     }
     if (entry->row.assumed.text[0] != '\0') {
         (void)printf("assumed, since the configuration leaves it to the trainer: %s\n",

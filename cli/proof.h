@@ -1,4 +1,4 @@
-/* A small training run that `sherd test` repeats in many layouts. Its result is one number, the
+/* A small training that `sherd test` repeats in many layouts. Its result is one number, the
  * fingerprint of the weights, which must always be the same. */
 #ifndef SHERD_CLI_PROOF_H
 #define SHERD_CLI_PROOF_H

@@ -43,7 +43,7 @@ static void files_remove(const char *folder)
     (void)closedir(dir);
 }
 
-/* Returns 0 if the folder is gone, whoever removed it. */
+/* Returns 0 if the folder does not exist any more, even if another process removed it. */
 static int folder_remove(const char *folder)
 {
     for (int tries = 0; tries < REMOVE_TRIES; tries++) {
@@ -76,11 +76,11 @@ static void guarded_remove(void)
 
 /* --------------------------------------------------------------- signals -- */
 
-/* Tells the guard thread to end. */
+/* Asks the guard thread to end. */
 #define SIGNAL_OVER SIGUSR2
 
 /* Fills in the signals that would end the program, and SIGNAL_OVER. Signals that are ignored, as
- * nohup and shells arrange, are left out. */
+ * nohup and shells arrange, are not handled. */
 static void signals_fill(sigset_t *out)
 {
     static const int NUMBERS[] = {SIGINT, SIGTERM, SIGHUP};
@@ -96,7 +96,7 @@ static void signals_fill(sigset_t *out)
     (void)sigaddset(out, SIGNAL_OVER);
 }
 
-/* Keeps the lock until the process ends, because the other threads run until then and would make
+/* Holds the lock until the process ends, because the other threads run until then and would make
  * the next folder. */
 static void *guard_main(void *ctx)
 {
@@ -163,7 +163,7 @@ static int folder_make_in(const char *parent, scratch_folder *out)
     if (len < 0 || (size_t)len >= sizeof(out->path)) {
         return fail(out, "%.200s: the name is too long; --nvme-path names another folder", parent);
     }
-    /* Otherwise a signal in between would leave the folder behind. */
+    /* Otherwise the folder would remain after a signal between the two calls. */
     (void)pthread_mutex_lock(&lock);
     if (mkdtemp(out->path) == NULL) {
         (void)fail(out, "no folder can be made in %.200s: %s", parent, strerror(errno));

@@ -1,6 +1,6 @@
 /* A private folder on a drive for the rows of `sherd test` that store data there. It is created,
  * its name is sent to the ranks of a job, and it is removed when the test ends or is interrupted. A
- * process has one such folder. */
+ * process has at most one. */
 #ifndef SHERD_CLI_SCRATCH_H
 #define SHERD_CLI_SCRATCH_H
 

@@ -1,4 +1,4 @@
-/* The sherd command: what one can ask without training. It gets everything from sherd.h; the
+/* The sherd command: questions that need no training. It gets everything from sherd.h; the
  * architectures are data (models/arch.h). */
 #include "cli/cli.h"
 
@@ -25,7 +25,7 @@ static const command COMMANDS[] = {
     {"version", cli_version, "print the version"},
 };
 
-/* Words that people may try as commands, and where to find what they mean. */
+/* Words that people may try as commands, and the right commands. */
 static const struct {
     const char *wanted, *is;
 } ELSEWHERE[] = {

@@ -1,6 +1,5 @@
-/* sherd state: lists the state files that runs have left on drives, by run: which runs can be
- * resumed, and which only take space. It also removes them, except those that a process has
- * open. */
+/* sherd state: lists the state files on drives, by run: which runs can be resumed, and which only
+ * take space. It also removes them, except those that a process has open. */
 #include "cli/cli.h"
 
 #include <ctype.h>
@@ -243,11 +242,11 @@ static void run_print_json(const run_view *run)
 typedef struct state_arguments {
     char   **folders;
     int      num_folders;
-    uint64_t run; /* 0: not given */
+    uint64_t run; /* 0: not set */
     int      is_all, is_yes, is_json;
 } state_arguments;
 
-/* Whether an earlier argument is the same folder. Such a folder counts once. */
+/* Whether an earlier argument is the same folder. A folder that is listed twice counts once. */
 static int folder_is_seen(const state_arguments *arguments, int index)
 {
     char *path   = realpath(arguments->folders[index], NULL);
@@ -302,8 +301,8 @@ static int state_list(const state_arguments *arguments, const file_list *list)
     return 0;
 }
 
-/* Moves the files to remove to the front of the list. *left_out: how many runs stay because they
- * are in use. */
+/* Moves the files to remove to the front of the list. *left_out: how many runs are not removed
+ * because they are in use. */
 static void removable_select(const state_arguments *arguments, file_list *list, int *left_out)
 {
     size_t   kept = 0;

@@ -20,8 +20,8 @@
 /* The column of the fingerprints. */
 #define WIDTH 74
 
-/* AdamW is tested in every way. Of the others only what is their own is tested: those that work by
- * element move the same data as AdamW. */
+/* AdamW is tested in every way. For the other optimizers only their own features are tested:
+ * element-wise ones move the same data as AdamW. */
 static const proof_optimizer OPTIMIZERS[] = {
     {.name = "AdamW", .params = ""},
     {.name = "Lamb", .params = "", .has_calls = 1},
@@ -63,7 +63,7 @@ typedef struct test_run {
     int            is_verbose;
     int            most_ranks;
     int            limit_s;   /* longest wait for a rank in a row */
-    const char    *nvme_path; /* NULL: not given */
+    const char    *nvme_path; /* NULL: not set */
     scratch_folder folder;
     char           no_state_files[256]; /* why this build has no state files; "": it has */
     int            rows, failed, skipped;
@@ -80,7 +80,7 @@ typedef struct test_group {
     char                why[600];
 } test_group;
 
-/* `on_cpu` is printed beside the result of a device. It may be NULL. */
+/* `on_cpu` is printed next to the result of a device. It may be NULL. */
 static void row_print(test_run *run, const char *what, int is_ok, const proof_result *on_cpu,
                       const proof_result *got, double seconds, const char *why)
 {
@@ -227,7 +227,7 @@ static const offload_row OFFLOADS[] = {
 
 #define NUM_OFFLOADS (sizeof(OFFLOADS) / sizeof(OFFLOADS[0]))
 
-/* Returns why a row cannot be run here, or NULL. */
+/* Returns the reason why a row cannot be run on this machine, or NULL. */
 static const char *offload_lacks(const test_run *run, const offload_row *offload)
 {
     if (offload->needs_folder && run->folder.path[0] == '\0') {

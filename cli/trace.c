@@ -420,7 +420,7 @@ static void json_print(const trace_file *file)
     (void)printf("\n]}\n");
 }
 
-static int trace_tell(trace_file *file, size_t skip, int is_json)
+static int trace_print(trace_file *file, size_t skip, int is_json)
 {
     if (file_read(file) != 0 || exposed_gather(file) != 0 || steps_count(file) != 0 ||
         medians_take(file, skip) != 0) {
@@ -469,7 +469,7 @@ int cli_trace(int argc, char **argv)
         return 2;
     }
     file.path = argv[optind];
-    failed    = trace_tell(&file, (size_t)skip, is_json);
+    failed    = trace_print(&file, (size_t)skip, is_json);
     for (int i = 0; i < MAX_LANES; i++) {
         free(file.lanes[i].intervals);
     }

@@ -6,7 +6,7 @@
 
 #include "collectives/world_impl.h"
 
-/* The beginning of such a world's object. */
+/* The beginning of the object of a world of one rank. */
 typedef struct alone_world {
     sherd_world         world;
     struct alone_block *blocks; /* memory that was allocated */

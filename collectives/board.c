@@ -117,7 +117,7 @@ void sherdi_board_post(sherdi_board *board, size_t place, uint64_t number)
     bell_ring(board->own);
 }
 
-/* The first of the rows that count, and the one behind the last. */
+/* The first of the rows that count, and the one after the last. */
 static int row_first(const sherdi_board *board, int is_all)
 {
     return is_all || !board->is_worlds ? 0 : board->world->rank;
@@ -190,7 +190,7 @@ static sherd_status row_wait(sherdi_board *board, int rank, size_t place, uint64
         sherd_status status = world_check(board, rank);
 
         if (atomic_load(&row->numbers[place]) >=
-            number) { /* behind the check: it may have left since */
+            number) { /* after the check: it may have disconnected since */
             return SHERD_OK;
         }
         SHERDI_TRY(status);

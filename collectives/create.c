@@ -1,5 +1,5 @@
-/* Creates a world of processes at a given address. env.c reads what launchers set, and then comes
- * here. */
+/* Creates a world of processes at an address. env.c reads the variables of launchers, and then
+ * calls this file. */
 #include "collectives/procs.h"
 #include "collectives/transport.h"
 

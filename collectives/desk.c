@@ -34,7 +34,7 @@ struct net_desk {
     struct pollfd  *polls; /* [room + 1] */
 };
 
-/* The memory of the caller's message moves to the end of the list, behind the remaining callers. */
+/* The memory of the caller's message moves to the end of the list, after the remaining callers. */
 static void caller_forget(net_desk *desk, int index)
 {
     unsigned char *message = desk->callers[index].message;
@@ -87,7 +87,8 @@ static void callers_accept(net_desk *desk)
 {
     int fd;
 
-    /* At most so many at a time: callers without end must not keep us here. */
+    /* At most this number at a time, so that an endless stream of callers does not block this
+     * thread. */
     for (int i = 0;
          i < desk->room && room_make(desk) && (fd = sherdi_net_accept(desk->params.listener)) >= 0;
          i++) {
@@ -189,7 +190,7 @@ void sherdi_desk_close(net_desk *desk)
     free(desk);
 }
 
-/* What a rank that has met sends when it connects again. */
+/* The message of a rank that has met and connects again. */
 typedef struct desk_hello {
     uint64_t session;
     int32_t  index;

@@ -31,7 +31,7 @@ void sherdi_desk_close(net_desk *desk);
 /** Accepts one more connection from each of the `count` ranks that have met, except number 0, at
  *  `listener`. All of fds[count] must be -1 at the call; fds[1] and up become their connections.
  *  Drops callers that do not know the session, or that run as another user. Errors: E_PEER_LOST at
- *  the deadline, with a message such as "2 ranks" and then `late`; or the failure of
+ *  the deadline, with a message of the form "2 ranks" and then `late`; or the failure of
  *  wait->world. */
 sherd_status sherdi_desk_gather(int listener, uint64_t session, int *fds, int count,
                                 const net_wait *wait, const char *late);

@@ -1,4 +1,4 @@
-/* The memory of a GPU in a world, beside what the core knows of it (world_device): device.c has the
+/* The memory of a GPU in a world, in addition to the core's part (world_device): device.c has the
  * lane's tickets and the memory that the ranks allocate together, staged.c moves it over transports
  * of host memory, peers_device.c between ranks that are threads. */
 #ifndef SHERDI_COLLECTIVES_DEVICE_H

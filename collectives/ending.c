@@ -1,6 +1,6 @@
-/* Endings: the end of something that all ranks have. Each rank tells the others when it comes to
- * the end, and waits for them up to a limit. This goes beside the calls of the world (tell_ending),
- * so a rank that never comes does not hold up collectives. */
+/* Endings: the end of something that all ranks have. Each rank notifies the others when it reaches
+ * the end, and waits for them up to a limit. The messages bypass the calls of the world
+ * (tell_ending), so a rank that never arrives does not block collectives. */
 #include "collectives/world_impl.h"
 
 #include "base/clock.h"
@@ -116,8 +116,8 @@ int sherdi_world_ending_close(sherd_world *world, sherdi_ending *ending, int is_
     }
     is_all = others_wait(world, ending, is_agreed && has_words ? most_ns : 0) || is_alone;
     if (has_words && is_agreed && !is_all && most_ns > 0) {
-        world->ops->tell_ending(world, ending->key,
-                                0); /* ranks that come later then keep what this rank keeps */
+        /* ranks that arrive later then preserve the same files as this rank */
+        world->ops->tell_ending(world, ending->key, 0);
     }
     *ending = (sherdi_ending){0};
     return is_agreed && is_all;

@@ -1,14 +1,15 @@
-/* What launchers put into the environment, and which of them counts:
+/* The variables of launchers, and their precedence:
  *
- *   explicit  SHERD_RANK, SHERD_WORLD_SIZE, SHERD_RENDEZVOUS            has precedence over all
- *   torchrun  RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
- *             LOCAL_RANK, LOCAL_WORLD_SIZE                              has precedence over mpirun and srun
+ *   explicit  SHERD_RANK, SHERD_WORLD_SIZE, SHERD_RENDEZVOUS has precedence over all
+ *   torchrun  RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_RANK, LOCAL_WORLD_SIZE has
+ *             precedence over mpirun and srun
  *   mpirun    OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE,
  *             OMPI_COMM_WORLD_LOCAL_RANK                                the ranks meet through MPI
  *   srun      SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID,
- *             SLURM_STEP_NODELIST or SLURM_JOB_NODELIST                 only inside a step of several tasks
- *   mpiexec   PMI_RANK, PMI_SIZE, MPI_LOCALRANKID                       of MPICH and Intel MPI, which name no address to
- *             meet at: MASTER_ADDR and a port as under torchrun; has precedence over srun if srun counts other tasks (the daemons)
+ *             SLURM_STEP_NODELIST or SLURM_JOB_NODELIST only inside a step of several tasks
+ *   mpiexec   PMI_RANK, PMI_SIZE, MPI_LOCALRANKID of MPICH and Intel MPI, which name no address to
+ *             meet at: MASTER_ADDR and a port as under torchrun; has precedence over srun if srun
+ *             counts other tasks (the daemons)
  *
  * Each launcher gives the job a name, and ranks that meet compare it (job.h): SHERD_JOB_SECRET,
  * else TORCHELASTIC_RUN_ID, or SLURM_JOB_ID and the step. Under mpirun rank 0 draws a random key,

@@ -10,11 +10,11 @@
 #include <string.h>
 #include <time.h>
 
-/* How to wait for something that does not wake us: first yield the core so many times, then sleep
- * between the looks. */
+/* How to wait for something that does not wake us: first yield the core this number of times, then
+ * sleep between the checks. */
 #define LOOKS_BEFORE_SLEEP 2000
 #define SLEEP_NS           50000
-/* How long a failure waits for those who use what is the program's. */
+/* How long a failure waits for threads that use objects of the program. */
 #define USERS_S 1
 
 static const char *const CALL_NAMES[] = {
@@ -68,8 +68,8 @@ void sherdi_nap(int turn)
 
 /* ------------------------------------------------------------- failure -- */
 
-/* Those who use what is the program's see that the world is failing when they have the lock, and
- * leave it alone from then on. */
+/* Threads that use objects of the program see that the world is failing when they have the lock,
+ * and do not use the objects from then on. */
 static void users_wait(sherd_world *world)
 {
     struct timespec until;
@@ -91,8 +91,8 @@ void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char
     }
     world->failure_status = status;
     (void)snprintf(world->failure_text, sizeof(world->failure_text), "%s", text);
-    /* Fails the worlds that were split from this one first, so that whoever sees this one's failure
-     * also sees theirs. */
+    /* Fails the worlds that were split from this one first, so that a thread that sees this one's
+     * failure also sees theirs. */
     family = atomic_load(&world->family);
     if (family != NULL) {
         family->ops->failed(world);

@@ -140,8 +140,8 @@ void sherdi_family_end(sherd_world *parent, sherd_world *child)
         child->is_made = 1;
     }
     (void)pthread_mutex_unlock(&family->lock);
-    /* The parent failed in between. Nobody has told the ranks of the child's group, and this rank
-     * may leave the group at once. The child keeps the failure that it has. */
+    /* The parent failed in between. The ranks of the child's group are not notified yet, and this
+     * rank may leave the group at once. The child keeps the failure that it has. */
     if (child != NULL && sherdi_world_has_failed(child)) {
         (void)sherdi_world_fail(child, SHERD_E_PEER_LOST,
                                 "the world from which this one was split has failed");

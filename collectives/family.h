@@ -1,5 +1,5 @@
-/* What parent and child know of each other after a split: the failure of a parent is a failure of
- * its children, and nothing else. Either may be destroyed first. A child itself tells the ranks of
+/* The connection of parent and child after a split: the failure of a parent is a failure of its
+ * children, and nothing else. Either may be destroyed first. A child itself notifies the ranks of
  * its group, because some of them may have destroyed the parent. split.c calls this; the core calls
  * the table of a family. */
 #ifndef SHERDI_COLLECTIVES_FAMILY_H

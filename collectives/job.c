@@ -8,8 +8,8 @@
 
 #define MEETING_NS     (120 * INT64_C(1000000000))
 #define MEETING_MOST_S (30 * 86400.0)
-/* The kernel asks a silent host every second, so less could not be told from an answer that is
- * late. */
+/* The kernel asks a silent host every second, so a lower limit could not be distinguished from a
+ * late answer. */
 #define HOST_NS      (30 * INT64_C(1000000000))
 #define HOST_LEAST_S 2.0
 #define HOST_MOST_S  (7 * 86400.0)

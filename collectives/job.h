@@ -6,7 +6,7 @@
 
 #include "collectives/world_impl.h"
 
-/* A secret that only the ranks of a job know. docs/launching.md says what it protects against. */
+/* A secret that only the ranks of a job know. docs/launching.md describes its protection. */
 typedef struct job_key {
     uint64_t    words[2];
     const char *source; /* for messages: the variable that it came from; static storage */
@@ -25,7 +25,8 @@ uint64_t sherdi_job_digest(const job_key *key, const void *data, size_t len_byte
  *  two minutes, or params->timeout_ns if that is shorter. Errors: E_INVAL. */
 sherd_status sherdi_meeting_limit(const sherd_world_params *params, int64_t *ns_out);
 /** Sets params->host_timeout_ns to the longest silence of another host: SHERD_HOST_TIMEOUT, in
- *  seconds; without it what it is, or half a minute if that is 0. Errors: E_INVAL. */
+ *  seconds; without the variable it does not change, or becomes half a minute if it is 0. Errors:
+ *  E_INVAL. */
 sherd_status sherdi_host_limit(sherd_world_params *params);
 
 #endif

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What rank 0 sends. The other ranks' messages are ignored. */
+/* The message of rank 0. The other ranks' messages are ignored. */
 typedef struct point_message {
     uint64_t key[2];
     char     address[sizeof(((meeting_point *)NULL)->address)]; /* "": rank 0 has none */

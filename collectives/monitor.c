@@ -1,6 +1,6 @@
 /* See monitor.h. Every message has the same size and is far smaller than a socket's buffer, so
- * sending never waits. What cannot be sent is dropped; its receiver learns of the failure when the
- * connection ends. */
+ * sending never waits. A message that cannot be sent is dropped; its receiver notices the failure
+ * when the connection ends. */
 #include "collectives/monitor.h"
 
 #include "base/clock.h"
@@ -80,8 +80,8 @@ static void line_close(sherdi_monitor *monitor, monitor_line *line)
 }
 
 /* Handles a message from a rank. Rank 0 passes it on to the others; for another rank there is
- * nobody to pass it to. Of the failures that ranks tell, only the first goes on: all have it
- * then. */
+ * nobody to pass it to. Of the failures that ranks report, only the first is forwarded: all ranks
+ * have it then. */
 static void news_take(sherdi_monitor *monitor, monitor_line *line)
 {
     monitor_news *news   = &line->in.news;
@@ -179,9 +179,9 @@ static int lines_look(sherdi_monitor *monitor, int most_ms)
 }
 
 /* Says goodbye, then reads until the others have closed their ends. If this rank closed first, with
- * messages of theirs unread, the system would throw its own message away. A rank that leaves a
- * failed world says first why: it may have learned that over memory, before the ranks of other
- * hosts are told. */
+ * messages of theirs unread, the system would throw its own message away. A rank that disconnects
+ * from a failed world first sends the reason: it may have the reason from shared memory, before the
+ * ranks of other hosts are notified. */
 static void farewell(sherdi_monitor *monitor)
 {
     sherd_world       *world    = monitor->params.world;

@@ -1,10 +1,10 @@
-/* The monitor notices that a rank has died, given up or left, whatever the transport is doing. The
- * connections of the rendezvous stay open, as a star around rank 0, and one thread per process
- * watches them. A connection that ends without a goodbye means that the process has died, and a
- * host that is silent for longer than the world's host_timeout_ns that the host is lost. A rank
- * that leaves a failed world tells of the failure before its goodbye. Children that the program
- * forks do not hold the connections (base/fork.h), so a death is noticed whether they live or
- * not. */
+/* The monitor notices that a rank has died, given up or disconnected, independently of the
+ * transport. The connections of the rendezvous stay open, as a star around rank 0, and one thread
+ * per process watches them. A connection that ends without a goodbye means that the process has
+ * died, and a host that is silent for longer than the world's host_timeout_ns that the host is
+ * lost. A rank that disconnects from a failed world reports the failure before its goodbye.
+ * Children that the program forks do not hold the connections (base/fork.h), so a death is noticed
+ * whether they live or not. */
 #ifndef SHERDI_COLLECTIVES_MONITOR_H
 #define SHERDI_COLLECTIVES_MONITOR_H
 
@@ -18,13 +18,13 @@ typedef struct monitor_params {
     /* Called on the monitor's thread when the world has failed: `text` names the rank, and
      * `has_died` says that its process has ended. */
     void (*failed)(sherd_world *world, sherd_status status, const char *text, int has_died);
-    /* Called on the monitor's thread when a rank has left properly, which is an error only for a
-     * rank that still needs it. */
+    /* Called on the monitor's thread when a rank has disconnected properly, which is an error only
+     * for a rank that still needs it. */
     void (*left)(sherd_world *world, int rank);
 } monitor_params;
 
 sherd_status sherdi_monitor_start(const monitor_params *params, sherdi_monitor **out);
-/** Tells all ranks. Any thread may call it; it never blocks. */
+/** Notifies all ranks. Any thread may call it; it never blocks. */
 void sherdi_monitor_tell(sherdi_monitor *monitor, sherd_status status, const char *text);
 void sherdi_monitor_tell_ending(sherdi_monitor *monitor, uint64_t key, int is_agreed);
 /** Says goodbye and ends the thread. Accepts NULL. */

@@ -27,7 +27,7 @@
 /* Receive buffer of a reduction, for all ranks of other hosts together. */
 #define STAGE_BYTES       ((size_t)8 << 20)
 #define STAGE_PORTION_MIN ((size_t)64 << 10)
-/* Messages of a rank that has left may still be on their way for this time. */
+/* Messages of a rank that has disconnected may still be in transit for this time. */
 #define LEFT_GRACE_NS INT64_C(2000000000)
 /* After a failure, MPI_Finalize may take so long; then the process ends without it. */
 #define END_PATIENCE_S 5
@@ -76,8 +76,9 @@ static void *end_watch(void *unused)
 }
 
 /* Called at exit, if sherd initialised MPI. If a world is still open, the process is ending without
- * being asked to: its sockets close and so tell the others, and MPI_Finalize would wait for them.
- * After a failure that left all processes alive they come here too, but perhaps not all of them. */
+ * being asked to: its sockets close, which notifies the others, and MPI_Finalize would wait for
+ * them. After a failure in which all processes survive they come here too, but perhaps not all of
+ * them. */
 static void mpi_end(void)
 {
     int       is_finalized = 0;
@@ -294,7 +295,7 @@ static sherd_status recv_start(mpi_world *mpi, int rank, void *data, size_t len_
 /* -------------------------------------------------------- between hosts -- */
 
 /* Bytes [first, first + len) of slices. The slice for rank r is at send + r * send_stride. The
- * slice from it goes to (recv + r * recv_stride); packed, the slices of remote ranks lie one behind
+ * slice from it goes to (recv + r * recv_stride); packed, the slices of remote ranks lie one after
  * the other. */
 typedef struct slices_args {
     const unsigned char *send;
@@ -359,7 +360,7 @@ static sherd_status wire_finish(void *ctx, size_t first_byte, const void **srcs)
     return SHERD_OK;
 }
 
-/* --------------------------------------------------------------- slots -- */
+/* ---------------------------------------------- functions of the table -- */
 
 static int has_one_host(const mpi_world *mpi)
 {

@@ -1,6 +1,6 @@
 /* The transport nccl, for ranks with a GPU each: NCCL moves their device memory. nccl_*.c implement
- * it (nccl_none.c in a build without it); nccl_choice.c says whether given ranks can use it. Read
- * nccl_impl.h next. */
+ * it (nccl_none.c in a build without it); nccl_choice.c says whether a set of ranks can use it.
+ * Read nccl_impl.h next. */
 #ifndef SHERDI_COLLECTIVES_NCCL_H
 #define SHERDI_COLLECTIVES_NCCL_H
 
@@ -12,7 +12,7 @@ int sherdi_nccl_version(char *why, size_t why_bytes);
 /** Returns it as text, "2.28.9", or that sentence; valid until the next call on this thread. */
 const char *sherdi_nccl_text(void);
 
-/** What processes call of this transport. */
+/** The functions of this transport for worlds of processes. */
 extern const procs_mover sherdi_nccl_mover;
 
 /* Slots of the mover that nccl.c and nccl_none.c have. */

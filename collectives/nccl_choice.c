@@ -1,6 +1,6 @@
-/* Decides whether ranks can be a world over NCCL. Every rank says on its card what it has, and all
- * ranks come to the same answer from the cards. NCCL wants a device of its own for each rank,
- * unless it is 2.30 or newer and was told to allow several (NCCL_MULTI_RANK_GPU_ENABLE=1, a
+/* Decides whether ranks can be a world over NCCL. Every rank describes its devices on its card, and
+ * all ranks compute the same answer from the cards. NCCL needs a separate device for each rank,
+ * unless it is 2.30 or newer and is configured to allow several (NCCL_MULTI_RANK_GPU_ENABLE=1, a
  * variable of NCCL's). */
 #include "collectives/nccl.h"
 
@@ -70,7 +70,7 @@ static void version_write(int version, char *text, size_t len_bytes)
                    version % 100);
 }
 
-/* Returns a rank below `rank` on the same device, unless both were told that NCCL allows it; -1:
+/* Returns a rank below `rank` on the same device, unless both are configured to allow it; -1:
  * none. */
 static int sharer_find(const rendezvous *meeting, int rank)
 {

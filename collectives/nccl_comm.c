@@ -21,7 +21,7 @@
 #define WATCH_MS 50
 /* A dead rank may be the cause of an NCCL error; the monitor reports it within this time. */
 #define NEWS_NS INT64_C(2000000000)
-/* The last work of a rank that has left may still be on its way for this time. */
+/* The last work of a rank that has disconnected may still be in transit for this time. */
 #define LEFT_GRACE_NS INT64_C(2000000000)
 /* Most time for the end of a communicator that is in order. */
 #define FINALIZE_NS INT64_C(5000000000)
@@ -116,7 +116,7 @@ sherd_status sherdi_nccl_settle(struct sherdi_nccl *nccl, ncclResult_t result, c
 
 /* ----------------------------------------------------------------- the watch -- */
 
-/* Ends a communicator, and so what still runs on the device. A communicator of the trainer's own
+/* Ends a communicator, and its work in progress on the device. A communicator of the trainer's own
  * only the trainer can end. Call it under the lock. */
 static void comm_abort(struct sherdi_nccl *nccl)
 {
@@ -165,8 +165,9 @@ static sherdi_ticket oldest_pending(sherd_world *world, sherdi_ticket passed, sh
     return passed + 1;
 }
 
-/* The lane has been waiting at this call since `since_ns`. Fails the world if a rank has left, or
- * if the other ranks have had the time limit to come, because the lane will then not go on. */
+/* The lane has been waiting at this call since `since_ns`. Fails the world if a rank has
+ * disconnected, or if the other ranks have not arrived within the time limit, because the lane will
+ * then make no progress. */
 static void stuck_look(struct sherdi_nccl *nccl, sherdi_ticket ticket, int64_t since_ns)
 {
     sherd_world *world   = &nccl->procs->world;
@@ -301,7 +302,7 @@ static sherd_status nccl_create(sherdi_procs *procs)
     return SHERD_OK;
 }
 
-/* What rank 0 sends: its status with the id, its options, and the id. */
+/* The message of rank 0: its status with the id, its options, and the id. */
 typedef struct id_message {
     int32_t             status;
     sherdi_nccl_options options;
@@ -371,7 +372,7 @@ static sherd_status comm_init(struct sherdi_nccl *nccl, const ncclUniqueId *id)
 }
 
 /* Ends a communicator that is not the trainer's. Waits a little for the work in progress, and
- * aborts what has not ended then. */
+ * aborts the unfinished work. */
 static void comm_end(struct sherdi_nccl *nccl)
 {
     ncclResult_t result      = ncclInProgress;

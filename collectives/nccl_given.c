@@ -71,7 +71,7 @@ static sherd_status given_move(given_comm *given, const void *mine, void *all, s
                : given_fail(cudaGetErrorString(cudaGetLastError()));
 }
 
-/* Runs on the communicator's device, whatever the thread's device is. */
+/* Runs on the communicator's device, independently of the thread's device. */
 static sherd_status given_exchange(void *ctx, const void *mine, void *all, size_t len_bytes)
 {
     given_comm  *given  = ctx;

@@ -1,5 +1,5 @@
-/* What the files of the transport nccl share: the communicator of a world, and how calls are made
- * on it and watched (nccl_comm.c). */
+/* Shared by the files of the transport nccl: the communicator of a world, and how calls are made on
+ * it and watched (nccl_comm.c). */
 #ifndef SHERDI_COLLECTIVES_NCCL_IMPL_H
 #define SHERDI_COLLECTIVES_NCCL_IMPL_H
 
@@ -27,7 +27,7 @@ struct sherdi_nccl {
     ncclComm_t          comm;           /* NULL: not created yet, or aborted */
     void               *window;         /* NCCL writes a window here once it has registered it */
     int                 is_foreign;     /* comm is the trainer's, and outlives this world */
-    int                 is_abort_asked; /* its owner was told to end it */
+    int                 is_abort_asked; /* its owner was asked to end it */
     int                 is_stopping;
     int                 is_watched;
     pthread_t           watch;
@@ -61,7 +61,7 @@ sherd_status sherdi_nccl_settle(struct sherdi_nccl *nccl, ncclResult_t result, c
 /** Takes the lock and, on success, keeps it: the caller may then make one call on the lane, which
  *  gets the next ticket. */
 sherd_status sherdi_nccl_call_begin(sherd_world *world, world_call_kind kind, const char *what);
-/** Ends such a call, with the result that NCCL returned. */
+/** Ends a call of NCCL, with the result that NCCL returned. */
 sherd_status sherdi_nccl_call_end(sherd_world *world, ncclResult_t result, world_call_kind kind);
 
 /** Undoes the registration of device memory. Does nothing for NULL. */

@@ -1,14 +1,16 @@
-/* What a world asks of NCCL beyond its defaults: SHERD_NCCL_OPTIONS, words separated by commas. The
- * communicator is made with the world, before there is a configuration, so these cannot be keys.
- * Which of them pays depends on machine and library, and is measured (docs/gpu.md). Without the
- * variable NCCL works with its defaults.
+/* Options of NCCL for a world: SHERD_NCCL_OPTIONS, words separated by commas. The communicator is
+ * made with the world, before there is a configuration, so these cannot be keys. Which of them pays
+ * depends on machine and library, and is measured (docs/gpu.md). Without the variable NCCL works
+ * with its defaults.
  *
  *   alltoall      ncclAlltoAll instead of a group of sends and receives (library of 2.28 or newer)
- *   windows       the world's memory is allocated by NCCL and registered as symmetric windows; the library then copies directly,
- *                 also by copy engines (2.27 or newer)
- *   policy=P      CTA policy of the communicator: default, efficiency, or zero, which leaves copies to the copy engines
+ *   windows       the world's memory is allocated by NCCL and registered as symmetric windows; the
+ *                 library then copies directly, also by copy engines (2.27 or newer)
+ *   policy=P      CTA policy of the communicator: default, efficiency, or zero, which leaves copies
+ *                 to the copy engines
  *   ctas=N        at most N thread blocks per collective
- *   unregistered  the world's memory is not registered with NCCL; by default it is, where the library can
+ *   unregistered  the world's memory is not registered with NCCL; by default it is, where the
+ *                 library can
  *
  * An option that the library lacks is an error, which says what version it needs. */
 #include "collectives/nccl_impl.h"

@@ -205,7 +205,7 @@ static sherd_status unix_listen(const char *address, int *out)
         return SHERD_E_INVAL;
     }
     if (name.sun_path[0] != '\0') {
-        /* A socket on which nobody listens was left by a job that died. */
+        /* A socket on which no process listens remains from a job that died. */
         old = socket_open(AF_UNIX);
         if (old >= 0 && connect(old, (struct sockaddr *)&name, len) != 0 && errno == ECONNREFUSED) {
             (void)unlink(name.sun_path);
@@ -480,7 +480,7 @@ sherd_status sherdi_net_recv(int fd, void *data, size_t len_bytes, const net_wai
     return SHERD_OK;
 }
 
-/* A byte, and room for a descriptor beside it. */
+/* A byte, and room for a descriptor. */
 typedef struct fd_message {
     struct msghdr header;
     struct iovec  part;

@@ -1,9 +1,9 @@
-/* The calls of ranks of one host: what they do between meetings. See peers.h.
+/* The calls of ranks of one host: their work between meetings. See peers.h.
  *
- * If all ranks pass world memory, each reads its peers' bytes in place. That takes one copy and no
- * staging, and a second meeting at the end, so that nobody changes what others still read. Ranks of
- * one process also read device memory in place (peers_device.c). All other memory goes through the
- * bounce buffers, portion by portion. */
+ * If all ranks pass world memory, each reads its peers' bytes in place. This way takes one copy and
+ * no staging, and a second meeting at the end, so that no rank changes memory that others still
+ * read. Ranks of one process also read device memory in place (peers_device.c). All other memory
+ * goes through the bounce buffers, portion by portion. */
 #include "collectives/peers.h"
 
 #include "base/checked.h"
@@ -86,7 +86,7 @@ int sherdi_peers_index(const sherdi_peers *peers, int rank)
     return -1;
 }
 
-/* What is no control data is a unit's. */
+/* Data other than control data belongs to a unit. */
 static void note_name(peers_note *note, const char *what, int is_control)
 {
     size_t len  = what == NULL ? 0 : strlen(what);
@@ -289,8 +289,8 @@ static void shares_fill(const sherdi_peers *peers, const unsigned char *send, si
     }
 }
 
-/* Finds what a rank of this host sends to this rank: from `first_byte` of its send buffer on if
- * shared, else its bytes in the bounce buffer. */
+/* Finds the data that a rank of this host sends to this rank: from `first_byte` of its send buffer
+ * on if shared, else its bytes in the bounce buffer. */
 static sherd_status source_find(sherdi_peers *peers, const unsigned char *send, int is_shared,
                                 size_t first_byte, int index, const unsigned char **out)
 {

@@ -1,8 +1,8 @@
 /* Ranks of one host that read each other's memory: the algorithms of threads, shm and mpi. A
  * transport supplies the shared control block, memory that all ranks can see (hooks), and the news
  * of a failure. The functions here meet, find the peers' pointers and move the data; peers_meet.c
- * has the meetings and the memory, peers.c the calls. The calls are slots of sherdi_world_ops for a
- * world on which sherdi_peers_init was called.
+ * has the meetings and the memory, peers.c the calls. The calls are functions of sherdi_world_ops
+ * for a world on which sherdi_peers_init was called.
  *
  * Meetings are counted. For meeting m a rank publishes its note, its mail and its half of the
  * bounce buffer, all chosen by m's parity. The other ranks read them before they come to meeting m
@@ -13,7 +13,7 @@
 
 #include "collectives/world_impl.h"
 
-/* An all-gather of up to so many bytes travels with the note: it needs no second meeting. */
+/* An all-gather of up to this number of bytes is sent with the note: it needs no second meeting. */
 #define PEERS_MAIL_BYTES 1024
 /* Bytes of a call's name that an error message shows. */
 #define PEERS_NAME_BYTES 64
@@ -29,7 +29,7 @@ typedef struct peers_address {
     uint64_t offset_bytes; /* or the address */
 } peers_address;
 
-/* What a rank says about its call at the call's first meeting. */
+/* The description that a rank publishes of its call at the call's first meeting. */
 typedef struct peers_note {
     uint32_t      kind;   /* world_call_kind */
     uint32_t      detail; /* types, flags, root: must be equal on all ranks */
@@ -83,7 +83,7 @@ typedef struct peers_hooks {
     void (*drop)(sherdi_peers *peers, unsigned char *base, size_t len_bytes, void *handle);
 } peers_hooks;
 
-/* How portions come from ranks of other hosts while a reduction runs portion by portion. */
+/* How portions arrive from ranks of other hosts during a reduction by portions. */
 typedef struct peers_wire {
     void  *ctx;
     size_t portion_bytes; /* most bytes of one rank in a portion */
@@ -110,10 +110,10 @@ typedef struct peers_device_ops {
     void (*close)(sherdi_peers *peers);
     /* Blocks until no rank uses another rank's memory any more. Call it after a failure. */
     void (*settle)(const sherdi_peers *peers);
-    /* The first meeting of a call. Afterwards the lane runs behind all work that any rank had
-     * queued before the call. */
+    /* The first meeting of a call. Afterwards the lane runs after all work that any rank had queued
+     * before the call. */
     sherd_status (*begin)(sherdi_peers *peers, const peers_note *note);
-    /* The last meeting of a call. Afterwards the lane runs behind all that any rank does in the
+    /* The last meeting of a call. Afterwards the lane runs after the work of all ranks in the
      * call. */
     sherd_status (*end)(sherdi_peers *peers);
 } peers_device_ops;
@@ -160,14 +160,14 @@ sherd_status sherdi_peers_check(sherdi_peers *peers);
 
 /* Parts of a call; peers_meet.c. */
 
-/** Comes to the next meeting and blocks until all ranks have come. Afterwards every rank sees what
- *  the others published before it. */
+/** Comes to the next meeting and blocks until all ranks have come. Afterwards every rank sees the
+ *  notes that the others published before it. */
 sherd_status sherdi_peers_meet(sherdi_peers *peers);
 /** The first meeting of a call: publishes the note and up to PEERS_MAIL_BYTES of mail, meets, and
  *  compares the notes of all ranks. */
 sherd_status sherdi_peers_meet_with(sherdi_peers *peers, const peers_note *note, const void *mail,
                                     size_t mail_bytes);
-/** Return what a rank published for the last meeting; valid until the next one. */
+/** Return the note that a rank published for the last meeting; valid until the next one. */
 const peers_note *sherdi_peers_note(const sherdi_peers *peers, int index);
 unsigned char    *sherdi_peers_mail(sherdi_peers *peers, int index);
 /** Returns the position of [data, data + len_bytes) in this rank's share of world memory; segment
@@ -180,8 +180,8 @@ unsigned char *sherdi_peers_at(const sherdi_peers *peers, int index, peers_addre
 /** Returns the index of a rank among the ranks of this host; -1: it is on another host. */
 int sherdi_peers_index(const sherdi_peers *peers, int rank);
 
-/* The calls: slots of sherdi_world_ops, among the ranks of this host. A slice lies at the position
- * of its rank in the world. Reductions take the slices of other hosts from the wire. */
+/* The calls: functions of sherdi_world_ops, among the ranks of this host. A slice lies at the
+ * position of its rank in the world. Reductions take the slices of other hosts from the wire. */
 
 sherd_status sherdi_peers_barrier(sherd_world *world);
 /** Comes to meetings, without a call of its own, until all ranks do so in the same meeting. */

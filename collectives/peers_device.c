@@ -2,13 +2,13 @@
  * lane reads its peers' buffers in place. The host meets twice per call, and the lanes wait for
  * each other by events:
  *
- *   record `ready`; meet, with the buffers' addresses; follow every rank's `ready`;
- *   read and sum on the lane (peers.c); record `done`; meet; follow every rank's `done`.
+ *   record `ready`; meet, with the buffers' addresses; follow every rank's `ready`; read and sum on
+ *   the lane (peers.c); record `done`; meet; follow every rank's `done`.
  *
- * So the host never waits for the device, and what a lane does after a call comes after everything
- * that the peers did to this rank's buffers. An event is recorded again in the next call at the
- * earliest, when the meetings guarantee that all ranks have followed it. SHERDI_COLL_STABLE makes
- * no difference: only a meeting tells when the values are complete on the device.
+ * So the host never waits for the device, and later work of a lane comes after all accesses of the
+ * peers to this rank's buffers. An event is recorded again in the next call at the earliest, when
+ * the meetings guarantee that all ranks have followed it. SHERDI_COLL_STABLE makes no difference:
+ * only a meeting shows when the values are complete on the device.
  *
  * On several devices a kernel does not reach another device's memory. Copies do, and sums go
  * through scratch, portion by portion. */
@@ -26,7 +26,7 @@
 #define PORTION_MIN_BYTES ((size_t)64 << 10)
 #define SETTLE_NAP_NS     100000
 
-/* What a rank has for device calls. */
+/* The state of a rank for device calls. */
 typedef struct peers_device {
     atomic_int   *readers; /* of the group */
     sherdi_event *ready;   /* event: others may use this call's buffers */
@@ -101,8 +101,8 @@ static void device_settle(const sherdi_peers *peers)
     }
 }
 
-/* A rank that is still inside a call either waits for this rank, which has left, or is about to
- * leave the call. */
+/* A rank that is still inside a call either waits for this rank, which has left the call, or is
+ * about to leave the call. */
 static void device_close(sherdi_peers *peers)
 {
     peers_device   *device = peers->device;
@@ -129,8 +129,8 @@ static const sherdi_backend *lane_of(const sherdi_peers *peers)
     return peers->world->backend;
 }
 
-/* Leaves a call that will not be completed. First waits until this rank's lane has read what it
- * still reads of its peers. */
+/* Leaves a call that will not be completed. First waits until this rank's lane has finished its
+ * reads of peers. */
 static sherd_status call_fail(const sherdi_peers *peers, sherd_status status)
 {
     const sherdi_outcome failed = sherdi_outcome_of(status);

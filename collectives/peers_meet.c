@@ -22,9 +22,8 @@
 
 #define SLEEP_NS 50000000
 #define SPINS    4000
-/* A gap between the ranks' shares, never touched. The first-level cache of AMD's cores mistakes
- * addresses for one another that differ by a multiple of 256 MiB, which makes sums over such shares
- * very slow. */
+/* A gap between the ranks' shares, never touched. The first-level cache of AMD's cores confuses
+ * addresses that differ by a multiple of 256 MiB, which makes sums over such shares very slow. */
 #define SHARE_GAP_BYTES ((size_t)37 * SHERD_ALIGN_BYTES)
 /* With fewer cores than ranks, spinning takes the core from the rank that it waits for. */
 #define SPINS_CROWDED 0
@@ -143,9 +142,9 @@ static void missing_list(const sherdi_peers *peers, char *text, size_t len_bytes
     }
 }
 
-/* Fails if a rank has left before it came to this rank's meeting, which then can never be complete.
- * (A rank counts a meeting before it leaves, so a rank that came is never taken for one that did
- * not.) */
+/* Fails if a rank has disconnected before it reached this rank's meeting, which then can never be
+ * complete. (A rank counts a meeting before it leaves, so a rank that came is never taken for one
+ * that did not.) */
 static sherd_status check_left(sherdi_peers *peers)
 {
     for (int i = 0; i < peers->count; i++) {
@@ -167,8 +166,8 @@ static inline void cpu_relax(void)
 #endif
 }
 
-/* Looks at the generation for a while. After a vain look the next one is half as long: the others
- * are late, or have no core to run on. */
+/* Looks at the generation for a while. After a look without success the next one is half as long:
+ * the others are late, or have no core to run on. */
 static int generation_changes(sherdi_peers *peers, unsigned generation)
 {
     for (size_t i = 0; i <= peers->spins; i++) {
@@ -207,7 +206,7 @@ static sherd_status meeting_wait(sherdi_peers *peers, unsigned generation)
             status = check_left(peers);
         }
         /* Look at the generation after looking for failures: a meeting that was complete when a
-         * rank left or died has not failed. */
+         * rank disconnected or died has not failed. */
         if (atomic_load_explicit(&peers->control->generation, memory_order_acquire) != generation) {
             return SHERD_OK;
         }
@@ -415,8 +414,8 @@ unsigned char *sherdi_peers_at(const sherdi_peers *peers, int index, peers_addre
     return NULL;
 }
 
-/* Tells all ranks the status of this rank (with its message, if it failed) and returns the status
- * of the first rank that failed, with that rank and its message; else SHERD_OK. */
+/* Sends to all ranks the status of this rank (with its message, if it failed) and returns the
+ * status of the first rank that failed, with that rank and its message; else SHERD_OK. */
 static sherd_status agree(sherdi_peers *peers, sherd_status status, size_t len_bytes)
 {
     peers_note note = {.kind = CALL_ALLOC, .status = (int32_t)status, .len_bytes = len_bytes};

@@ -171,7 +171,7 @@ static sherd_status hosts_find(sherdi_procs *procs)
     return SHERD_OK;
 }
 
-/* Ranks on two hosts cannot share memory: the error names two such ranks. */
+/* Ranks on two hosts cannot share memory: the error names two ranks on different hosts. */
 static sherd_status one_host_check(const sherdi_procs *procs)
 {
     const rendezvous_card *cards = procs->meeting.cards;
@@ -385,7 +385,7 @@ sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
     SHERDI_TRY(meet_all(procs, params));
     SHERDI_TRY(mover_choose(procs, params, &mover)); /* all ranks give the same answer, */
     if (params->is_one_host_only && mover == NULL) {
-        SHERDI_TRY(one_host_check(procs)); /* so nobody has to be told */
+        SHERDI_TRY(one_host_check(procs)); /* so no rank has to be notified */
     }
     status = hosts_find(procs);
     if (mover != NULL) {

@@ -1,7 +1,7 @@
 /* Ranks that are processes: what shm, mpi and nccl have in common. Opening meets the other ranks,
- * starts the monitor, and sets up the memory that the ranks of this host share. That memory is
- * memfd segments whose descriptors travel over unix sockets, so there are no files, and a crash
- * leaves nothing behind. Read rendezvous.h, monitor.h and peers.h next. */
+ * starts the monitor, and sets up the memory that the ranks of this host share. Shared memory is
+ * memfd segments whose descriptors are sent over unix sockets, so no files exist, and none remain
+ * after a crash. Read rendezvous.h, monitor.h and peers.h next. */
 #ifndef SHERDI_COLLECTIVES_PROCS_H
 #define SHERDI_COLLECTIVES_PROCS_H
 
@@ -22,7 +22,7 @@ typedef struct sherdi_procs {
     void           *shared;        /* control block and bounce buffers */
     atomic_int      opened;        /* other threads may use peers */
     atomic_int      is_closing;    /* a rank that leaves from now on leaves a complete world */
-    _Atomic int64_t first_left_ns; /* when the first rank left; 0: none has */
+    _Atomic int64_t first_left_ns; /* when the first rank disconnected; 0: none has */
     atomic_int      first_left;
     atomic_int      has_dead;         /* a process ended without a goodbye */
     int64_t         call_limit_ns;    /* what world.timeout_ns becomes when all is open */
@@ -35,7 +35,7 @@ typedef struct sherdi_procs {
  * opened. The transport with SHERDI_TRANSPORT_DEVICES names it. */
 typedef struct procs_mover {
     const sherdi_world_ops *ops;
-    /* Fills in what a card says about this rank's devices and its library. */
+    /* Fills in the fields of a card about this rank's devices and its library. */
     void (*card_fill)(rendezvous_card *card, const char *backend);
     /* Returns 1 if the ranks that have met can be a world over it, else 0 with the reason. The
      * result is the same on all ranks. */
@@ -85,7 +85,7 @@ sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
 sherd_status sherdi_procs_opened(sherdi_procs *procs);
 /** Closes a world, also one that is not complete. Does not free `procs`. */
 void sherdi_procs_close(sherdi_procs *procs);
-/** Slots of the ops table: tell the ranks of this host and all others. */
+/** Functions of the ops table: notify the ranks of this host and all others. */
 void sherdi_procs_abort(sherd_world *world, const char *why);
 void sherdi_procs_tell_ending(sherd_world *world, uint64_t key, int is_agreed);
 

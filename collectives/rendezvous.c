@@ -29,14 +29,14 @@
 #define GREETING_NS    INT64_C(5000000000)
 #define RETRY_FIRST_MS 5
 #define RETRY_MOST_MS  200
-/* The log reports so many strangers; further ones are only counted. */
+/* The log reports this number of strangers; further ones are only counted. */
 #define STRANGERS_TOLD 8
 
 typedef struct rendezvous_reply {
     uint64_t magic;
     uint64_t session;
     int32_t  status;  /* E_AGAIN: the card was taken, wait; SHERD_OK: all cards follow */
-    int32_t  wait_ms; /* with E_AGAIN: time that rank 0 has left for the meeting */
+    int32_t  wait_ms; /* with E_AGAIN: remaining time of rank 0 for the meeting */
     uint64_t proof;   /* over this struct with proof 0, and the cards that follow */
     char     text[SHERDI_ERROR_BYTES];
 } rendezvous_reply;
@@ -418,7 +418,7 @@ static sherd_status meet_as_first(rendezvous *meeting, const rendezvous_params *
 
 /* ---------------------------------------------------------- other ranks -- */
 
-/* What this rank and rank 0 have told each other so far. */
+/* The messages between this rank and rank 0 so far. */
 typedef struct acquaintance {
     const rendezvous_params *params;
     rendezvous_greeting      greeting;
@@ -466,7 +466,7 @@ static sherd_status greeting_receive(acquaintance *known, int fd, const char *ad
     return SHERD_OK;
 }
 
-/* Returns the failure status in a reply; E_PEER_LOST for a number that is not such a status. */
+/* Returns the failure status in a reply; E_PEER_LOST for a number that is no failure status. */
 static sherd_status status_of(const rendezvous_reply *reply)
 {
     return reply->status > SHERD_OK && reply->status <= SHERD_E_DEVICE ? (sherd_status)reply->status
@@ -551,7 +551,7 @@ static sherd_status rank0_find(rendezvous *meeting, acquaintance *known)
                                known->params->card->rank, (double)known->params->limit_ns * 1e-9,
                                why);
         }
-        /* rank 0 may not have started yet, and no event will tell us */
+        /* rank 0 may not have started yet, and no event will notify us */
         (void)poll(NULL, 0, retry_ms);
         retry_ms = retry_ms * 2 < RETRY_MOST_MS ? retry_ms * 2 : RETRY_MOST_MS;
     }

@@ -2,10 +2,10 @@
  * ranks. The connections stay open for the monitor. No other data moves here.
  *
  * Each rank proves to rank 0, and rank 0 to it, that it knows the job's key (job.h), by a keyed
- * hash over nonces of both sides. The key itself never travels. What is sent afterwards is neither
+ * hash over nonces of both sides. The key itself never travels. Later messages are neither
  * encrypted nor signed, so this does not protect against someone who listens on the network or
- * changes what passes there. It is meant for the inside of a cluster, like the launchers that set
- * the key. */
+ * changes its traffic. It is meant for the inside of a cluster, like the launchers that set the
+ * key. */
 #ifndef SHERDI_COLLECTIVES_RENDEZVOUS_H
 #define SHERDI_COLLECTIVES_RENDEZVOUS_H
 
@@ -15,7 +15,7 @@
 /* Most devices of a process that a card identifies by more than their number. */
 #define RENDEZVOUS_DEVICES 16
 
-/* What a rank says about itself; sent as these bytes. */
+/* The description of a rank; sent as these bytes. */
 typedef struct rendezvous_card {
     uint64_t magic; /* also identifies byte order and version */
     int32_t  rank;
@@ -33,11 +33,11 @@ typedef struct rendezvous_card {
     int32_t  device_count;                   /* devices that this process can use */
     uint64_t device_ids[RENDEZVOUS_DEVICES]; /* the same for a device that two processes see */
     int32_t  nccl_version;                   /* 0: NCCL cannot be loaded; see nccl_why */
-    int32_t  nccl_shares; /* NCCL was told to allow several ranks on one device */
+    int32_t  nccl_shares; /* NCCL is configured to allow several ranks on one device */
     char     nccl_why[120];
 } rendezvous_card;
 
-/* What rank 0 sends to a process that connects, and what a rank then answers. */
+/* The message of rank 0 to a process that connects, and the answer of a rank. */
 typedef struct rendezvous_greeting {
     uint64_t magic;
     uint64_t nonce;
@@ -94,7 +94,7 @@ void sherdi_rendezvous_sign(rendezvous_call *call, const rendezvous_greeting *gr
 sherd_status sherdi_rendezvous_lines(rendezvous *meeting, sherd_world *world, int **lines_out);
 /** Stops listening: nobody will connect any more. */
 void sherdi_rendezvous_close_desk(rendezvous *meeting);
-/** Frees the object and closes what the monitor did not take. */
+/** Frees the object and closes the connections that the monitor did not take. */
 void sherdi_rendezvous_fini(rendezvous *meeting);
 
 #endif

@@ -5,8 +5,8 @@
 
 #include "collectives/world.h"
 
-/** Makes a simulated world without a backend, for a dry engine: it answers what the ranks tell each
- *  other, and moves nothing. E_NOMEM. */
+/** Makes a simulated world without a backend, for a dry engine: it answers the messages of ranks,
+ *  and moves nothing. E_NOMEM. */
 sherd_status sherdi_world_dry(int rank, int world_size, sherd_world **out);
 
 #endif

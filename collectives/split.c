@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a rank asks for. */
+/* The request of a rank. */
 typedef struct split_wish {
     int32_t  color;
     int32_t  key;
@@ -169,8 +169,8 @@ static void params_inherit(const sherd_world *parent, sherd_world_params *out)
 
 /* ------------------------------------------------------------------ the call -- */
 
-/* The transport's world is usable when all ranks have theirs. A rank that cannot go on tells the
- * others at once, because ranks of its group may be waiting for it. */
+/* The transport's world is usable when all ranks have theirs. A rank that cannot continue notifies
+ * the others at once, because ranks of its group may be waiting for it. */
 static sherd_status child_make(sherdi_split *split, uint64_t token, sherd_world **out)
 {
     sherd_world *parent = split->parent;

@@ -1,7 +1,7 @@
-/* Splitting a world (the parent) into worlds of some of its ranks: what a transport's split is
- * given. split.c has the call, and family.c what parent and child share afterwards; a build without
- * them splits no world. All ranks of the parent take part, whichever group they are in. Over the
- * parent they tell each other what a transport needs to make the world of each group. */
+/* Splitting a world (the parent) into worlds of some of its ranks: the arguments of a transport's
+ * split. split.c has the call, and family.c the connection of parent and child afterwards; a build
+ * without them splits no world. All ranks of the parent take part, whichever group they are in.
+ * Over the parent they exchange the data that a transport needs to make the world of each group. */
 #ifndef SHERDI_COLLECTIVES_SPLIT_H
 #define SHERDI_COLLECTIVES_SPLIT_H
 

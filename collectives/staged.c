@@ -16,7 +16,7 @@
 /* Bytes of both buffers together, unless a rank would get less than the smallest portion. */
 #define BOUNCE_BYTES      ((size_t)16 << 20)
 #define PORTION_MIN_BYTES ((size_t)64 << 10)
-/* A result takes at most four times the bytes of what is sent for it: 64-bit integers of 16-bit
+/* A result takes at most four times the bytes that are sent for it: 64-bit integers of 16-bit
  * gradients. */
 #define WIDEST 4
 
@@ -118,7 +118,7 @@ static sherd_status portions_agree(struct sherdi_staged *staged, const world_cal
     return SHERD_OK;
 }
 
-/* Copies bytes [at, at + portion) of `count` slices down, one behind the other; slices_up copies
+/* Copies bytes [at, at + portion) of `count` slices down, one after the other; slices_up copies
  * them back. */
 static void slices_down(const struct sherdi_staged *staged, const unsigned char *slices,
                         size_t slice_bytes, size_t count, size_t at, size_t portion)
@@ -176,7 +176,7 @@ static sherd_status all_to_all_portion(struct sherdi_staged         *staged,
     return SHERD_OK;
 }
 
-/* Adds what the host counted to the device's counts. */
+/* Adds the counts of the host to those of the device. */
 static sherd_status counts_add(struct sherdi_staged *staged, const sherdi_fixed_sink *sink,
                                const sherdi_fixed_counts *counted)
 {

@@ -18,7 +18,7 @@
 #define NEWS_NS    INT64_C(3000000000)
 #define NAME_BYTES 64
 
-/* What a rank says about its call. */
+/* The description of a rank's call. */
 typedef struct star_frame {
     uint32_t kind; /* world_call_kind */
     int32_t  root;
@@ -53,8 +53,8 @@ static net_wait star_wait(sherdi_star *star)
                       .world = world};
 }
 
-/* The line to `rank` has ended because that rank left or died. Waits for the monitor's news, then
- * fails the world. */
+/* The connection to `rank` has ended because that rank disconnected or died. Waits for the
+ * monitor's news, then fails the world. */
 static sherd_status line_ended(sherdi_star *star, int rank)
 {
     sherd_world *world    = &star->procs->world;

@@ -16,7 +16,7 @@ sherd_status sherdi_star_open(sherdi_star *star, sherdi_procs *procs);
 /** Accepts a star that is not completely open. */
 void sherdi_star_close(sherdi_star *star);
 
-/* Like the slots of the same names; for host memory. */
+/* Like the functions of the table with the same names; for host memory. */
 
 sherd_status sherdi_star_barrier(sherdi_star *star);
 sherd_status sherdi_star_all_gather(sherdi_star *star, const sherdi_all_gather_args *args);

@@ -120,7 +120,7 @@ static const peers_hooks THREADS_HOOKS = {
     .drop   = threads_drop,
 };
 
-/* --------------------------------------------------------------- slots -- */
+/* ------------------------------------------------ functions of the table -- */
 
 static void threads_close(sherd_world *world)
 {
@@ -319,8 +319,8 @@ static int group_is_spread(const sherdi_split *split)
     return is;
 }
 
-/* The first rank creates what the threads of the group share, with an ownership for each rank of
- * the group. */
+/* The first rank creates the memory that the threads of the group share, with a reference for each
+ * rank of the group. */
 static sherd_status threads_split(sherdi_split *split, sherd_world **out)
 {
     rank_params   rank   = {.world = &split->params, .rank = split->rank, .split = split};

@@ -1,5 +1,5 @@
-/* The order of calls. A call runs at once on the caller's thread, or it goes into the queue that a
- * thread of the world's own works through; the caller then gets a ticket and waits for it. */
+/* The order of calls. A call runs at once on the caller's thread, or it goes into the queue of a
+ * thread of the world; the caller then gets a ticket and waits for it. */
 #include "collectives/world_impl.h"
 
 #include "base/clock.h"

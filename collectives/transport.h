@@ -1,6 +1,6 @@
-/* The transports by name: which ranks each can connect, and how a world over it is created. What a
- * transport does in a world is sherdi_world_ops. Each transport has one table; all are named in
- * transport_list.h. */
+/* The transports by name: which ranks each can connect, and how a world over it is created.
+ * sherdi_world_ops has the operations of a transport in a world. Each transport has one table; all
+ * are named in transport_list.h. */
 #ifndef SHERDI_COLLECTIVES_TRANSPORT_H
 #define SHERDI_COLLECTIVES_TRANSPORT_H
 
@@ -12,7 +12,7 @@
 struct procs_params;
 struct procs_mover;
 
-/* What the ranks of a transport may be. */
+/* Properties of the ranks of a transport. */
 #define SHERDI_TRANSPORT_ALONE     1u  /* one rank */
 #define SHERDI_TRANSPORT_PROCESSES 2u  /* processes of one host */
 #define SHERDI_TRANSPORT_HOSTS     4u  /* processes of several hosts */
@@ -23,7 +23,7 @@ struct procs_mover;
 typedef struct sherdi_transport {
     const char *name;
     uint32_t    holds;
-    int         is_built; /* 0: `create` says what this build lacks */
+    int         is_built; /* 0: `create` says which library this build lacks */
 
     /* Creates the world of one rank alone. NULL: its ranks are not alone. */
     sherd_status (*create_alone)(const sherd_world_params *params, sherd_world **out);

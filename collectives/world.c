@@ -178,7 +178,7 @@ void sherd_world_abort(sherd_world *world, const char *why)
                             why == NULL || why[0] == '\0' ? "no reason given" : why);
 }
 
-/* ---------------------------------------------------------------- what it is -- */
+/* ------------------------------------------------------------ properties -- */
 
 int sherd_world_rank(const sherd_world *world)
 {

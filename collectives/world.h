@@ -1,6 +1,6 @@
 /* A world: ranks that move memory between each other. Transports implement the ops table, and block
  * on the calling thread. The layer above them (this file's functions) checks arguments, counts
- * bytes, keeps the order, and runs calls on the world's own thread when asked to overlap.
+ * bytes, keeps the order, and executes calls on the world's thread if they are to overlap.
  *
  * Order. One thread drives a world. Calls are executed strictly in the order in which they were
  * made, whether a ticket is taken or not, so all ranks meet in the same order.
@@ -24,9 +24,9 @@
  * done, and its tickets are events. One that moves data through the host (shm, mpi: staged.c) waits
  * for the lane on the world's thread, and its ticket is done when the result is on the device.
  * Without a ticket every call returns when it is done. Control data (exchange, sums, broadcast,
- * SHERDI_COLL_HOST) is host memory, and does not wait for what is queued on the lane. */
+ * SHERDI_COLL_HOST) is host memory, and does not wait for the queued work of the lane. */
 
-/* What the sentences about ranks that do not do the same end with. */
+/* The end of messages about ranks that make different calls. */
 #define SHERDI_USUAL_CAUSE                                                                         \
     "the usual cause is a data loader that ends earlier on one rank than on another"
 
@@ -37,15 +37,15 @@ typedef uint64_t sherdi_ticket;
  * (barrier, exchange, reduction), and will not change before the next one. A transport that can
  * read peers' memory then need not meet for this call. */
 #define SHERDI_COLL_STABLE 1u
-/* The buffers are host memory, whatever the backend is; the call is complete when it returns. */
+/* The buffers are host memory, with every backend; the call is complete when it returns. */
 #define SHERDI_COLL_HOST 2u
 /* For a reduction: takes the sum of the transport's vendor, in any order and rounding that the
  * vendor likes, instead of the one reduction. Only where SHERDI_WORLD_VENDOR_SUMS allows it; no
  * effect on one rank. */
 #define SHERDI_COLL_VENDOR_SUM 8u
 
-/* Hears of a call that runs on the host's side of a transport when it is over, from the thread that
- * ran it; `what` is the call's. Calls on a lane are not reported; the caller can mark them. */
+/* Is called when a call on the host's side of a transport has ended, on the thread that executed
+ * it; `what` belongs to the call. Calls on a lane are not reported; the caller can mark them. */
 typedef struct sherdi_world_observer {
     void (*tell)(void *ctx, int is_reduction, const char *what, uint64_t bytes, int64_t start_ns,
                  int64_t end_ns);
@@ -88,17 +88,17 @@ typedef struct sherdi_reduction_args {
     int         accumulate;
     /* Not NULL: a deterministic reduce-scatter. recv is int64_t [slice_elems] and gets the sum of
      * the gradients' integers (sherdi_fixed_element), with no order and no scale in it; comm_dtype
-     * and recv_dtype are ignored. The call adds to the counts when it runs. */
+     * and recv_dtype are ignored. The call adds to the counts when it is executed. */
     const struct sherdi_fixed_sink *fixed;
-    /* The name of what is reduced; ranks compare it, and the message has it when they disagree.
+    /* The name of the reduced unit; ranks compare it, and the message has it when they disagree.
      * Lives until the call is done; may be NULL */
     const char                  *what;
     uint32_t                     flags;    /* SHERDI_COLL_VENDOR_SUM or 0 */
     const sherdi_world_observer *observer; /* lives until the call is done; NULL: nobody listens */
 } sherdi_reduction_args;
 
-/* send and recv are [world_size * slice_bytes] and do not overlap: slice s of recv is what rank s
- * had in the slice of its send that has the receiver's number. */
+/* send and recv are [world_size * slice_bytes] and do not overlap: slice s of recv is the slice of
+ * rank s's send that has the receiver's number. */
 typedef struct sherdi_all_to_all_args {
     const void *send;
     void       *recv;
@@ -117,12 +117,12 @@ struct sherdi_split;
 /* The table of a transport. Its slots are called by one thread at a time, in the same order on all
  * ranks, with valid arguments. They block until the local result is complete and the send buffer
  * may be reused. Memory may be any; memory of `alloc` is the fastest. No slot allocates, except
- * `alloc`. A world of one rank, and one that simulates, need the first three slots alone: the layer
- * above copies, or does nothing.
+ * `alloc`. A world of one rank, and one that simulates, need only the first three functions: the
+ * layer above copies, or does nothing.
  *
  * On a device, a transport without ON_LANE sees host memory alone: staged.c carries the bytes. One
- * with ON_LANE is given device memory where SHERDI_COLL_HOST is not set, queues on world->backend,
- * and may return before the lane is done. */
+ * with ON_LANE gets device memory if SHERDI_COLL_HOST is not set, queues on world->backend, and may
+ * return before the lane is done. */
 typedef struct sherdi_world_ops {
     size_t      struct_size;
     const char *name;
@@ -134,8 +134,8 @@ typedef struct sherdi_world_ops {
      * Collective, with equal len_bytes on all ranks: gives zeroed memory, SHERD_ALIGN_BYTES
      * aligned, at the same offset for all. When one rank fails, all fail. */
     sherd_status (*alloc)(sherd_world *world, size_t len_bytes, void **out);
-    /* Required with `alloc`. Frees its memory. Local. Peers may continue to read what this rank had
-     * until they free theirs. */
+    /* Required with `alloc`. Frees its memory. Local. Peers may continue to read the memory of this
+     * rank until they free theirs. */
     void (*free)(sherd_world *world, void *memory);
     sherd_status (*barrier)(sherd_world *world);
     sherd_status (*all_gather)(sherd_world *world, const sherdi_all_gather_args *args);
@@ -143,8 +143,8 @@ typedef struct sherdi_world_ops {
     sherd_status (*all_reduce)(sherd_world *world, const sherdi_reduction_args *args);
     sherd_status (*all_to_all)(sherd_world *world, const sherdi_all_to_all_args *args);
     sherd_status (*broadcast)(sherd_world *world, void *data, size_t len_bytes, int root);
-    /* Optional (NULL = there is nobody to tell). Makes all ranks' calls fail. Any thread may call
-     * it; it never blocks. */
+    /* Optional (NULL = no other rank exists). Makes all ranks' calls fail. Any thread may call it;
+     * it never blocks. */
     void (*abort)(sherd_world *world, const char *why);
 
     /* Optional (NULL = calls that some ranks have made cannot be taken back): sherdi_world_regroup
@@ -164,13 +164,13 @@ typedef struct sherdi_world_ops {
     sherd_status (*memory_make)(sherd_world *world, size_t len_bytes, void **out);
     void (*memory_drop)(sherd_world *world, void *memory);
     /* Optional: device memory was added to the world, or is about to be freed. For a library that
-     * moves registered memory faster; what it cannot register stays unregistered. `handle` is what
-     * memory_enter returned; NULL: nothing. */
+     * moves registered memory faster; memory that it cannot register stays unregistered. `handle`
+     * is what memory_enter returned; NULL: nothing. */
     void *(*memory_enter)(sherd_world *world, void *memory, size_t len_bytes);
     void (*memory_leave)(sherd_world *world, void *handle);
-    /* Optional (NULL = the ranks cannot be told). Tells every other rank, which notes it
-     * (sherdi_world_ending_note); what is lost on the way stays untold. Any thread may call it; it
-     * never blocks. */
+    /* Optional (NULL = the ranks cannot be notified). Notifies every other rank, which notes it
+     * (sherdi_world_ending_note); a message that is lost in transit is not repeated. Any thread may
+     * call it; it never blocks. */
     void (*tell_ending)(sherd_world *world, uint64_t key, int is_agreed);
     /* Optional (NULL = it cannot be split). Makes the world of this rank's group, over the same
      * transport. All ranks of split->parent call it, those of no group too. It calls
@@ -179,8 +179,8 @@ typedef struct sherdi_world_ops {
     sherd_status (*split)(struct sherdi_split *split, sherd_world **out);
 } sherdi_world_ops;
 
-/* ---- what the engine uses. With `ticket_out` NULL a call returns when it is done. Otherwise it is
- * queued where the world overlaps
+/* ---- functions for the engine. With `ticket_out` NULL a call returns when it is done. Otherwise
+ * it is queued where the world overlaps
  *      (and done at once where it does not), and sherdi_world_wait takes the ticket. */
 
 uint32_t sherdi_world_caps(const sherd_world *world);
@@ -195,17 +195,17 @@ int                   sherdi_world_local_size(const sherd_world *world);
 size_t sherdi_world_overhead_bytes(const sherd_world *world);
 
 /** Blocks until every queued call has ended, whatever becomes of it. A call that the caller's
- *  thread then runs is still in the order of the calls. */
+ *  thread then executes is still in the order of the calls. */
 void sherdi_world_drain(sherd_world *world);
 
 /** Adds an owner and returns `world`. sherd_world_destroy drops one. */
 sherd_world *sherdi_world_retain(sherd_world *world);
 
-/** Makes calls with a ticket run on a thread of the world's own from now on. Idempotent. E_NOTSUP
- *  when the transport cannot be called from another thread. */
+/** Makes calls with a ticket run on a thread of the world from now on. Idempotent. E_NOTSUP when
+ *  the transport cannot be called from another thread. */
 sherd_status sherdi_world_overlap(sherd_world *world);
 
-/** Allocates memory of the world, on its device where it has one; see the slot. Collective,
+/** Allocates memory of the world, on its device if it has one; see sherdi_world_ops. Collective,
  *  blocking, with equal len_bytes on all ranks; 0 gives a valid pointer. */
 sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out);
 /** Waits for queued calls, then frees the memory. Accepts NULL. */
@@ -216,12 +216,15 @@ void sherdi_world_free(sherd_world *world, void *memory);
  *  other ranks' slices and sums them itself. The engine reserves once, at seal, for the largest
  *  gradient that is reduced.
  *
- *  Units      whole_bytes is the bytes of world_size * slice_elems elements of send_dtype: the send buffer of the call.
- *  Collective With equal whole_bytes on all ranks. Does nothing where it is not more than before,
- *  or not needed.
- *  Ownership  The room is the world's; sherdi_world_overhead_bytes counts sherdi_world_reserve_bytes of it.
- *  Errors     E_NOMEM on all ranks. A reduction for which too little was reserved is E_NOMEM, with the numbers.
- *  / */
+ *  Units       whole_bytes is the bytes of world_size * slice_elems elements of send_dtype: the
+ *              send buffer of the call.
+ *  Collective  With equal whole_bytes on all ranks. Does nothing where it is not more than before,
+ *              or not needed.
+ *  Ownership   The room is the world's; sherdi_world_overhead_bytes counts
+ *              sherdi_world_reserve_bytes of it.
+ *  Errors      E_NOMEM on all ranks. A reduction for which too little was reserved is E_NOMEM, with
+ *              the numbers.
+ */
 sherd_status sherdi_world_reserve(sherd_world *world, size_t whole_bytes);
 /** Returns the bytes that a reservation holds on this rank, for the plan: 0 on most transports. */
 size_t sherdi_world_reserve_bytes(const sherd_world *world, size_t whole_bytes);
@@ -230,14 +233,15 @@ size_t sherdi_world_reserved_bytes(const sherd_world *world);
 
 /**
  *  Lets the transport take the device memory that it takes at its first calls (buffers of each
- *  peer), by making a small call of each kind. What is free after it is the engine's. Call it once;
- *  it does nothing on most transports. The log and sherdi_world_taken_bytes say how much was taken;
- *  that includes what others took of the device meanwhile.
+ *  peer), by making a small call of each kind. The memory that is free afterwards is for the
+ *  engine. Call it once; it does nothing on most transports. The log and sherdi_world_taken_bytes
+ *  say how much was allocated, including allocations of other processes on the device in the
+ *  meantime.
  *
- *  Collective Blocks until all ranks are through. `has_vendor_sums`: SHERDI_COLL_VENDOR_SUM will be
- *  asked for.
- *  Errors     E_NOMEM on all ranks; E_DEVICE, E_PEER_LOST as for every call.
- *  / */
+ *  Collective  Blocks until all ranks are through. `has_vendor_sums`: SHERDI_COLL_VENDOR_SUM will
+ *              be asked for.
+ *  Errors      E_NOMEM on all ranks; E_DEVICE, E_PEER_LOST as for every call.
+ */
 sherd_status sherdi_world_warm(sherd_world *world, int has_vendor_sums);
 size_t       sherdi_world_taken_bytes(const sherd_world *world);
 
@@ -263,12 +267,13 @@ sherd_status sherdi_world_all_to_all(sherd_world *world, const sherdi_all_to_all
 /**
  *  Brings all ranks together: every rank calls it, wherever it is in the order of calls, and all
  *  leave together. Calls in which some ranks still wait end there with E_STATE and an undefined
- *  result, queued calls too, and the world is as usable as before. Where the transport cannot take
- *  such a call back (nccl, mpi over several hosts), all ranks must have made equally many calls.
+ *  result, queued calls too, and the world is as usable as before. If the transport cannot cancel a
+ *  call (nccl, mpi over several hosts), all ranks must have made the same number of calls.
  *
  *  Collective, blocking; waits for this rank's queued calls. Failures of tickets are forgotten.
- *  Errors     E_STATE or E_INVAL: calls that cannot be taken back, and the world is lost. E_PEER_LOST.
- *  / */
+ *  Errors     E_STATE or E_INVAL: calls that cannot be taken back, and the world is lost.
+ *             E_PEER_LOST.
+ */
 sherd_status sherdi_world_regroup(sherd_world *world);
 /**
  *  Says that this rank has failed, and comes to the others' next call no more: that call ends with
@@ -277,32 +282,31 @@ sherd_status sherdi_world_regroup(sherd_world *world);
  *  Collective in the place of the others' next call, where sherdi_world_takes_back. Blocking; waits
  *  for this rank's queued calls.
  *  Errors     E_PEER_LOST
- *  / */
+ */
 sherd_status sherdi_world_interrupt(sherd_world *world, sherd_status why, const char *text);
 /** Returns whether sherdi_world_regroup ends calls that some ranks have made and others have
  *  not. */
 int sherdi_world_takes_back(const sherd_world *world);
 
-/** Exchanges small control data: all[r * len_bytes ..] is what rank r gave. Meets. Blocking. On the
- *  simulated world every rank's part is a copy of `mine`. `what` names the exchange, the same on
- *  all ranks, where a rank calls something else. */
+/** Exchanges small control data: all[r * len_bytes ..] is the data of rank r. Meets. Blocking. On
+ *  the simulated world every rank's part is a copy of `mine`. `what` names the exchange, the same
+ *  on all ranks, where a rank calls something else. */
 sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *all,
                                    size_t len_bytes, const char *what);
 
 /** Does what sherd_world_broadcast does, for a call that is noted already. */
 sherd_status sherdi_world_broadcast(sherd_world *world, void *data, size_t len_bytes, int root);
 
-/* Most bytes that a rank can tell. */
+/* Most bytes of a message of a rank. */
 #define SHERDI_TOLD_BYTES ((size_t)4096)
 
-/* What all ranks have told, until the next call on the world. */
+/* The messages of all ranks, valid until the next call on the world. */
 typedef struct sherdi_told {
     const void *first;
-    size_t      stride_bytes; /* from rank to rank; 0: all have told the same */
+    size_t      stride_bytes; /* from rank to rank; 0: all messages are the same */
 } sherdi_told;
 
-/** Exchanges control data like sherdi_world_exchange; what the ranks have told lies in memory of
- *  the world. */
+/** Exchanges control data like sherdi_world_exchange; the messages are in memory of the world. */
 sherd_status sherdi_world_tell(sherd_world *world, const void *mine, size_t len_bytes,
                                const char *what, sherdi_told *out);
 
@@ -336,15 +340,16 @@ typedef struct sherdi_ending {
     struct sherdi_ending *next;
 } sherdi_ending;
 
-/** Opens an ending: from now on what the other ranks say of it counts. All ranks open it before any
- *  of them can close it, and open the endings of a world in one order: what is still on its way of
- *  an ending with the same `key` that is over does not count. */
+/** Opens an ending: from now on messages of other ranks about it count. All ranks open it before
+ *  any of them can close it, and open the endings of a world in one order: messages in transit of
+ *  an earlier ending with the same `key` do not count. */
 void sherdi_world_ending_open(sherd_world *world, sherdi_ending *ending, uint64_t key);
-/** Tells the other ranks whether this rank agrees, and waits for them. Returns 1: all ranks have
+/** Notifies the other ranks whether this rank agrees, and waits for them. Returns 1: all ranks have
  *  come and agreed. Returns 0:
- *   - a rank did not come within `most_ns`; ranks that come later are then told so (a rank with most_ns 0 agrees whatever the others
- *     do);
- *   - at once when this rank or another one refuses, the world fails, or its transport has no way to tell.
+ *   - a rank did not come within `most_ns`; ranks that arrive later are then notified (a rank with
+ *     most_ns 0 agrees in any case);
+ *   - at once when this rank or another one refuses, the world fails, or its transport cannot
+ *     notify.
  *  Does nothing when the ending is not open. */
 int sherdi_world_ending_close(sherd_world *world, sherdi_ending *ending, int is_agreed,
                               int64_t most_ns);
@@ -355,14 +360,14 @@ int64_t sherdi_world_timeout_ns(const sherd_world *world);
  *  inside a function of the program that a call of one of its engines calls
  *  (sherdi_world_callback_set). The message begins with `call`. */
 sherd_status sherdi_world_check_caller(sherd_world *world, const char *call);
-/** Notes the call of the program, on a world or on one of its engines, that what is sent from now
- *  on belongs to: for messages. Static storage. */
+/** Notes the call of the program, on a world or on one of its engines, to which later messages
+ *  belong: for error messages. Static storage. */
 void sherdi_world_caller_note(sherd_world *world, const char *call);
 /** Returns the call that was noted last. */
 const char *sherdi_world_caller(const sherd_world *world);
-/** Notes that `call` makes a function of the program run, which may not use the world; NULL: no
- *  call does. Returns what held before, to be set again: such a function may use another engine of
- *  the world. */
+/** Notes that `call` executes a function of the program, which may not use the world; NULL: no call
+ *  does. Returns the earlier note, to be set again: the function may use another engine of the
+ *  world. */
 const char *sherdi_world_callback_set(sherd_world *world, const char *call);
 /** Returns E_STATE if `call` is made inside a function of the program: one that `outer` calls
  *  (NULL: no call does), or the log's. */
@@ -370,8 +375,8 @@ sherd_status sherdi_callback_check(const char *call, const char *outer);
 /** Returns the failure of the world, if it has one: E_PEER_LOST and the message; else SHERD_OK. */
 sherd_status sherdi_world_status(sherd_world *world);
 
-/* Most values for each rank in one portion of a sum; a sum works through its values in such
- * portions. */
+/* Most values for each rank in one portion of a sum; a sum processes its values in portions of this
+ * size. */
 #define SHERDI_SUM_PORTION (SHERDI_TOLD_BYTES / (2 * sizeof(double)))
 
 /* Bytes that a call puts on the wire for one rank: sent, which equals received. They do not depend

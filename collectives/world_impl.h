@@ -1,4 +1,4 @@
-/* What world.c, calls.c, tickets.c and the transports share: the common part of a world (struct
+/* Shared by world.c, calls.c, tickets.c and the transports: the common part of a world (struct
  * sherd_world), its failure state, and the functions with which a transport builds a world. No
  * other folder includes this file. world.h has the interface for the engine. */
 #ifndef SHERDI_COLLECTIVES_WORLD_IMPL_H
@@ -41,7 +41,7 @@ const char *sherdi_world_call_name(world_call_kind kind);
  *  `caller` are used as that rank sent them, but the texts are terminated. */
 const char *sherdi_world_call_describe(uint32_t kind, uint64_t len_bytes, const char *name,
                                        const char *caller, char text[WORLD_CALL_TEXT_BYTES]);
-/* Of a text beside a call that goes to other ranks: the call of the program that it belongs to. */
+/* In a text with a call that is sent to other ranks: the call of the program that it belongs to. */
 #define WORLD_CALLER_BYTES 40
 /** Fails the world because two ranks make different calls, which the texts describe. `more` follows
  *  the second. */
@@ -87,7 +87,7 @@ typedef struct world_endings {
     uint64_t        num_opened; /* since the world was made; part of each key */
 } world_endings;
 
-/* What the core knows of the device of a world; the object of the module begins so (device.h). */
+/* The core's part of the device of a world; the object of the module begins with it (device.h). */
 typedef struct world_device {
     const struct world_device_ops *ops;
     int                            index; /* number of the device in this process */
@@ -99,8 +99,8 @@ typedef struct world_device {
 
 struct peers_device_ops;
 
-/* What worlds do for the memory of a device (device_list.h). `open` makes world->device, and the
- * other slots need it. */
+/* The operations of worlds on the memory of a device (device_list.h). `open` makes world->device,
+ * and the other slots need it. */
 typedef struct world_device_ops {
     /* Opens the device of that kind that `params` ask for; call it once local_rank is known. After
      * a failure the caller closes. */
@@ -164,19 +164,20 @@ struct sherd_world {
     int cpu_threads;
     int crowd;              /* most ranks that an ancestor world has on this host; 0: no ancestor */
     int is_single_threaded; /* the transport allows one thread only: no overlap */
-    /* most of a call; while the world is being opened, what the ranks may take to meet */
+    /* most of a call; while the world is being opened, the time in which the ranks must meet */
     _Atomic int64_t       timeout_ns;
     int64_t               host_timeout_ns; /* longest silence of another host */
     atomic_int            owners;
     pid_t                 process;     /* that made the world; a forked child's copy is unusable */
     const char           *callback_of; /* see sherdi_world_callback_set */
     _Atomic(const char *) caller;      /* see sherdi_world_caller_note; NULL: none */
-    const char           *running; /* the caller of what is being sent; of the thread that sends */
-    sherdi_mem            mem;
-    struct sherdi_peers  *peers;       /* ranks of this host that share memory; else NULL */
-    sherdi_backend       *host;        /* the CPU */
-    sherdi_backend       *backend;     /* the lane of collectives on a device; else `host` */
-    world_device         *device;      /* NULL: it has none */
+    /* the caller of the message that is being sent; of the sending thread */
+    const char             *running;
+    sherdi_mem              mem;
+    struct sherdi_peers    *peers;     /* ranks of this host that share memory; else NULL */
+    sherdi_backend         *host;      /* the CPU */
+    sherdi_backend         *backend;   /* the lane of collectives on a device; else `host` */
+    world_device           *device;    /* NULL: it has none */
     const sherdi_simulated *simulated; /* the machine that it stands for; NULL: it is real */
     size_t                  overhead_bytes;
     /* SHERDI_TOLD_BYTES for each rank; for one where the world is simulated */
@@ -192,8 +193,8 @@ struct sherd_world {
     struct sherd_world   *next_of_kin; /* guarded by the family's lock, as is_made is */
     int                   is_made;     /* of a child: its split has ended */
 
-    /* Held while a thread of the world's uses what the program may end as soon as it is told of a
-     * failure (a communicator of its own). Whoever holds it fails no world and asks for no
+    /* Held while a thread of the world uses an object that the program may destroy as soon as a
+     * failure is returned (the program's communicator). The holder fails no world and asks for no
      * status. */
     pthread_mutex_t use_lock;
     /* WORLD_IS_WHOLE, ...; status and text are valid after HAS_FAILED */
@@ -202,7 +203,7 @@ struct sherd_world {
     char         failure_text[SHERDI_ERROR_BYTES];
 };
 
-/** Returns E_STATE in a child that the program has forked: what the child sends would reach the
+/** Returns E_STATE in a child that the program has forked: messages of the child would reach the
  *  peers of its parent, if anyone. */
 sherd_status sherdi_world_check_process(const sherd_world *world);
 /** Returns E_INVAL unless 0 <= rank < world_size. */
@@ -229,25 +230,25 @@ sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_wor
  *  E_INVAL. */
 sherd_status sherdi_world_backend_kind(const sherd_world_params *params, const char **out);
 
-/** Runs a checked call, or puts it in the queue if the world overlaps and the caller takes a ticket
- *  (see sherdi_ticket). tickets.c. */
+/** Executes a checked call, or puts it in the queue if the world overlaps and the caller takes a
+ *  ticket (see sherdi_ticket). tickets.c. */
 sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
                                      sherdi_ticket *ticket_out);
 /** Waits in the same way, then ends the queue's thread. */
 void sherdi_world_queue_stop(sherd_world *world);
 
-/** Marks the world as failed: it is unusable from now on. Only the first status and text are kept.
- *  Does not tell the other ranks. Any thread may call it. Before the program can see the failure,
- *  it waits until nobody has the use_lock, for a second at most: what is stuck there, only the
- *  program may be able to end. */
+/** Marks the world as failed: it is unusable from now on. Only the first status and text are
+ *  stored. Does not notify the other ranks. Any thread may call it. Before the program can see the
+ *  failure, it waits until no thread has the use_lock, for a second at most: only the program may
+ *  be able to end a call that is stuck in it. */
 void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char *text);
-/** Marks the world as failed and tells the other ranks. The thread that noticed the failure calls
- *  it. Returns the status of the world's failure, which may be an earlier one, with its text as the
- *  last error. */
+/** Marks the world as failed and notifies the other ranks. The thread that noticed the failure
+ *  calls it. Returns the status of the world's failure, which may be an earlier one, with its text
+ *  as the last error. */
 sherd_status sherdi_world_fail(sherd_world *world, sherd_status status, const char *fmt, ...)
     SHERDI_PRINTF(3, 4);
 
-/** Fails the world in this way because `rank` has left while this rank waits for it. */
+/** Fails the world in this way because `rank` has disconnected while this rank waits for it. */
 sherd_status sherdi_world_fail_left(sherd_world *world, int rank);
 /** Fails the world in this way because the time limit has passed: "rank 1 waited 2.0 s (the time
  *  limit) for ", then the text that `fmt` makes. */
@@ -286,9 +287,9 @@ void sherdi_world_reduce_local(const sherdi_backend *lane, const sherdi_reductio
                                const void *const *srcs, int num_srcs, void *dst, size_t count_elems,
                                void *const *more_dsts, int num_more_dsts);
 
-/** Tells all ranks how an allocation went on this rank (`here`), and returns the result for all:
- *  SHERD_OK, the status of a rank that failed (E_NOMEM, ...), or E_INVAL when the ranks asked for
- *  different lengths. Collective. `what` is for the message: "device memory". */
+/** Sends to all ranks the status of an allocation on this rank (`here`), and returns the result for
+ *  all: SHERD_OK, the status of a rank that failed (E_NOMEM, ...), or E_INVAL when the ranks asked
+ *  for different lengths. Collective. `what` is for the message: "device memory". */
 sherd_status sherdi_world_alloc_agree(sherd_world *world, sherd_status here, size_t len_bytes,
                                       const char *what);
 /** Does an all-reduce by the world's reduce-scatter and all-gather. */

@@ -63,8 +63,8 @@ void sherd_step_report_init(sherd_step_report *report)
 
 /* ------------------------------------------------------- create, declare ---- */
 
-/* Warns of offload that is ignored because of what the program set after the file was read: the
- * warnings of the configuration do not cover it. */
+/* Warns of offload that is ignored because of values that the program set after the file was read:
+ * the warnings of the configuration do not cover it. */
 static void ignored_tell(const sherd_engine *engine)
 {
     static const char *const NAMES[]      = {"offload_optimizer", "offload_param"};
@@ -83,7 +83,7 @@ static void ignored_tell(const sherd_engine *engine)
     }
 }
 
-/* Makes a lane of the given stream the compute lane, and destroys the lane before it. */
+/* Makes a lane of the stream the compute lane, and destroys the lane before it. */
 static sherd_status compute_lane_open(sherd_engine *engine, void *stream)
 {
     sherdi_backend *device = (sherdi_backend *)(uintptr_t)sherdi_world_backend(engine->world);
@@ -95,7 +95,7 @@ static sherd_status compute_lane_open(sherd_engine *engine, void *stream)
     return SHERD_OK;
 }
 
-/* Does what a rank does by itself, and what may therefore fail on one rank only. */
+/* Makes the steps of a rank by itself, which may therefore fail on one rank only. */
 static sherd_status engine_open(sherd_engine *engine, const sherd_config *config)
 {
     const char *debug = getenv("SHERD_DEBUG");
@@ -519,7 +519,7 @@ static sherd_status overlap_start(sherd_engine *engine)
 }
 
 /* Warns of a bound that is below the size of every gathered unit: it ends gathering ahead, for
- * which 0 should be given. */
+ * which 0 should be set. */
 static void bucket_tell(const sherd_engine *engine)
 {
     const sherdi_plan *plan  = engine->plan;
@@ -571,7 +571,7 @@ static void gradients_tell(const sherd_engine *engine)
     }
 }
 
-/* Notes for what the control data are that were allocated since the last note. */
+/* Notes the purpose of the control data that were allocated since the last note. */
 static void control_note(sherd_engine *engine, sherdi_control what)
 {
     size_t noted = 0;

@@ -1,4 +1,4 @@
-/* Reports what this build and this machine have: the text of `sherd env`. */
+/* Reports the features of this build and this machine: the text of `sherd env`. */
 #include "collectives/transport.h"
 #include "collectives/world.h"
 #include "engine/machine.h"
@@ -101,8 +101,8 @@ static void put_kernels(json_t *list)
     }
 }
 
-/* Puts where each rank's updates would run if there were a rank for each of `ranks` GPUs: without a
- * GPU, for one. */
+/* Writes the CPUs of each rank's updates for a rank on each of `ranks` GPUs; without a GPU, for
+ * one. */
 static void put_updates(json_t *list, int ranks)
 {
     sherdi_mem mem;
@@ -114,7 +114,8 @@ static void put_updates(json_t *list, int ranks)
         sherdi_backend *backend;
         char            name[64], text[256];
 
-        (void)snprintf(name, sizeof(name), "updates beside a GPU, rank %d of %d", rank, ranks);
+        (void)snprintf(name, sizeof(name), "updates on the host of a GPU, rank %d of %d", rank,
+                       ranks);
         if (sherdi_backend_cpu_create_with(&params, &mem, &backend) == SHERD_OK) {
             sherdi_backend_cpu_describe(backend, text, sizeof(text));
             put(list, name, text);
@@ -146,7 +147,7 @@ static int has_uring(void)
     return 1;
 }
 
-/* Puts what the build has of CUDA, then each device, or why there is none. */
+/* Writes the build's CUDA features, then each device, or the reason why no device is available. */
 static void put_cuda(json_t *list)
 {
     char why[256];

@@ -1,5 +1,5 @@
-/* Joins what the configuration says of parameter groups (sherd.groups) with what the program says
- * of them, before a plan is made. A second run changes nothing. */
+/* Merges the parameter groups of the configuration (sherd.groups) with those of the program, before
+ * a plan is made. A second call changes nothing. */
 #include "engine/groups.h"
 
 #include "engine/run/engine_impl.h"
@@ -32,7 +32,7 @@ static sherd_status contradiction(const char *group, const char *what)
                        group, what);
 }
 
-/* Joins one number; NaN: not given. */
+/* Merges one number; NaN: not set. */
 static sherd_status number_join(const char *group, const char *what, double given, double *out)
 {
     if (!isnan(given) && !isnan(*out) && given != *out) {
@@ -116,8 +116,8 @@ static sherd_status matching_move(sherd_engine *engine, const sherdi_group_setti
     return SHERD_OK;
 }
 
-/* Finds the group of that name, which the program or an earlier run of this function made; -1:
- * there is none. */
+/* Finds the group of that name, which the program or an earlier call of this function made; -1:
+ * none. */
 static int group_find(const sherd_engine *engine, const char *name)
 {
     for (size_t g = 1; g < engine->model.num_groups; g++) {

@@ -1,4 +1,4 @@
-/* What an engine says of itself: its fingerprint, its plan to others, its counters. */
+/* Information about an engine: its fingerprint, its plan, its counters. */
 #include "engine/run/engine_impl.h"
 
 #include "engine/engine.h"

@@ -1,4 +1,4 @@
-/* Finds out what the plan has to know of the machine: the memory that is free on this host and its
+/* Finds the properties of the machine for the plan: the memory that is free on this host and its
  * devices, and how many ranks share it. The ranks take the least favourable answer of all, so that
  * all make the same plan. */
 #include "engine/machine.h"
@@ -89,8 +89,8 @@ static sherd_status limit_given(size_t *out)
     return SHERD_OK;
 }
 
-/* Returns what is left in the group of this process, under the folder of its cgroup version, and in
- * that folder itself: in a container the folder shows the container's own group. */
+/* Returns the remaining bytes in the group of this process, under the folder of its cgroup version,
+ * and in that folder itself: in a container the folder shows the container's own group. */
 static size_t own_group_left(void)
 {
     size_t left = sherdi_min_size(sherdi_machine_group_left("/sys/fs/cgroup"),
@@ -118,7 +118,7 @@ static size_t own_group_left(void)
     return left;
 }
 
-/* Returns what the process may still take by its own limit (RLIMIT_DATA). */
+/* Returns the bytes that the process may still allocate by its own limit (RLIMIT_DATA). */
 static size_t own_limit_left(void)
 {
     struct rlimit limit;
@@ -151,8 +151,8 @@ sherd_status sherdi_machine_free_memory(size_t *out, sherdi_memory_bound *bound_
     return SHERD_OK;
 }
 
-/* Counts the ranks whose device is this rank's. Its number does not tell: a launcher may give each
- * rank a number 0 of its own. */
+/* Counts the ranks whose device is this rank's. Its number does not identify it: a launcher may
+ * show each rank another device as number 0. */
 static sherd_status device_sharers(sherd_world *world, const sherdi_backend *backend, int *out)
 {
     int32_t     kind, index;
@@ -203,7 +203,7 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
     SHERDI_TRY(sherdi_agree_world(
         world, sherdi_machine_free_memory(&mine.memory_bytes, &mine.memory_bound)));
     SHERDI_TRY(device_sharers(world, backend, &sharers));
-    mine.device_bytes /= (size_t)sharers; /* each is promised only its part of what is free */
+    mine.device_bytes /= (size_t)sharers; /* each gets only its part of the free memory */
     SHERDI_TRY(sherdi_world_tell(world, &mine, sizeof(mine), "machines of ranks", &told));
     *out = mine;
     for (int r = 0; r < sherd_world_size(world); r++) {

@@ -1,4 +1,4 @@
-/* Checks what the trainer declares, and keeps it. See model.h. */
+/* Checks the trainer's declarations, and stores them. See model.h. */
 #include "engine/model.h"
 
 #include "base/api.h"

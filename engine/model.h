@@ -118,8 +118,9 @@ size_t sherdi_model_held(const sherdi_model *model, sherd_pass pass, size_t inde
 /** Return how many items the ranks compare of the model, and an item's hash and short text. */
 size_t   sherdi_model_num_items(const sherdi_model *model);
 uint64_t sherdi_model_item_hash(const sherdi_model *model, size_t item);
-/** The same without what may differ where a run goes on from its state: how often backward uses a
- *  unit, whether gradients are retained, its activation, and whose memory a parameter is in. */
+/** The same without the properties that may differ when a run continues from its state: how often
+ *  backward uses a unit, whether gradients are retained, its activation, and whose memory a
+ *  parameter is in. */
 uint64_t sherdi_model_item_state_hash(const sherdi_model *model, size_t item);
 void sherdi_model_item_text(const sherdi_model *model, size_t item, char *text, size_t len_bytes);
 

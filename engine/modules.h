@@ -1,6 +1,6 @@
-/* What a module does in the life of an engine. The core calls the tables of module_list.h at these
- * points, and knows none of them by name. A module whose calls the trainer makes itself, and that
- * does nothing else, has no table. */
+/* The functions of a module in the life of an engine. The core calls the tables of module_list.h at
+ * these points, and knows none of them by name. A module whose calls the trainer makes itself, and
+ * that does nothing else, has no table. */
 #ifndef SHERDI_ENGINE_MODULES_H
 #define SHERDI_ENGINE_MODULES_H
 
@@ -10,17 +10,17 @@ struct sherdi_program;
 
 /* Every function may be NULL. */
 typedef struct sherdi_module {
-    /* The engine's object was made: makes what the module has in it. E_NOMEM. */
+    /* The engine's object was made: makes the module's state in it. E_NOMEM. */
     sherd_status (*create)(sherd_engine *engine);
     /* The object is about to be freed. Also after a `create` that failed or was not made. */
     void (*destroy)(sherd_engine *engine);
-    /* Units, segments and schedule of a plan are known: lays out what the module adds. */
+    /* Units, segments and schedule of a plan are known: lays out the module's data. */
     sherd_status (*lay_out)(sherdi_plan *plan, const sherdi_model *model);
-    /* A plan was made: adds what the module tells of it. E_NOMEM. */
+    /* A plan was made: adds the module's numbers to it. E_NOMEM. */
     sherd_status (*planned)(sherdi_plan *plan, const sherdi_model *model);
     /* The engine is about to carry its plan out: whether it may. */
     sherd_status (*check)(const sherd_engine *engine);
-    /* Makes what the module needs while the engine is sealed. */
+    /* Makes the module's objects for the time in which the engine is sealed. */
     sherd_status (*open)(sherd_engine *engine);
     /* The engine is sealed. */
     void (*sealed)(sherd_engine *engine);
@@ -34,10 +34,10 @@ typedef struct sherdi_module {
     sherd_status (*stepped)(sherd_engine *engine);
     /* The report of the last boundary is complete, or will not be. */
     void (*told)(sherd_engine *engine);
-    /* The window is dropped: what was not told of the last boundary is forgotten. */
+    /* The window is dropped: numbers of the last boundary that were not written are discarded. */
     void (*dropped)(sherd_engine *engine);
-    /* Give up what runs, before transfers are waited for; and end, before the engine's memory is
-     * freed. Both are called after an `open` that failed or was not made, too. */
+    /* Abandon work in progress, before transfers are waited for; and end, before the engine's
+     * memory is freed. Both are called after an `open` that failed or was not made, too. */
     void (*abandon)(sherd_engine *engine);
     void (*close)(sherd_engine *engine);
 } sherdi_module;
@@ -46,7 +46,8 @@ typedef struct sherdi_module {
 #include "engine/module_list.h"
 #undef SHERDI_MODULE
 
-/* Call the function of every module that has it. Those with a status end at the first failure. */
+/* Call the function of every module that has it. Functions with a status end at the first
+ * failure. */
 sherd_status sherdi_modules_create(sherd_engine *engine);
 void         sherdi_modules_destroy(sherd_engine *engine);
 sherd_status sherdi_modules_lay_out(sherdi_plan *plan, const sherdi_model *model);

@@ -39,7 +39,7 @@ static const size_t PURPOSES[SHERDI_MEM_PURPOSES][2] = {
     PURPOSE(HOST_ACTIVATIONS, host_activations),
 };
 
-/* What the device has given to others than this engine and its world. */
+/* The memory of the device that others than this engine and its world hold. */
 static size_t device_outside(const sherd_engine *engine, const sherd_memory_report *held)
 {
     size_t total;
@@ -110,8 +110,8 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     return SHERD_OK;
 }
 
-/* Counts what the world has sent since seal, and what the store has moved. An update beside the
- * trainer's calls counts when it is joined. */
+/* Counts the bytes that the world has sent since seal, and those that the store has moved. A queued
+ * update counts when it is joined. */
 static void traffic_count(sherd_engine *engine, sherd_traffic_report *out)
 {
     const sherdi_link  *own     = &engine->run.links[SHERDI_USER_TRAINER];
@@ -168,7 +168,7 @@ sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *ou
 
 /* ------------------------------------------------------------------- wear -- */
 
-/* The rate of a common drive, if the step's time is not given. */
+/* The rate of a common drive, if the step's time is not set. */
 #define ASSUMED_RATE 2e9 /* bytes a second, read and written together */
 #define DAY_SECONDS  86400.0
 

@@ -4,8 +4,8 @@
 
 #include "engine/plan/plan.h"
 
-/** The wear of a drive: what a step writes, how long a step takes (given or assumed), and what the
- *  drive is rated for. */
+/** The wear of a drive: the bytes that a step writes, the duration of a step (set or assumed), and
+ *  the drive's rating. */
 typedef struct sherdi_plan_wear {
     double written_bytes; /* by this rank per step, onto NVMe */
     double step_seconds;

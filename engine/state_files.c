@@ -1,5 +1,4 @@
-/* The state files that runs left on a drive: finds and removes them for programs and `sherd
- * state`. */
+/* The state files of runs on a drive: finds and removes them for programs and `sherd state`. */
 #include "engine/run/state_note.h"
 #include "sherd_tools.h"
 

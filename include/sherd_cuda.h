@@ -1,4 +1,4 @@
-/* The calls of sherd.h that take or return CUDA's own types, with those types. Needs
+/* The calls of sherd.h that take or return types of CUDA, with these types. Needs
  * cuda_runtime_api.h. For sherd_world_from_nccl, which also needs nccl.h, define SHERD_WITH_NCCL
  * before including this header. */
 #ifndef SHERD_CUDA_H
@@ -17,9 +17,9 @@ static inline cudaStream_t sherd_cuda_stream(const sherd_engine *engine)
     return (cudaStream_t)sherd_engine_stream(engine);
 }
 
-/** Makes `stream` the compute stream; see sherd_engine_set_stream. In a program that is compiled so
- *  that handle 0 is each thread's own default stream (nvcc --default-stream per-thread), handle 0
- *  means that stream here too. */
+/** Makes `stream` the compute stream; see sherd_engine_set_stream. In a program that is compiled
+ *  with `nvcc --default-stream per-thread`, handle 0 means the default stream of the calling thread
+ *  here too. */
 static inline SHERD_MUST_USE sherd_status sherd_cuda_set_stream(sherd_engine *engine,
                                                                 cudaStream_t  stream)
 {
@@ -31,11 +31,11 @@ static inline SHERD_MUST_USE sherd_status sherd_cuda_set_stream(sherd_engine *en
     return sherd_engine_set_stream(engine, (void *)stream);
 }
 
-/** Makes all work that is queued on `stream` from now on wait for all work that `other` was given
- *  up to now. For a library that works on a stream of its own: its stream follows sherd_cuda_stream
- *  after acquire, and sherd_cuda_stream follows its stream before release. The call itself does not
- *  wait. A stream that is being captured may not be one of the two alone: both must belong to the
- *  capture. */
+/** Makes all work that is enqueued on `stream` after this call wait for all work that was enqueued
+ *  on `other` before it. For a library that works on its own stream: its stream follows
+ *  sherd_cuda_stream after acquire, and sherd_cuda_stream follows its stream before release. The
+ *  call itself does not wait. If one of the two streams is being captured, both must belong to the
+ *  same capture. */
 static inline SHERD_MUST_USE cudaError_t sherd_cuda_follow(cudaStream_t stream, cudaStream_t other)
 {
     cudaEvent_t passed;
@@ -48,7 +48,7 @@ static inline SHERD_MUST_USE cudaError_t sherd_cuda_follow(cudaStream_t stream, 
     if (error == cudaSuccess) {
         error = cudaStreamWaitEvent(stream, passed, 0);
     }
-    (void)cudaEventDestroy(passed); /* CUDA frees it when it has passed */
+    (void)cudaEventDestroy(passed); /* CUDA frees the event after it has completed */
     return error;
 }
 

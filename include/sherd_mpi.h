@@ -1,6 +1,7 @@
 /* Creates a world from an MPI communicator. This is the only public header that includes mpi.h. The
  * caller initialises MPI, with at least MPI_THREAD_SERIALIZED when the configuration asks for
- * overlapped communication. The communicator is duplicated and stays the caller's. */
+ * overlapped communication. The communicator is duplicated and remains the property of the
+ * caller. */
 #ifndef SHERD_MPI_H
 #define SHERD_MPI_H
 

@@ -3,7 +3,7 @@
  * `cuda` (kernels/cuda).
  *
  * Lanes. A backend handle is a lane: calls on it run in the order in which they are made. A
- * device's lane is a stream: calls return at once, lanes run beside each other and wait for each
+ * device's lane is a stream: calls return at once, lanes run at the same time and wait for each
  * other through sherdi_lane_follow and events, and the host waits through sherdi_lane_wait and an
  * event's wait. The CPU has one lane, the calling thread: every call has ended when it returns, and
  * following and waiting do nothing. So the same engine code drives both.
@@ -79,7 +79,7 @@ typedef struct sherdi_encoded {
  * at the block's first element and may have any alignment of their element type; grad and param
  * never overlap the rest. A part that is stored in an encoding is the same numbers to an optimizer;
  * what an update writes is rounded at random (step, sherdi_random_bits). A BESIDE master is stored
- * beside `param`, which is bf16 and read too; the signs of another part, F32 or BF16, are its ties.
+ * as the other half of `param`, which is bf16 and read too; the signs of another part, F32 or BF16, are its ties.
  * Where a master rounds, param and the fingerprint are made of the rounded one. Where an encoding
  * other than F32 does more than round, spans begin at chunks. */
 typedef struct sherdi_update_args {
@@ -303,7 +303,7 @@ struct sherdi_backend {
     sherdi_mem              *mem;     /* account of the handle */
     struct sherdi_team      *team;    /* the other threads; NULL: the caller runs all tasks */
     struct sherdi_ahead     *ahead;   /* CPU: kernels/cpu/ranges.h; NULL: nothing is tried */
-    int                      lanes;   /* CPU: handles in use beside the first */
+    int                      lanes;   /* CPU: handles in use in addition to the first */
 };
 
 /* ---- shorthands */
@@ -345,7 +345,7 @@ typedef struct sherdi_cpu_params {
     int rank;   /* for the log; -1: none */
     /* 1: runs next to nothing: no threads are made, the caller runs all tasks */
     int is_idle;
-    /* 1: the rank computes on a device, and the CPU updates beside it: the threads leave cores to
+    /* 1: the rank computes on a device, and the CPU updates meanwhile: the threads leave cores to
      * the trainer's thread and the wire's */
     int has_device;
 } sherdi_cpu_params;

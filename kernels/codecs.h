@@ -91,7 +91,7 @@ SHERDI_FN uint16_t sherdi_bf16_encode_random(float x, uint32_t random)
     return (uint16_t)sherdi_round_random(sherdi_bits_f32(sherdi_canonical_f32(x)), 16, random);
 }
 
-/* --------------------------------------------------------------- beside -- */
+/* --------------------------------------------------------- split master -- */
 
 /* bits(master) = (bits(parameter) << 16) + rest modulo 2^32. The parameter is the master rounded to
  * nearest even, and the rest is signed. At an even parameter two ties meet: the masters half a unit

@@ -1,5 +1,5 @@
-/* The kinds of devices beside the CPU, by name. A new kind takes a folder of its own and a line in
- * KINDS. */
+/* The kinds of devices other than the CPU, by name. A new kind takes a folder of its own and a line
+ * in KINDS. */
 #include "kernels/devices.h"
 
 #include <stdio.h>

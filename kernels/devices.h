@@ -1,4 +1,4 @@
-/* The table of a kind of device beside the CPU. devices.c finds it by name and carries out the
+/* The table of a kind of device other than the CPU. devices.c finds it by name and carries out the
  * sherdi_backend_device_ calls of backend.h with it. */
 #ifndef SHERDI_KERNELS_DEVICES_H
 #define SHERDI_KERNELS_DEVICES_H

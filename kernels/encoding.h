@@ -80,7 +80,7 @@ static inline size_t sherdi_encoding_bytes(sherdi_encoding encoding, size_t elem
            elems % SHERD_CHUNK_ELEMS * sherdi_encoding_elem_bytes(encoding);
 }
 
-/** Returns whether it is one of a master that lies beside its parameter: the bf16 parameter is a
+/** Returns whether it is one of a split master: the bf16 parameter is a
  *  half of the master. */
 static inline int sherdi_encoding_is_beside(sherdi_encoding encoding)
 {

@@ -8,7 +8,7 @@
 /* The parts of a workspace, each at a multiple of SHERD_ALIGN_BYTES. */
 typedef struct orthogonal_space {
     sherdi_norm_acc *norm;
-    float           *tail;   /* a chunk: the elements behind the last whole chunk, then zeros */
+    float           *tail;   /* a chunk: the elements after the last whole chunk, then zeros */
     float           *square; /* A, [side, side] */
     float           *mixed;  /* B, [side, side] */
     float           *other;  /* X, [rows, cols] */
@@ -69,7 +69,7 @@ double sherdi_orthogonal_flops(size_t rows, size_t cols, int steps)
     return 2 * steps * (half * (all / side) + half * side + all * side);
 }
 
-/* `sumsq` takes whole chunks, so the elements behind the last whole chunk are copied to `tail` and
+/* `sumsq` takes whole chunks, so the elements after the last whole chunk are copied to `tail` and
  * filled up with zeros. */
 static void matrix_normalize(const sherdi_backend *backend, const sherdi_orthogonal_args *args,
                              const orthogonal_space *space, float *x)

@@ -112,7 +112,7 @@ static void shared_lay_out(const arch *sizes, const model_shape *shape, const ro
     if (layer_places_count(&shape->places, sizes->layers, is_kept) < sizes->layers) {
         cheap_lay_out(sizes, p, r, out);
     } else {
-        out->norm2 = take(r, p, p->hidden); /* of the norm behind the layers */
+        out->norm2 = take(r, p, p->hidden); /* of the norm after the layers */
     }
     if (sizes->kind != ARCH_GPT2) {
         out->act = take(r, p, p->inner);
@@ -169,7 +169,7 @@ static void streams_lay_out(const arch *sizes, const model_shape *shape, const r
                             room *r, model_memory *out)
 {
     size_t moved  = layer_places_count(&shape->places, sizes->layers, layer_place_is_moved);
-    size_t total  = sizes->layers - moved + 1; /* that stay, with the one behind the last layer */
+    size_t total  = sizes->layers - moved + 1; /* that stay, with the one after the last layer */
     size_t kept   = 0;
     void  *stream = take(r, p, (total + (moved > 0)) * p->hidden);
 

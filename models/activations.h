@@ -22,8 +22,9 @@ typedef struct activations_params {
 /** Returns exactly what a training model of these sizes allocates (model_bytes of model.h), with
  *  libraries' own workspace where its size is fixed. ACTIVATIONS_TOO_MANY from 2^61 bytes on. */
 size_t activations_bytes(const arch *sizes, const activations_params *params);
-/** Returns what a layer that is moved to this place needs of the engine
- *  (sherd_activation_params.len_bytes); the number above does not have it. `places` are ignored. */
+/** Returns the bytes of the engine for a layer that is moved to this place
+ *  (sherd_activation_params.len_bytes); the number above does not include them. `places` are
+ *  ignored. */
 size_t activations_layer_bytes(const arch *sizes, const activations_params *params,
                                layer_place place);
 

@@ -27,7 +27,8 @@ typedef enum arch_kind {
 typedef enum arch_rope_kind {
     ARCH_ROPE_PLAIN = 0,
     ARCH_ROPE_LINEAR, /* all angles divided by `factor` (Chen et al. 2023) */
-    ARCH_ROPE_LLAMA3, /* slow angles divided by `factor`, fast ones not, those between in part (Llama 3.1) */
+    /* slow angles divided by `factor`, fast ones not, those between in part (Llama 3.1) */
+    ARCH_ROPE_LLAMA3,
 } arch_rope_kind;
 
 /* Rotation of q and k by their positions (Su et al. 2021); GPT-2 has none. */
@@ -52,16 +53,17 @@ typedef struct arch {
     size_t    vocab;
     size_t    max_length; /* longest sequence; GPT-2: rows of the position table */
 
-    size_t   head_elems;    /* width of a head; 0: hidden / heads */
-    unsigned features;      /* ARCH_HAS_...: beside those that all models of the kind have */
+    size_t head_elems; /* width of a head; 0: hidden / heads */
+    /* ARCH_HAS_...: in addition to those that all models of the kind have */
+    unsigned features;
     int      is_transposed; /* GPT-2: matrices of layers are [in, out]; never in the trainer */
     int      is_untied;     /* the head is a parameter of its own */
 
-    /* What shapes do not show. */
+    /* Properties that shapes do not show. */
     double    norm_eps;
     arch_rope rope;
-    /* In the layers from full_layers on, a token sees so many tokens, itself included; 0: all
-     * before it, as everywhere else. */
+    /* Number of tokens that a token sees in the layers from full_layers on, itself included; 0: all
+     * before it, as in the other layers. */
     size_t window, full_layers;
 } arch;
 
@@ -166,7 +168,7 @@ int arch_is_product(const arch *model, const arch_param *param);
 /** Returns the floating-point operations of forward and backward for one token, counted as by
  *  Chowdhery et al. 2022 (PaLM, appendix B): 6 for each weight of a matrix that takes part in a
  *  product (the head does, tables that are looked up do not), and 12 * layers * width of all query
- *  heads * length for attention. What is recomputed does not count. */
+ *  heads * length for attention. Recomputation does not count. */
 double arch_flops_per_token(const arch *model, size_t length);
 /** Returns attention's part of these operations. */
 double arch_attention_flops_per_token(const arch *model, size_t length);

@@ -1,8 +1,8 @@
 /* OpenBLAS, opened by name at run time so that its kernels can be chosen first. A library that is
  * older than the CPU takes the kernels of the oldest CPU that it knows (0.3.21 on Emerald Rapids:
  * Prescott, a fifth of the speed). If its own choice uses narrower vectors than the CPU has, it is
- * reopened with OPENBLAS_CORETYPE set. A user's own OPENBLAS_CORETYPE is kept. There is one library
- * per process; sherd-llm and `sherd env` use it. gemm.h calls it for products. */
+ * reopened with OPENBLAS_CORETYPE set. A user's OPENBLAS_CORETYPE takes precedence. There is one
+ * library per process; sherd-llm and `sherd env` use it. gemm.h calls it for products. */
 #ifndef LLM_BLAS_H
 #define LLM_BLAS_H
 

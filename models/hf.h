@@ -14,19 +14,20 @@ int hf_maps_open(const arch *model, maps *out);
 /** Returns the prefix that the names lack in transformers' base models: "transformer." for GPT-2,
  *  else "model.". */
 const char *hf_prefix(const arch *model);
-/** Returns the i-th pattern of tensors that such files may have beside the parameters: masks,
- *  frequencies of rotations, and the head of a tied model. NULL past the last. */
+/** Returns the i-th pattern of tensors that files of the kind may have in addition to the
+ *  parameters: masks, frequencies of rotations, and the head of a tied model. NULL past the
+ *  last. */
 const char *hf_extra(const arch *model, size_t i);
 
-/** Returns the "model_type" under which transformers loads such a model. */
+/** Returns the "model_type" under which transformers loads a model of the kind. */
 const char *hf_type(const arch *model);
 
-/* What a config.json says. */
+/* The contents of a config.json. */
 typedef struct hf_config {
     arch sizes; /* is_transposed 0 */
-    /* Says which key asks for what the trainer does not compute; sizes and shapes hold
-     * nevertheless. "": it computes all. A window of attention is in sizes and not here: it matters
-     * only for longer sequences. */
+    /* Names the key that asks for a feature that the trainer does not compute; sizes and shapes are
+     * valid nevertheless. "": it computes all. A window of attention is in sizes and not here: it
+     * matters only for longer sequences. */
     char not_computed[256];
 } hf_config;
 
@@ -35,7 +36,7 @@ typedef struct hf_config {
 #define HF_CONFIG_BAD     (-1)
 #define HF_CONFIG_UNKNOWN (-2)
 
-/** Returns "an object", ..., "missing": what a value of a JSON file is, for messages. */
+/** Returns "an object", ..., "missing": the type of a value of a JSON file, for messages. */
 const char *hf_json_kind(const struct json_t *value);
 
 /** Reads a config.json that is parsed already. Returns 0, or a result as above with a sentence in
@@ -48,8 +49,8 @@ int hf_config_parse(const char *text, size_t len_bytes, hf_config *out, char *wh
  *  size, activation, eps or rotation, or a part that this model does not have. */
 const char *hf_config_check(const arch *model, const char *text, size_t len_bytes, char *why,
                             size_t why_bytes);
-/** Writes the config.json of such a model with weights of `dtype`. Returns its length, even if
- *  `bytes` is less (as snprintf does). */
+/** Writes the config.json of a model of the kind with weights of `dtype`. Returns its length, even
+ *  if `bytes` is less (as snprintf does). */
 size_t hf_config_write(const arch *model, sherd_dtype dtype, char *out, size_t bytes);
 
 #endif

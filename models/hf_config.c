@@ -1,6 +1,7 @@
 /* Reads Hugging Face's config.json: the model's sizes and constants, as transformers understands
  * them. A key that would change the number of parameters, and that this file does not know, is an
- * error; one that only changes what is computed is told apart. See hf.h; hf.c writes such files. */
+ * error; a key that only changes the computation is reported separately. See hf.h; hf.c writes
+ * these files. */
 #include "models/hf.h"
 
 #include <jansson.h>
@@ -14,7 +15,7 @@
 
 #define ATTENTION_BIAS (ARCH_HAS_QKV_BIAS | ARCH_HAS_O_BIAS)
 
-/* What the configuration class of a family assumes for keys that the file lacks; arch_begin has the
+/* The defaults of a family's configuration class for keys that the file lacks; arch_begin has the
  * rest. */
 typedef struct family {
     size_t kv_heads; /* 0: as many as heads */
@@ -52,7 +53,7 @@ static int fail(reader *r, int result, const char *fmt, ...)
     return result;
 }
 
-/* Notes what is not computed; the first note stays. */
+/* Notes a feature that is not computed; the first note persists. */
 static void note(reader *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void note(reader *r, const char *fmt, ...)
 {
@@ -143,7 +144,7 @@ static double constant_get(reader *r, const json_t *object, const char *key, dou
     return number;
 }
 
-/* Notes a text that is there, but is neither of two spellings of what the trainer computes. */
+/* Notes a text that is neither of two spellings of the computed feature. */
 static void text_need(reader *r, const char *key, const char *wanted, const char *also)
 {
     const json_t *value = json_object_get(r->root, key);
@@ -243,8 +244,8 @@ static int heads_get(reader *r, const family *f)
 }
 
 /* transformers 5 keeps the rotation in one object, earlier versions its base in the root. */
-/* Returns the block that says how positions are rotated, as transformers 5 takes it: rope_scaling, of older files, before
- * rope_parameters; an empty one is none. */
+/* Returns the block that says how positions are rotated, as transformers 5 takes it: rope_scaling,
+ * of older files, before rope_parameters; an empty one is none. */
 static const json_t *rope_block(reader *r)
 {
     const json_t *older = json_object_get(r->root, "rope_scaling");
@@ -269,7 +270,8 @@ static const char *rope_type(reader *r, const json_t *block)
     return json_string_value(type);
 }
 
-/* Returns the length for which a model of kind llama3 was trained first. A number beside the block goes before the one in it. */
+/* Returns the length for which a model of kind llama3 was trained first. A number outside the block
+ * takes precedence over the one in it. */
 static size_t rope_original_length(reader *r, const json_t *block)
 {
     double length = (double)r->out->sizes.max_length;
@@ -315,7 +317,7 @@ static void rope_get(reader *r)
     }
 }
 
-/* Sets the first layer with a window by a list of what the layers are. */
+/* Sets the first layer with a window by a list of the kinds of layers. */
 static void layer_types_get(reader *r, const json_t *list)
 {
     arch  *sizes = &r->out->sizes;

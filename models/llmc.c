@@ -22,7 +22,7 @@ enum {
     AT_END
 };
 
-/* The order behind the two tables; each role for all layers. */
+/* The order of the tensors after the two tables; each role for all layers. */
 static const arch_role ORDER[] = {
     ARCH_NORM1, ARCH_NORM1_BIAS, ARCH_QKV, ARCH_QKV_BIAS, ARCH_O,    ARCH_O_BIAS,
     ARCH_NORM2, ARCH_NORM2_BIAS, ARCH_UP,  ARCH_UP_BIAS,  ARCH_DOWN, ARCH_DOWN_BIAS,

@@ -14,7 +14,7 @@ typedef struct maps {
 
 /** Makes room for `most` tensors. Returns -1 when there is no memory. */
 int maps_open(maps *list, size_t most);
-/** Adds a tensor like the parameter. The caller changes what is different in the file. */
+/** Adds a tensor like the parameter. The caller changes the entries that differ in the file. */
 sherd_tensor_map *maps_add(maps *list, const arch_param *param);
 void              maps_close(maps *list);
 

@@ -9,14 +9,14 @@
 
 static onednn_state    state;
 static pthread_once_t  once  = PTHREAD_ONCE_INIT;
-static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER; /* protects the kept primitives */
+static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER; /* protects the cached primitives */
 
 /* ------------------------------------------------------------- library -- */
 
 /* The part of dnnl.h that is used, so that a build needs neither headers nor the library. The
  * description of a matrix is an opaque struct in the caller's memory in version 2 (696 bytes in
  * 2.6), and memory of the library in version 3; here it is a pointer in both. An operation of
- * version 2 is also such a struct (2,800 bytes); version 3 has none. */
+ * version 2 is also a struct of this kind (2,800 bytes); version 3 has none. */
 enum {
     CPU              = 1,
     BF16             = 2,
@@ -49,7 +49,7 @@ typedef struct dnnl_arg {
 
 typedef void dnnl_matrix;
 
-/* What the versions do differently. A `plan` describes how a primitive is carried out. */
+/* Differences of the versions. A `plan` describes how a primitive is carried out. */
 typedef struct dnnl_edition {
     const char *file;
     int         major;
@@ -438,7 +438,7 @@ static const primitive *primitive_find(const shape *s)
 
 /* ------------------------------------------------------------ products -- */
 
-/* What each thread needs of its own to multiply. */
+/* State of each thread for products. */
 typedef struct bench {
     void  *stream, *scratch;
     size_t scratch_bytes;

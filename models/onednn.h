@@ -1,8 +1,8 @@
 /* oneDNN, opened by name at run time if the CPU has instructions that multiply bf16. It computes
  * products of bf16 with sums in fp32, which OpenBLAS does not have. Without oneDNN, bf16 is widened
- * to fp32 and OpenBLAS multiplies (blas.h). A user's own ONEDNN_MAX_CPU_ISA is kept: AVX512_CORE
- * switches the bf16 instructions off. There is one library per process; sherd-llm and `sherd env`
- * use it. */
+ * to fp32 and OpenBLAS multiplies (blas.h). A user's ONEDNN_MAX_CPU_ISA takes precedence:
+ * AVX512_CORE switches the bf16 instructions off. There is one library per process; sherd-llm and
+ * `sherd env` use it. */
 #ifndef LLM_ONEDNN_H
 #define LLM_ONEDNN_H
 

@@ -114,7 +114,7 @@ int layer_places_parse(const char *text, layer_places *out, char *why, size_t wh
         }
         end += (size_t)count;
         out->runs[out->count++].end = end;
-        if (*behind == '\0') { /* the layers that are left are kept */
+        if (*behind == '\0') { /* the remaining layers stay on the device */
             if (out->count == LAYER_PLACES_MOST) {
                 return refuse(at, why, why_bytes);
             }

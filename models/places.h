@@ -1,16 +1,17 @@
-/* Where what a layer's forward leaves waits for its backward: plain data, by runs of layers that
- * are treated alike. */
+/* The places of the activations of layers between forward and backward: plain data, by sequences of
+ * layers with the same place. */
 #ifndef SHERD_MODELS_PLACES_H
 #define SHERD_MODELS_PLACES_H
 
 #include <stddef.h>
 
 typedef enum layer_place {
-    LAYER_KEPT = 0,   /* in memory of the model, on the device */
-    LAYER_CHEAP,      /* the same, without what one kernel that is cheap makes again in backward */
+    LAYER_KEPT = 0, /* in memory of the model, on the device */
+    /* the same, without the arrays that one cheap kernel recomputes in backward */
+    LAYER_CHEAP,
     LAYER_CPU,        /* as little, in memory of the engine, which moves it to host memory */
     LAYER_NVME,       /* ... to a drive */
-    LAYER_RECOMPUTED, /* the layer's input alone, on the device; backward runs forward again */
+    LAYER_RECOMPUTED, /* only the layer's input, on the device; backward makes the forward again */
     LAYER_RECOMPUTED_CPU,  /* the same, in memory of the engine, which moves it to host memory */
     LAYER_RECOMPUTED_NVME, /* ... to a drive */
     LAYER_PLACES,
@@ -18,12 +19,12 @@ typedef enum layer_place {
 
 #define LAYER_PLACES_MOST 8
 
-/* Runs of layers, from the first layer on. All zero: every layer is kept. */
+/* Sequences of layers, from the first layer on. All zero: every layer stays on the device. */
 typedef struct layer_places {
     size_t count;
     struct {
         layer_place place;
-        size_t      end; /* the layer behind the run; the last run goes on to the end */
+        size_t      end; /* the layer after the sequence; the last sequence extends to the end */
     } runs[LAYER_PLACES_MOST];
 } layer_places;
 
@@ -35,7 +36,7 @@ layer_place  layer_place_of(const layer_places *places, size_t layer);
 const char *layer_place_device(layer_place place);
 /** Returns whether the layer's memory is the engine's. */
 int layer_place_is_moved(layer_place place);
-/** Returns whether backward runs forward again. */
+/** Returns whether backward makes the forward again. */
 int layer_place_is_recomputed(layer_place place);
 /** Returns of how many of the first `layers` layers this is so. */
 size_t layer_places_count(const layer_places *places, size_t layers, int (*is_so)(layer_place));

@@ -1,6 +1,6 @@
 /* How many bytes a model takes and where each buffer lies: arithmetic without allocation. The code
  * that allocates (model.c, compute_cpu.c, and cuda/ through room_cuda.h) uses these functions, and
- * so does activations_bytes, which only counts. So what is planned is what is allocated.
+ * so does activations_bytes, which only counts. So the planned bytes equal the allocated bytes.
  * activations.c implements them all. */
 #ifndef SHERD_MODELS_ROOM_H
 #define SHERD_MODELS_ROOM_H
@@ -22,10 +22,10 @@ typedef struct room {
 
 /* ---- activations (model.c) */
 
-/* What a layer's backward reads of its forward. Of a layer that is LAYER_KEPT all is its own.
- * Others share `norm1`, `norm2`, their stats and, with norms of heads, q and k: backward makes them
- * again. So it does with act, which is a layer's own in GPT-2 alone, and there in all layers if the
- * shape keeps_gelu. */
+/* The arrays of a layer's forward that its backward reads. Of a layer that is LAYER_KEPT all is its
+ * own. Others share `norm1`, `norm2`, their stats and, with norms of heads, q and k: backward makes
+ * them again. So it does with act, which is a layer's own in GPT-2 alone, and there in all layers
+ * if the shape keeps_gelu. */
 typedef struct layer_memory {
     void  *norm1;         /* [rows, hidden] */
     void  *q_raw, *k_raw; /* before their norms; NULL: they have none */
@@ -39,7 +39,7 @@ typedef struct layer_memory {
 } layer_memory;
 
 typedef struct model_memory {
-    /* [layers + 1]: the residual stream [rows, hidden] before each layer, and behind the last. That
+    /* [layers + 1]: the residual stream [rows, hidden] before each layer, and after the last. That
      * before a layer whose activations are moved is overwritten by the layer */
     void        **before;
     layer_memory  shared; /* of layers; the rest is NULL */
@@ -51,7 +51,7 @@ typedef struct model_memory {
     void *dstream; /* gradient of the residual stream */
     void *dhidden; /* of one [rows, hidden], or of attention's [rows, heads * head] */
     void *dqkv;
-    void *dinner; /* of one [rows, inner], or of q and k before their norms, one behind the other */
+    void *dinner; /* of one [rows, inner], or of q and k before their norms, one after the other */
     void *dgate;
 } model_memory;
 
@@ -65,8 +65,8 @@ typedef struct model_shape {
 
 /** Returns the number of layers whose activations are in the model's memory at the same time. */
 size_t model_memory_layers(const arch *sizes, const model_shape *shape);
-/** Lays out what a layer with this place has in memory of the engine's: first its input, then, if
- *  it is not recomputed, what it keeps for itself. `out` has what is in the model's memory
+/** Lays out the arrays of a layer with this place in the engine's memory: first its input, then, if
+ *  it is not recomputed, its own arrays. `out` has the arrays in the model's memory
  *  (model_memory.layers). */
 void model_moved_lay_out(const arch *sizes, const model_shape *shape, layer_place place, room *r,
                          void **input, layer_memory *out);
@@ -90,7 +90,7 @@ static inline size_t limits_head(const compute_limits *l)
     return l->head != 0 ? l->head : l->hidden / l->heads;
 }
 
-/** Returns the limits of a model that trains: logits are not kept. */
+/** Returns the limits of a model that trains: logits are not stored. */
 compute_limits model_limits(const arch *sizes, size_t batch, size_t length, sherd_dtype dtype);
 
 /* ---- scratch of the CPU (compute_cpu.c) */

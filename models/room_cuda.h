@@ -1,6 +1,6 @@
-/* What the GPU's operations take beside a model's activations, as arithmetic that needs no CUDA:
- * device.cu allocates it, and activations.c counts it. The cuts of the kernels on which it depends
- * are here, too. */
+/* The memory of the GPU's operations in addition to a model's activations, as arithmetic that needs
+ * no CUDA: device.cu allocates it, and activations.c counts it. The cuts of the kernels on which it
+ * depends are here, too. */
 #ifndef SHERD_MODELS_ROOM_CUDA_H
 #define SHERD_MODELS_ROOM_CUDA_H
 
@@ -22,8 +22,8 @@ extern "C" {
 /* Workspace of cuBLASLt. */
 #define LT_WORKSPACE_BYTES ((size_t)64 << 20)
 
-/* Rows [first, first + count) of the order by token, all of the same token. slot below 0: these are
- * all rows of that token, and their sum is added to the gradient. Otherwise their sum goes to
+/* Rows [first, first + count) of the order by token, all of the same token. slot below 0: the range
+ * has all rows of the token, and their sum is added to the gradient. Otherwise their sum goes to
  * partials[slot]. */
 typedef struct embed_range {
     int32_t first, count, token, slot;
@@ -38,8 +38,9 @@ typedef struct batch_layout {
 /* The parts of one allocation on the device. */
 typedef struct cuda_scratch {
     float *partials; /* partial sums over rows */
-    /* The same of the columns of what the backward of a norm or of attention wrote last: [chunks of
-     * NORM_CHUNK rows, hidden], or [sequences, chunks of ATTENTION_CHUNK positions, 3 * hidden]. */
+    /* The same for the columns of the last output of the backward of a norm or of attention:
+     * [chunks of NORM_CHUNK rows, hidden], or [sequences, chunks of ATTENTION_CHUNK positions, 3 *
+     * hidden]. */
     float         *columns;
     float         *deltas, *losses, *logits_row;
     double        *loss_sum;

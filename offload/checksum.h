@@ -1,5 +1,5 @@
-/* Checksums of what is on a drive: XXH3, 64 bits. They detect errors of a drive or a cable, and
- * torn writes; they do not protect against deliberate changes. */
+/* Checksums of data on a drive: XXH3, 64 bits. They detect errors of a drive or a cable, and torn
+ * writes; they do not protect against deliberate changes. */
 #ifndef SHERDI_OFFLOAD_CHECKSUM_H
 #define SHERDI_OFFLOAD_CHECKSUM_H
 

@@ -23,14 +23,14 @@
  * several times. */
 #define LOCK_TRIES    10
 #define LOCK_PAUSE_NS 5000000
-/* A new file that is not locked yet may be mistaken for one that a killed run left, and be removed.
+/* A new file that is not locked yet may be mistaken for a file of a killed run, and be removed.
  * Then it is made again. */
 #define MAKE_TRIES 20
 
 #define MODE_OWNER  0600
-#define MODE_SHARED 0644 /* less what the umask removes */
+#define MODE_SHARED 0644 /* without the bits of the umask */
 
-/* --------------------------------------------------------------- stripes -- */
+/* ---------------------------------------------------------------- stripes -- */
 
 size_t sherdi_file_locate(const sherdi_file *file, size_t offset_bytes, int *stripe_out,
                           size_t *offset_out)
@@ -76,8 +76,8 @@ static int folder_is_there(const char *folder)
     return stat(folder, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* Of a folder that is there: /proc says that a new file does not exist, and /sys that it is
- * forbidden, to whoever may write. */
+/* For an existing folder: /proc says that a new file does not exist, and /sys that it is forbidden,
+ * even to users who may write. */
 static int folder_holds_no_files(const char *folder, int error)
 {
     return error == ENOENT || ((error == EACCES || error == EPERM) &&

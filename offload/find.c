@@ -1,5 +1,5 @@
-/* State files in folders, seen from outside: listing and removing them without a queue, whichever
- * run made them. A file that a run has open is only read. */
+/* State files in folders, seen from outside: listing and removing the files of any run, without a
+ * queue. A file that a run has open is only read. */
 #include "offload/checksum.h"
 #include "offload/io_impl.h"
 #include "offload/state_file.h"
@@ -17,7 +17,7 @@
 /* Stripes that are tried when the header does not give their number. */
 #define STRIPES_TRIED 64
 
-/* Up to this format the slots were in the index file, which was itself striped. */
+/* Up to this format the extents were in the index file, which was itself striped. */
 #define FORMAT_WITHOUT_SETS 2
 
 #define PATH_BYTES (SHERDI_STATE_FOLDER_BYTES + SHERDI_STATE_NAME_BYTES + 16)
@@ -98,8 +98,8 @@ static folder_text folder_of(const char *path)
 /* --------------------------------------------------------------- listing -- */
 
 /* Returns whether the file was reserved at most: its process was killed before the first byte.
- * Returns 0 where the file system cannot tell. Ask before anything is read, because pages in memory
- * count as data. */
+ * Returns 0 if the file system does not know it. Ask before anything is read, because pages in
+ * memory count as data. */
 static int is_never_written(int fd)
 {
     return lseek(fd, 0, SEEK_DATA) < 0 && errno == ENXIO;
@@ -294,7 +294,7 @@ static sherd_status stripes_remove(removal *r, const sherdi_state_header *header
     return SHERD_OK;
 }
 
-/* The same without a header's number: tries beside the index, and in the caller's folders. */
+/* The same without a header's number: tries the folder of the index, and the caller's folders. */
 static sherd_status stripes_try(removal *r, const char *name, int first)
 {
     const folder_text at = folder_of(r->path);

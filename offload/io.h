@@ -1,5 +1,5 @@
 /* Asynchronous transfers between memory and files: one queue per rank, many requests in flight,
- * several files. Two engines stand behind one interface: io_uring (uring.c), and a pool of threads
+ * several files. Two engines implement one interface: io_uring (uring.c), and a pool of threads
  * with pread and pwrite (threads.c) where io_uring is not available.
  *
  * A transfer is cut into requests of at most `request_bytes`. Requests leave in the order in which
@@ -50,7 +50,7 @@ const char *sherdi_ioq_name(const sherdi_ioq *queue);
 
 /** Registers memory that transfers will use, so that the kernel keeps it pinned. Call it once,
  *  before the first transfer. Where the limit on locked memory forbids it, transfers work without,
- *  and the log says so once. *pinned_bytes_out is what was registered. */
+ *  and the log says so once. *pinned_bytes_out is the number of registered bytes. */
 void sherdi_ioq_register(sherdi_ioq *queue, const struct iovec *memory, int count,
                          size_t *pinned_bytes_out);
 
@@ -64,8 +64,8 @@ sherdi_io_traffic sherdi_ioq_traffic(const sherdi_ioq *queue);
 /** The same of one account. A transfer counts in the account that its thread had chosen when it was
  *  started. */
 sherdi_io_traffic sherdi_ioq_traffic_of(const sherdi_ioq *queue, int account);
-/** Chooses the account of what the calling thread starts from now on, in any queue; 0 at first.
- *  Returns the one before. */
+/** Chooses the account for transfers that the calling thread starts from now on, in any queue; 0 at
+ *  first. Returns the one before. */
 int sherdi_io_account(int account);
 /** Waits until all transfers of an account that were started are over; their owners learn the
  *  outcome when they wait for them. */
@@ -76,8 +76,8 @@ void sherdi_ioq_settle(sherdi_ioq *queue, int account);
 enum {
     SHERDI_FILE_CREATE  = 1 << 0, /* must not exist; mode 0600, space reserved */
     SHERDI_FILE_SCRATCH = 1 << 1, /* with CREATE: unlinked at once, removed with the process */
-    /* Files that are not one run's alone: they are not locked, and what others do with them
-     * meanwhile is not checked. */
+    /* Files that are shared between runs: they are not locked, and changes by others in the
+     * meantime are not checked. */
     SHERDI_FILE_PLAIN = 1 << 2, /* with CREATE, in one folder: mode 0644 as the umask leaves it */
     SHERDI_FILE_READ  = 1 << 3, /* alone: must exist, is only read and never changed */
 };
@@ -98,15 +98,14 @@ typedef struct sherdi_file_params {
  *  another process).
  *
  *  A READ file may have any length. Its last page is read as a whole, up to the multiple of
- *  SHERD_ALIGN_BYTES behind its end, and counts as a page in the traffic; what lies behind the end
- *  that the file had when it was opened reads as zero. Reads beyond that page fail, and so do reads
- *  of bytes that the file does not have any more. */
+ *  SHERD_ALIGN_BYTES after its end, and counts as a page in the traffic; bytes after the end that
+ *  the file had when it was opened read as zero. Reads beyond that page fail, and so do reads of
+ *  bytes that the file does not have any more. */
 sherd_status sherdi_file_open(sherdi_ioq *queue, const sherdi_file_params *params,
                               sherdi_file **out);
 /** Closes a file; its transfers must be over. `is_removed`: unlinks it first. Accepts NULL. */
 void sherdi_file_close(sherdi_file *file, int is_removed);
-/** Syncs a file: what was written is on the medium when this returns (fdatasync of every
- *  stripe). */
+/** Syncs a file: earlier writes are on the medium when this returns (fdatasync of every stripe). */
 sherd_status sherdi_file_sync(sherdi_file *file);
 /** Returns the bytes of a READ file, of all its stripes, as they were when it was opened. */
 size_t sherdi_file_len(const sherdi_file *file);
@@ -119,8 +118,7 @@ size_t sherdi_file_granularity(const sherdi_file *file);
 const char *sherdi_file_path(const sherdi_file *file);
 /** Returns 0 when somebody unlinked one of its stripes, else 1 (SCRATCH: always 1). */
 int sherdi_file_is_linked(const sherdi_file *file);
-/** Returns whether one of its stripes has another name beside its own: then its contents are not
- *  this file's alone. */
+/** Returns whether one of its stripes has a second name: then another file shares its contents. */
 int sherdi_file_is_shared(const sherdi_file *file);
 /** Makes other names for the same stripes, by hard links: folders [stripes], "name" in the first,
  *  "name.1" in the second, and so on. Syncs the folders. A failure leaves none of them: E_NOTSUP
@@ -130,7 +128,7 @@ sherd_status sherdi_file_link(const sherdi_file *file, const char *const *folder
                               const char *name);
 /** Removes these names again. */
 void sherdi_file_unlink(const sherdi_file *file, const char *const *folders, const char *name);
-/** Syncs a folder: what was made, renamed, linked or removed in it is so on the medium when this
+/** Syncs a folder: creations, renames, links and removals in it are on the medium when this
  *  returns. E_IO. */
 sherd_status sherdi_folder_sync(const char *folder);
 
@@ -153,7 +151,8 @@ typedef struct sherdi_io {
     size_t            left_bytes;          /* not completed yet */
     int               is_started, is_done; /* is_done under the queue's lock */
     int               account;             /* in which it counts */
-    int error; /* errno of the first request that failed, or a value below 0 of queue.c's; 0: none */
+    /* errno of the first request that failed, or a value below 0 of queue.c's; 0: none */
+    int    error;
     size_t error_offset; /* in the stripe's file */
     int    error_stripe;
 } sherdi_io;

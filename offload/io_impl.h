@@ -1,5 +1,5 @@
-/* What queue.c, its two engines (threads.c, uring.c) and file.c share. The queue keeps the order of
- * transfers and counts what is left of them. An engine owns threads that take requests, carry them
+/* Shared by queue.c, its two engines (threads.c, uring.c) and file.c. The queue has the order of
+ * transfers and counts their remaining bytes. An engine owns threads that take requests, carry them
  * out, and return the kernel's results to the queue. */
 #ifndef SHERDI_OFFLOAD_IO_IMPL_H
 #define SHERDI_OFFLOAD_IO_IMPL_H
@@ -83,18 +83,18 @@ void sherdi_ioq_fini(sherdi_ioq *queue);
  *  0 when there is none. Call it under the lock. */
 int sherdi_ioq_take(sherdi_ioq *queue, sherdi_request *out);
 /** Takes the result of pread, pwrite or a completion (bytes, or a negative errno). Returns 1 when
- *  the request, shortened to what is left, has to be made again. Call it under the lock. */
+ *  the request, shortened to its remaining part, has to be made again. Call it under the lock. */
 int sherdi_ioq_complete(sherdi_ioq *queue, sherdi_request *request, ssize_t result);
 /** Ends a request, and so its transfer, as failed. Call it under the lock. */
 void sherdi_ioq_drop(sherdi_ioq *queue, sherdi_request *request, int error);
-/* A request fails after so many attempts in a row that moved nothing. */
+/* A request fails after this number of attempts in a row that moved nothing. */
 #define SHERDI_IOQ_MAX_STALLS 200
 /** Sleeps before a request that moved nothing is made again, longer each time. Call it without the
  *  lock. */
 void sherdi_ioq_pause(int stalls);
 
 /** Locks an open file against all others. Returns an errno; EWOULDBLOCK when another run holds the
- *  lock, but not when somebody only looked at the file for a moment. */
+ *  lock, but not when another process only looked at the file for a moment. */
 int sherdi_file_lock(int fd);
 /** Finds the byte at `offset_bytes`: its stripe, and its offset there. Returns how many bytes
  *  follow it in that stripe without a gap. */

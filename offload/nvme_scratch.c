@@ -1,4 +1,4 @@
-/* The tier on a drive whose contents mean nothing after this process: one slot per extent, in a
+/* The tier on a drive whose contents have no use after this process: one copy of each extent, in a
  * file without a name. See tier.h; state.h is for what outlives the process. */
 #include "offload/tier_impl.h"
 
@@ -20,7 +20,7 @@ typedef struct scratch_tier {
     unsigned char *is_written; /* [num_extents]; an extent that was never written reads as zero */
 } scratch_tier;
 
-/* ----------------------------------------------------------------- slots -- */
+/* ----------------------------------------------------------------- table -- */
 
 static void scratch_close(sherdi_tier *tier)
 {

@@ -1,5 +1,5 @@
-/* What both engines of the queue share: the order of transfers, their division into requests, and
- * the accounting of what is completed. See io.h; read threads.c next, then uring.c. */
+/* Shared by both engines of the queue: the order of transfers, their division into requests, and
+ * the accounting of completions. See io.h; read threads.c next, then uring.c. */
 #include "offload/io_impl.h"
 
 #include "base/assert.h"
@@ -20,7 +20,8 @@ enum {
     IO_STUCK = -2, /* a write moved nothing, too many times */
 };
 
-/* After so many reads in a row of less than the granularity, the file is taken to end there. */
+/* After this number of reads in a row of less than the granularity, the file is taken to end
+ * there. */
 #define MAX_CRUMBS 3
 
 /* A request that moved nothing is tried again after 50 us, doubled up to 10 ms, for about two
@@ -31,7 +32,7 @@ enum {
 /* Linux moves less than 2 GiB in one read or write; a registered buffer has at most this size. */
 #define MAX_REQUEST_BYTES ((size_t)1 << 30)
 
-/* The account of what this thread starts. */
+/* The account of the transfers that this thread starts. */
 static _Thread_local int account_here;
 
 /* ------------------------------------------------- transfers to requests -- */
@@ -88,9 +89,9 @@ static void transfer_moved(sherdi_ioq *queue, sherdi_io *io, size_t len_bytes)
     }
 }
 
-/* Adds a transfer behind those of its kind. Reads go before writes: somebody waits for what is
- * read, and the slots of a ring that it is read into come from writes, so the writes' turn comes. A
- * write that was begun is handed out first. */
+/* Adds a transfer after those of its kind. Reads go before writes: a caller waits for a read, and
+ * the slots of a ring that it is read into come from writes, so the writes' turn comes. A write
+ * that was begun is handed out first. */
 static void list_add(sherdi_ioq *queue, sherdi_io *io)
 {
     sherdi_io **at = &queue->first;
@@ -147,7 +148,7 @@ void sherdi_ioq_drop(sherdi_ioq *queue, sherdi_request *request, int error)
     transfer_moved(queue, io, request->len_bytes + never_bytes);
 }
 
-/* Returns what a result means: 0, or the error that ends the transfer. */
+/* Returns the meaning of a result: 0, or the error that ends the transfer. */
 static int result_error(const sherdi_request *request, ssize_t result, size_t moved_bytes)
 {
     int is_write = request->io->is_write;
@@ -199,7 +200,7 @@ int sherdi_ioq_complete(sherdi_ioq *queue, sherdi_request *request, ssize_t resu
     if (result >= 0) {
         moved_bytes = page_complete(request, moved_bytes);
     }
-    /* A short transfer may end where the next one cannot begin: the part behind the granularity is
+    /* A short transfer may end where the next one cannot begin: the part after the granularity is
      * moved again. */
     if (moved_bytes < request->len_bytes && stripe->is_direct) {
         moved_bytes -= moved_bytes % io->file->granularity_bytes;

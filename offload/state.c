@@ -1,6 +1,6 @@
-/* State on a drive: its transfers and its generations. state.h says what it promises, state_file.h
- * what lies where, and state_sets.h describes the files of the slots. state_keep.c keeps a
- * generation for a checkpoint.
+/* State on a drive: its transfers and its generations. state.h has the guarantees, state_file.h the
+ * layout, and state_sets.h describes the files of the sets. state_keep.c links a generation for a
+ * checkpoint.
  *
  * Three tables say where an extent is: those of the two records, as they are in the index, and
  * `now`, which is the live record's table with the writes since the commit. A write goes to a set
@@ -66,7 +66,7 @@ static sherd_status table_move(sherdi_state *state, int index, int is_write)
                        state->map.table_bytes, "index", (size_t)index);
 }
 
-/* Transfers the pages that the note takes behind the tables. */
+/* Transfers the pages of the note after the tables. */
 static sherd_status tail_move(sherdi_state *state, int index, int is_write)
 {
     return region_move(state, is_write, state->tails[index], state->map.notes_at[index],
@@ -259,7 +259,7 @@ uint32_t sherdi_state_sets_of(const sherdi_state *state, int index)
     return sets;
 }
 
-/* Drops kept sets in which no generation lies any more: only the checkpoint has them from now
+/* Drops linked sets in which no generation lies any more: only the checkpoint has them from now
  * on. */
 static void kept_let_go(sherdi_state *state)
 {
@@ -353,8 +353,8 @@ static sherd_status slot_checksum(sherdi_state *state, size_t extent, uint32_t s
     return SHERD_OK;
 }
 
-/* An earlier process may have written over what it wrote before. Only reading the slots shows that.
- * Slots that the live generation uses too cannot have been written over. */
+/* An earlier process may have overwritten the other generation. Only reading the extents shows
+ * this. Extents that the live generation uses too cannot have been overwritten. */
 static sherd_status previous_compare(sherdi_state *state, unsigned char *memory)
 {
     const sherdi_state_entry *before = state->tables[1 - state->live];
@@ -393,7 +393,7 @@ static sherd_status previous_check(sherdi_state *state)
     return status;
 }
 
-/* Durable whatever the params say, because ranks that must agree roll back for each other's
+/* Durable independently of the params, because ranks that must agree roll back for each other's
  * sake. */
 static sherd_status head_erase(sherdi_state *state, int index)
 {
@@ -415,8 +415,7 @@ sherd_status sherdi_state_move_live(sherdi_state *state)
     sherdi_state_head_retable(&state->front->heads[spare], state->tables[spare],
                               state->map.table_bytes);
     SHERDI_TRY(spare_commit(state));
-    /* Until the other record is erased, because the slots that it names will not stay as they
-     * are. */
+    /* Until the other record is erased, because the extents that it names will be overwritten. */
     state->is_broken = 1;
     state->is_torn   = 1;
     SHERDI_TRY(head_erase(state, 1 - state->live));
@@ -469,9 +468,9 @@ sherd_status sherdi_state_rollback(sherdi_state *state)
     return SHERD_OK;
 }
 
-/* From now on no run continues from this state, wherever in the removal the process is killed: the
- * remaining files are like those of a run that never committed, and the next run reclaims them. If
- * the heads cannot be written, the files are removed all the same. */
+/* From now on no run continues from this state, even if the process is killed in the middle of the
+ * removal: the remaining files are like those of a run that never committed, and the next run
+ * reclaims them. If the heads cannot be written, the files are removed all the same. */
 static void generations_erase(sherdi_state *state)
 {
     memset(state->front->heads, 0, sizeof(state->front->heads));
@@ -501,7 +500,7 @@ void sherdi_state_close(sherdi_state *state, int is_kept)
 
 /* --------------------------------------------------- creating, opening -- */
 
-/* Computes where things are, for notes of so many bytes, and allocates room for the notes. */
+/* Computes the layout for notes of this length, and allocates room for the notes. */
 static sherd_status state_lay_out(sherdi_state *state, const sherdi_state_params *params,
                                   size_t note_bytes)
 {
@@ -696,7 +695,8 @@ static sherd_status state_open(sherdi_state *state, const sherdi_state_params *p
     return sets_load(state);
 }
 
-/* Begins a state with new files, or with files that were left. A failure leaves no new files. */
+/* Begins a state with new files, or with files of an earlier process. A failure leaves no new
+ * files. */
 static sherd_status state_begin(sherdi_ioq *queue, const sherdi_state_params *params,
                                 sherdi_mem *mem, int is_new, sherdi_state **out)
 {

@@ -15,7 +15,7 @@
 #define HEADER_MAGIC 0x317461745364686cu /* "lhdStat1" in the file */
 #define HEAD_MAGIC   0x3164616548646873u /* "shdHead1" in the file */
 
-/* Most bytes of a note, which is small beside the state. */
+/* Most bytes of a note, which is small compared with the state. */
 #define MOST_NOTE_BYTES ((size_t)1 << 30)
 
 /* ------------------------------------------------------------------- map -- */

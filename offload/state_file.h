@@ -3,22 +3,22 @@
  *
  * The index, in the first folder:
  *
- *   page 0          header: whose it is, written once
- *   page 1, 2       heads of the two index records, written in turn: generation, the note's beginning, checksums of
- *                   the record's table and of the rest of its note
- *   tables 0, 1     per extent: the set whose slot is live, its checksum, whether it was ever written
- *   notes 0, 1      what does not fit into the head
+ *   page 0          header: the run and the rank, written once
+ *   page 1, 2 heads of the two index records, written alternately: generation, the beginning
+ *                   of the note, checksums of the record's table and of the rest of its note
+ *   tables 0, 1 per extent: the set with the live copy, its checksum, whether it was ever written
+ *   notes 0, 1 the rest of the note, after the part in the head
  *
- * Beside it are the sets: files with a slot for each extent, one behind the other from byte 0 on,
- * and nothing else. With several folders they are striped. Two sets are enough. A set that a
- * checkpoint keeps is never written again, and a third set takes its place (state_sets.h).
+ * The sets are in the same folder: files with a copy of each extent, one after the other from byte
+ * 0 on, and nothing else. With several folders they are striped. Two sets are enough. A set that is
+ * linked into a checkpoint is never written again, and a third set takes its place (state_sets.h).
  *
  * A record counts when its head is intact and table and note have the head's checksums. Of two
  * records that count, the one with the larger generation is live. A head is written after its
- * table, so a listing needs the head alone to tell what the file holds. (After a power cut the
- * drive may have a head without its table; such a head counts for a listing only.) A head of zeros
- * is no record. Numbers are in the machine's byte order (little-endian on all machines that sherd
- * runs on); the magic number shows another order. */
+ * table, so a listing needs only the heads. (After a power cut the drive may have a head without
+ * its table; this head counts only for a listing.) A head of zeros is no record. Numbers are in the
+ * machine's byte order (little-endian on all machines that sherd runs on); the magic number shows
+ * another order. */
 #ifndef SHERDI_OFFLOAD_STATE_FILE_H
 #define SHERDI_OFFLOAD_STATE_FILE_H
 
@@ -40,7 +40,7 @@ typedef struct sherdi_state_header {
     uint64_t num_extents;
     uint64_t stripe_bytes;
     uint64_t index_bytes; /* of the index file */
-    /* absolute paths, each with a zero byte behind it */
+    /* absolute paths, each with a zero byte after it */
     char     folders[SHERDI_STATE_FOLDER_BYTES];
     uint64_t set_bytes;  /* bytes of a set, all stripes together */
     uint64_t note_bytes; /* most bytes of a note */
@@ -56,14 +56,14 @@ typedef struct sherdi_state_head {
     uint64_t      table_checksum;
     unsigned char note[SHERDI_STATE_NOTE_FRONT];
     uint64_t      note_bytes;    /* length of the whole note */
-    uint64_t      note_checksum; /* of the pages behind the tables that the note takes */
+    uint64_t      note_checksum; /* of the pages of the note after the tables */
     char          unused[SHERDI_STATE_PAGE_BYTES - SHERDI_STATE_NOTE_FRONT - 64];
     uint64_t      checksum; /* of everything before it */
 } sherdi_state_head;
 
 typedef struct sherdi_state_entry {
-    uint64_t checksum; /* of the contents of the live slot */
-    uint32_t slot;     /* the set of the live slot */
+    uint64_t checksum; /* of the live copy */
+    uint32_t slot;     /* the set with the live copy */
     uint32_t is_written;
 } sherdi_state_entry;
 
@@ -84,7 +84,7 @@ typedef struct sherdi_state_map {
     size_t table_bytes; /* of one table: whole pages, at least one */
     size_t tables_at[2];
     size_t note_bytes; /* most bytes of a note */
-    size_t tail_bytes; /* of a note, behind what is in the head; whole pages */
+    size_t tail_bytes; /* of a note, after the part in the head; whole pages */
     size_t notes_at[2];
     size_t index_bytes;
     size_t set_bytes;
@@ -97,7 +97,7 @@ sherd_status sherdi_state_map_extents(const sherdi_extent *extents, size_t num_e
                                       sherdi_state_map *out);
 /** Returns the bytes of a table; SIZE_MAX when a file cannot hold it. */
 size_t sherdi_state_table_bytes(size_t num_extents);
-/** Returns the bytes of the pages that a note of so many bytes takes behind the tables. */
+/** Returns the bytes of the pages that a note of this length takes after the tables. */
 size_t sherdi_state_tail_bytes(size_t note_bytes);
 
 /* Most sets that a run may have at a time: two that are written, and others in which one of the two
@@ -109,7 +109,8 @@ void sherdi_state_name(const sherdi_state_id *id, char *name);
 /** Writes the name of a set: "sherd-<run>-<rank>of<world_size>.slots-a", where the letter is the
  *  set's number. */
 void sherdi_state_set_name(const sherdi_state_id *id, int set, char *name);
-/** Reads an index's name back; layout becomes 0. Returns 0 when it is no such name. */
+/** Reads an index's name back; layout becomes 0. Returns 0 when it is not the name of a state
+ *  file. */
 int sherdi_state_name_parse(const char *name, sherdi_state_id *out);
 
 /** Makes the header page for these params. Errors: E_INVAL when the folders' names are too long for
@@ -124,23 +125,23 @@ sherd_status    sherdi_state_header_compare(const sherdi_state_header *header,
                                             const sherdi_state_params *params,
                                             const sherdi_state_map *map, const char *path);
 sherdi_state_id sherdi_state_header_id(const sherdi_state_header *header);
-/** Returns the folder of a stripe, from an intact header; NULL when the header has no such
+/** Returns the folder of a stripe, from an intact header; NULL when the header does not have this
  *  stripe. */
 const char *sherdi_state_header_folder(const sherdi_state_header *header, uint32_t stripe);
 
-/** Makes a head page with its checksums. Copies the part of note [note_bytes] that goes behind the
- *  tables to tail [sherdi_state_tail_bytes], with zeros behind it. */
+/** Makes a head page with its checksums. Copies the part of note [note_bytes] that goes after the
+ *  tables to tail [sherdi_state_tail_bytes], with zeros after it. */
 void sherdi_state_head_fill(const sherdi_state_id *id, uint64_t generation, const void *note,
                             size_t note_bytes, unsigned char *tail, const sherdi_state_entry *table,
                             size_t table_bytes, sherdi_state_head *out);
 /** Changes a head to the checksum of another table. */
 void sherdi_state_head_retable(sherdi_state_head *head, const sherdi_state_entry *table,
                                size_t table_bytes);
-/** Copies as much of the note as fits to out [out_bytes], with zeros behind it. */
+/** Copies as much of the note as fits to out [out_bytes], with zeros after it. */
 void sherdi_state_note_take(const sherdi_state_head *head, const unsigned char *tail, void *out,
                             size_t out_bytes);
-/** Returns whether the rest of the note has the head's checksum. The head's own tail bytes of it
- *  must have been read. */
+/** Returns whether the rest of the note has the head's checksum. The pages of the note after the
+ *  tables must have been read. */
 int sherdi_state_tail_is_whole(const sherdi_state_head *head, const unsigned char *tail);
 /** Returns whether it is a head of this file, unchanged since it was written. Does not look at its
  *  table. */
@@ -151,7 +152,7 @@ int sherdi_state_head_is_empty(const sherdi_state_head *head);
 int sherdi_state_table_is_whole(const sherdi_state_head *head, const sherdi_state_entry *table,
                                 size_t num_extents, size_t table_bytes);
 
-/* What the heads say, without their tables. */
+/* The contents of the heads, without their tables. */
 typedef struct sherdi_state_heads {
     int      live;                 /* index of the live head; -1: none */
     uint64_t generation, previous; /* 0: none */

@@ -102,7 +102,7 @@ static sherd_status portion_move(sherdi_state *state, int is_write, unsigned cha
     return sherdi_io_wait(state->queue, &io);
 }
 
-/* Copies an extent's live contents to its slot in the target, where no live extent lies. */
+/* Copies an extent's live contents to the target set, where no live extent is overwritten. */
 static sherd_status extent_copy(sherdi_state *state, size_t extent, uint32_t target,
                                 unsigned char *memory)
 {
@@ -129,7 +129,7 @@ static sherd_status extents_copy(sherdi_state *state, uint32_t target, unsigned 
 {
     const sherdi_state_entry *live = live_table(state);
 
-    state->has_previous               = 0; /* the copies write over its slots */
+    state->has_previous               = 0; /* the copies overwrite its extents */
     state->sets.sets[target].is_dirty = 1;
     for (size_t i = 0; i < state->num_extents; i++) {
         if (live[i].is_written && live[i].slot != target) {
@@ -209,7 +209,7 @@ static void set_freeze(sherdi_state *state, int set)
     }
 }
 
-/* The stripes of a kept set lie in one folder, even if the state has several. */
+/* The stripes of a linked set are in one folder, even if the state has several. */
 typedef struct one_folder {
     const char *paths[SHERDI_STATE_FOLDER_BYTES / 2]; /* a name takes at least two bytes */
 } one_folder;

@@ -1,4 +1,4 @@
-/* Creates, opens and drops the files of slots. See state_sets.h. */
+/* Creates, opens and drops the files of the sets. See state_sets.h. */
 #include "offload/state_sets.h"
 
 #include "base/log.h"

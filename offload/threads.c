@@ -72,7 +72,7 @@ static void *worker_main(void *raw)
     return NULL;
 }
 
-/* ----------------------------------------------------------------- slots -- */
+/* ----------------------------------------------------------------- table -- */
 
 static void threads_destroy(sherdi_ioq *queue)
 {

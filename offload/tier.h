@@ -1,9 +1,9 @@
 /* A tier: where extents rest between uses. An extent is a numbered range of bytes, and the unit of
- * transfer; the tier does not know what is in it. The tier on a drive is nvme, over io.h, in a file
+ * transfer; the tier does not know its contents. The tier on a drive is nvme, over io.h, in a file
  * without a name (nvme_scratch.c). State on a drive that outlives the process is a type of its own,
- * whose extents are transferred like those of a tier (state.h). What rests in memory is used where
- * it is, and no tier is opened for it. What the rest of the library asks of a tier is in
- * tier_kind.h.
+ * whose extents are transferred like those of a tier (state.h). Data in memory is used where it is,
+ * and no tier is opened for it. tier_kind.h has the properties of a tier for the rest of the
+ * library.
  *
  * One thread at a time uses a tier. After a tier was made it allocates nothing. */
 #ifndef SHERDI_OFFLOAD_TIER_H
@@ -17,11 +17,11 @@ typedef struct sherdi_tier_ops {
     /* Closes the tier; transfers must be over. */
     void (*close)(sherdi_tier *tier);
     /* Start a transfer of a whole extent; never block. The memory is borrowed until wait. A read
-     * sees what was written last; an extent that was never written reads as zero. */
+     * sees the last write; an extent that was never written reads as zero. */
     void (*read_start)(sherdi_tier *tier, size_t extent, void *memory, sherdi_io *io);
     void (*write_start)(sherdi_tier *tier, size_t extent, void *memory, sherdi_io *io);
-    /* Blocks until a transfer is over; `memory` as given at start. E_IO; also when the tier
-     * verifies, and what was read does not have the checksum of what was written. */
+    /* Blocks until a transfer is over; `memory` as at its start. E_IO; also when the tier verifies,
+     * and the read bytes do not have the checksum of the written ones. */
     sherd_status (*wait)(sherdi_tier *tier, sherdi_io *io);
     /* Returns whether wait would return at once (except for comparing the checksum). Never
      * blocks. */
@@ -32,7 +32,7 @@ struct sherdi_tier {
     const sherdi_tier_ops *ops;
 };
 
-/* What a tier is opened with. */
+/* The parameters with which a tier is opened. */
 struct sherdi_tier_params {
     sherdi_ioq        *queue; /* for a tier that has files; folders: where they are */
     const char *const *folders;

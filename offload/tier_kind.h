@@ -1,5 +1,5 @@
-/* Spaces, and the kinds of tiers that keep data in them: what a plan has to know before anything is
- * opened. tier.h has the tiers themselves. */
+/* Spaces, and the kinds of tiers that store data in them: the properties that a plan needs before
+ * anything is opened. tier.h has the tiers themselves. */
 #ifndef SHERDI_OFFLOAD_TIER_KIND_H
 #define SHERDI_OFFLOAD_TIER_KIND_H
 
@@ -23,13 +23,13 @@ typedef struct sherdi_extent {
     size_t len_bytes;
 } sherdi_extent;
 
-/* A kind of tier: what a tier can do, before it is opened. Each kind has one table; all are named
- * in tier_list.h. */
+/* A kind of tier: the properties of a tier before it is opened. Each kind has one table; all are
+ * named in tier_list.h. */
 typedef struct sherdi_tier_kind {
     sherdi_space space;
     int          has_files; /* in folders that the configuration names; transfers take a queue */
-    /* Returns the bytes of the index of state that rests in so many extents; NULL: state there has
-     * no generations. */
+    /* Returns the bytes of the index of state with this number of extents; NULL: state in this tier
+     * has no generations. */
     size_t (*index_bytes)(size_t num_extents);
     /* Opens a tier whose contents mean nothing after this process; an extent that was never written
      * reads as zero (tier.h). NULL: a tier of memory. */

@@ -4,8 +4,8 @@
  *
  * Files are not registered: the ring would keep them open, and locked, as long as it exists. It
  * exists as long as the memory of its process, in which it is mapped, and NVIDIA's driver keeps
- * that memory until every forked child of the process has ended. A request keeps its file open
- * until it has ended, which is what the lock is for.
+ * that memory until every forked child of the process has ended. A request holds its file open
+ * until it has ended; the lock serves this purpose.
  *
  * Only the ring's thread uses the ring. Registering is the exception; the kernel serialises it. */
 #include "offload/io_impl.h"
@@ -55,7 +55,7 @@ typedef struct uring_queue {
 
 /* --------------------------------------------------------------- entries -- */
 
-/* There is always room: the ring has an entry for each request and one for `wake`. */
+/* An entry is always free: the ring has one for each request and one for `wake`. */
 static struct io_uring_sqe *entry_next(uring_queue *self, uint64_t *ticket_out)
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&self->ring);
@@ -267,7 +267,7 @@ static void *ring_main(void *raw)
     return NULL;
 }
 
-/* ----------------------------------------------------------------- slots -- */
+/* ----------------------------------------------------------------- table -- */
 
 static void uring_wake(sherdi_ioq *queue)
 {

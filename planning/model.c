@@ -1,5 +1,5 @@
-/* Models without a file (a built-in architecture, a mere count), and what is done with any model.
- * See model.h; read model_maker.c next. */
+/* Models without a file (a built-in architecture, a mere count), and functions for any model. See
+ * model.h; read model_maker.c next. */
 #include "planning/model_impl.h"
 
 #include <assert.h>
@@ -30,7 +30,8 @@ planning_model *planning_model_from_arch(const arch *sizes, const char *preset, 
 /* ---- a count ---- */
 
 #define MOST_LAYERS 128
-/* A row of parameters has a multiple of so many elements, so that there is almost no padding. */
+/* A row of parameters has a multiple of this number of elements, so that almost no padding is
+ * needed. */
 #define ROW_ELEMS ((size_t)SHERD_CHUNK_ELEMS)
 
 /* A decoder of n layers is about 128 n wide (Llama 7B: 32 layers of 4096, GPT-3: 96 of 12288), and
@@ -138,7 +139,7 @@ static int char_is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* Reads digits as a number and moves *text behind them. Returns 0 where the number does not fit. */
+/* Reads digits as a number and moves *text past them. Returns 0 where the number does not fit. */
 static int digits_take(const char **text, size_t count, size_t *value)
 {
     for (; count > 0; count--, (*text)++) {

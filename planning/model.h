@@ -49,9 +49,11 @@ planning_model *planning_model_from_arch(const arch *sizes, const char *preset, 
                                          size_t why_bytes);
 
 /** Reads a model from a file, whose content decides the format:
- *      JSON with "model_type"    Hugging Face config.json: gpt2; llama, mistral, qwen2, qwen3, minimind
- *      JSON with "units"         {"units": [{"name": "...", "params": [{"name": "...", "shape": [n, m],
- *                                "frozen": false}], "reads": ["name of a parameter"]}]}
+ *      JSON with "model_type"    Hugging Face config.json: gpt2; llama, mistral, qwen2, qwen3,
+ *                                minimind
+ *      JSON with "units"         {"units": [{"name": "...", "params": [{"name": "...",
+ *                                "shape": [n, m], "frozen": false}],
+ *                                "reads": ["name of a parameter"]}]}
  *      JSON with "weight_map"    index of safetensors files in the same folder
  *      safetensors               its header; tensors of one layer become one unit
  *      llm.c's model .bin        its header (GPT-2, fp32 or bf16, padded vocabulary)
@@ -60,8 +62,8 @@ planning_model *planning_model_from_arch(const arch *sizes, const char *preset, 
  *  nothing but headers. */
 planning_model *planning_model_from_file(const char *path, char *why, size_t why_bytes);
 
-/** Makes a model of so many parameters. Its units are like a decoder's layers, whose number grows
- *  with the size. */
+/** Makes a model of a number of parameters. Its units are like a decoder's layers, whose number
+ *  grows with the size. */
 planning_model *planning_model_from_count(size_t elems, char *why, size_t why_bytes);
 
 /** Reads a count: "7.5B", "124M", "1T", "1e9", "64000". K, M, B (or G) and T are powers of 1000.

@@ -140,7 +140,7 @@ int planning_json_size(planning_maker *maker, const json_t *value, const char *w
     return 0;
 }
 
-/* ---- telling formats apart ---- */
+/* ---- detecting formats ---- */
 
 static int json_read(planning_maker *maker, const planning_file *file, const char *name)
 {

@@ -12,7 +12,7 @@
 
 /* Most parameters; no model has more. */
 #define PLANNING_MOST_PARAMS ((size_t)1 << 17)
-/* Most elements of a model, as in the engine: all bytes of such a model fit a size_t. */
+/* Most elements of a model, as in the engine: the bytes of a model of this size fit a size_t. */
 #define PLANNING_MOST_ELEMS (SIZE_MAX / 64)
 /* Largest JSON text that is read, also as a safetensors header (where it is the format's own
  * limit). */
@@ -36,7 +36,7 @@ int planning_maker_no_memory(planning_maker *maker);
 int planning_maker_set_label(planning_maker *maker, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/** Makes room for one more element behind `count`. */
+/** Makes room for one more element after `count`. */
 int planning_array_grow(planning_maker *maker, void **array, size_t count, size_t *capacity,
                         size_t elem_bytes);
 int planning_maker_add_unit(planning_maker *maker, const char *name);
@@ -61,7 +61,7 @@ typedef struct planning_file {
 
 int  planning_file_open(planning_maker *maker, const char *path, planning_file *out);
 void planning_file_close(planning_file *file);
-/** Reads exactly so many bytes from an offset. */
+/** Reads exactly `len_bytes` bytes from an offset. */
 int planning_file_read(planning_maker *maker, const planning_file *file, size_t offset_bytes,
                        void *bytes, size_t len_bytes);
 /** Parses JSON text of the file. Returns NULL with a message. */
@@ -83,7 +83,7 @@ typedef struct planning_tensor planning_tensor;
 typedef struct planning_tensors {
     planning_tensor *tensors;
     size_t           count, capacity;
-    /* of tensors that are taken, and of those left out, which are no parameters */
+    /* of tensors that are read, and of the others, which are no parameters */
     size_t float_elems, integer_elems;
 } planning_tensors;
 

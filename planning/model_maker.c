@@ -90,7 +90,7 @@ static int name_copy(planning_maker *maker, const char *what, const char *name, 
     return *out == NULL ? planning_maker_no_memory(maker) : 0;
 }
 
-/* Checks that so many units can be planned, before any of them is made. */
+/* Checks that this number of units can be planned, before any of them is made. */
 static int units_check(planning_maker *maker, size_t count)
 {
     return count <= PLANNING_MOST_PARAMS

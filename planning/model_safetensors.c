@@ -88,8 +88,8 @@ static int range_check(planning_maker *maker, const char *name, const json_t *ra
     return 0;
 }
 
-/* Returns whether a tensor is something that some models save beside their parameters: a mask of
- * attention, or frequencies of rotations. */
+/* Returns whether a tensor is something that some models save in addition to their parameters: a
+ * mask of attention, or frequencies of rotations. */
 static int name_is_buffer(const char *name, int ndim)
 {
     return ((planning_name_ends(name, ".attn.bias") ||
@@ -300,7 +300,7 @@ int planning_read_index(planning_maker *maker, const json_t *root, const char *n
     if (result == 0 && matched != json_object_size(map)) {
         result = planning_maker_fail(
             maker,
-            "weight_map names %zu tensors, of which the files beside it hold %zu; files and "
+            "weight_map names %zu tensors, of which the files in its folder hold %zu; files and "
             "index are not of the same model",
             json_object_size(map), matched);
     }

@@ -175,7 +175,7 @@ int planning_tensors_add(planning_maker *maker, planning_tensors *list)
     if (list->integer_elems > list->float_elems / 8) {
         return planning_maker_fail(
             maker,
-            "holds %zu integer elements beside %zu of floating point: a quantized model; give "
+            "holds %zu integer elements and %zu of floating point: a quantized model; give "
             "the file of the original",
             list->integer_elems, list->float_elems);
     }

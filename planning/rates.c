@@ -1,4 +1,4 @@
-/* Rates: assumed, read from a file, or given by an option. See rates.h. */
+/* Rates: assumed, read from a file, or set by an option. See rates.h. */
 #include "planning/rates.h"
 
 #include <jansson.h>

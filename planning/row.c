@@ -128,8 +128,8 @@ static sherd_status device_set(sherd_config *config, const char *block, const ch
     return status;
 }
 
-/* Resets what a configuration says about state in files: without such files it would be an error or
- * a warning. */
+/* Resets the keys of a configuration about state in files: without state in files they would be an
+ * error or a warning. */
 static sherd_status files_unset(sherd_config *config)
 {
     static const char *const DEFAULTS[][2] = {{"gradients", "\"cpu\""},
@@ -223,8 +223,8 @@ static sherd_status config_set_text(sherd_config *config, const char *setting)
 }
 
 /* Keys that trainers fill in when they are "auto" or missing. A plan needs them, but its bytes do
- * not depend on them (except on the batch). Those of a scheduler are filled in only where there is
- * one. */
+ * not depend on them (except on the batch). Values of a scheduler are filled in only if the
+ * configuration has one. */
 static const struct {
     const char *key, *value, *with;
 } AUTOS[] = {
@@ -325,7 +325,7 @@ static size_t host_activations(const planning_request *request, int world_size, 
                : product(each, (size_t)planning_ranks_per_host(request, world_size));
 }
 
-/* Returns what is left of a device or host beside the activations; never 0, which would mean
+/* Returns the memory of a device or host without the activations; never 0, which would mean
  * unknown. */
 static size_t left_of(size_t bytes, size_t taken)
 {
@@ -436,7 +436,7 @@ static sherd_status engine_open(const planning_request *request, const planning_
     return SHERD_OK;
 }
 
-/* Returns what the trainer holds; not what the engine has for it. */
+/* Returns the memory that the trainer holds, without the engine's memory for it. */
 static size_t activations_of(const planning_request *request, const planning_layout *layout,
                              sherd_dtype dtype)
 {
@@ -727,7 +727,7 @@ static void fit_ask(const planning_request *request, sherd_engine *engine, plann
     }
     row->fits = 0;
     if (row->activation_bytes > 0) {
-        (void)snprintf(row->why, sizeof(row->why), "beside %.1f MiB of activations %s",
+        (void)snprintf(row->why, sizeof(row->why), "with %.1f MiB of activations %s",
                        (double)row->activation_bytes / 0x1p20, sherd_last_error());
     } else {
         (void)snprintf(row->why, sizeof(row->why), "%s", sherd_last_error());

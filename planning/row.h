@@ -36,8 +36,8 @@ const char *planning_offload_param_device(planning_offload offload);
 /** Returns whether a stage allows an offload: parameters at stage 3 only, state from stage 1 on. */
 int planning_offload_fits_stage(planning_offload offload, int stage);
 
-/* The configuration that is planned where no file is given. Persistent parameters would hide what
- * stage 3 saves. */
+/* The configuration that is planned without a file. Persistent parameters would hide what stage 3
+ * saves. */
 #define PLANNING_DEFAULT_CONFIG                                                                    \
     "{\"train_micro_batch_size_per_gpu\": 1, \"bf16\": {\"enabled\": true},"                       \
     " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}},"                           \
@@ -53,7 +53,7 @@ int planning_offload_fits_stage(planning_offload offload, int stage);
 /* Where activations wait that a trainer has declared. */
 #define PLANNING_PLACE_KEY "sherd.activations.device"
 
-/* What all rows of a table have in common. */
+/* Settings that all rows of a table have in common. */
 typedef struct planning_request {
     const planning_model *model;
     /* NULL: PLANNING_DEFAULT_CONFIG: AdamW, bf16, one micro-batch, persistence threshold 0,
@@ -66,9 +66,9 @@ typedef struct planning_request {
     int                ranks_per_host;           /* 0: all ranks, but at most 8 on "cuda" */
     size_t             device_bytes, host_bytes; /* limits for what fits; 0: not known */
     size_t             nvme_bytes;               /* ... of a host's drives */
-    size_t       batch, length; /* of a micro-batch, for activations and operations; 0: left out */
+    size_t       batch, length; /* of a micro-batch, for activations and operations; 0: omitted */
     layer_places places;        /* of the activations of the trainer's models */
-    size_t activation_bytes; /* if given; 0: by the trainer's formula, for models that it knows */
+    size_t activation_bytes;    /* if set; 0: by the trainer's formula, for models that it knows */
     planning_rates rates;
 } planning_request;
 
@@ -76,7 +76,7 @@ typedef struct planning_layout {
     int              stage; /* -1: as configured */
     planning_offload offload;
     int              world_size;
-    int is_beside; /* masters are stored beside their bf16 parameters, whatever is configured */
+    int              is_beside; /* masters are split, whatever is configured */
     /* the keys below; 0: as configured */
     double ratio;
     int    buffers;
@@ -88,13 +88,13 @@ typedef struct planning_layout {
  *  other values. */
 sherd_status planning_tuning_set(const planning_layout *layout, sherd_config *config);
 
-/** Returns the number of ranks that share a host and its drives: as given, else 8 on "cuda" and all
- *  on "cpu"; at most the world. */
+/** Returns the number of ranks that share a host and its drives: the option's value, else 8 on
+ *  "cuda" and all on "cpu"; at most the world. */
 int planning_ranks_per_host(const planning_request *request, int world_size);
-/** Returns whether limits of memory or drives are given; then rows say whether they fit. */
+/** Returns whether limits of memory or drives are set; then rows say whether they fit. */
 int planning_has_limits(const planning_request *request);
 
-/* What a step can wait for. */
+/* The resources that a step can wait for. */
 typedef enum planning_bound {
     PLANNING_BOUND_COMPUTE = 0,
     PLANNING_BOUND_WIRE,
@@ -111,8 +111,8 @@ typedef struct planning_time {
     double by_bound[PLANNING_BOUNDS];
     double micro_s, boundary_s, step_s; /* step_s = accumulation * micro_s + boundary_s */
     double exposed_s;                   /* part of step_s that is not compute */
-    /* a queued step, the update beside it, and what of that is waited for; step_s, 0 and 0 where
-     * none runs beside */
+    /* a queued step, its update, and the part of the update that is waited for; step_s, 0 and 0
+     * without a queued update */
     double         queued_s, beside_s, wait_update_s;
     planning_bound bound; /* the longest of by_bound */
 } planning_time;
@@ -140,14 +140,14 @@ typedef struct planning_row {
     size_t           activation_bytes;                       /* 0: not known */
     sherd_state_part state_parts[PLANNING_MOST_STATE_PARTS]; /* of what optimizer_bytes consist */
     int              num_state_parts;
-    /* by space: what the engine takes, without activations */
+    /* by space: the memory of the engine, without activations */
     size_t device_bytes, host_bytes, pinned_bytes, nvme_bytes;
     double paper_bytes; /* the same model state by the ZeRO paper's formula */
-    int    has_fit;     /* limits were given: `fits` and `why` are valid */
+    int    has_fit;     /* limits were set: `fits` and `why` are valid */
     /* a limit applies to activations, but their bytes are unknown */
     int              lacks_activations;
     int              fits;     /* with the activations */
-    char             why[512]; /* what is missing, and the nearest setting that would fit */
+    char             why[512]; /* the missing memory, and the nearest setting that would fit */
     planning_time    time;
     planning_assumed assumed;
 } planning_row;
@@ -182,7 +182,7 @@ double planning_state_bytes(const planning_row *row, int is_fp32);
 SHERD_MUST_USE sherd_status planning_row_write(const planning_request *request,
                                                const planning_row *row, sherd_write_fn write,
                                                void *ctx);
-/** The same for a layout without a plan: what was asked, and the reason as "refused". */
+/** The same for a layout without a plan: the request, and the reason as "refused". */
 SHERD_MUST_USE sherd_status planning_refused_write(const planning_request *request,
                                                    const planning_layout  *layout,
                                                    const char *refused, sherd_write_fn write,

@@ -54,7 +54,7 @@ def files_by_module(path):
 
 
 def defined_in(path):
-    """The public functions that a source defines: their names begin a line, or stand there behind a type."""
+    """The public functions that a source defines: their names begin a line, or follow a type at its beginning."""
     text = path.read_text(encoding="utf-8")
     return set(re.findall(r"^[a-z][\w \*]*?\b(sherd_\w+)\([^;{]*\)\n\{", text, re.M))
 

@@ -1,4 +1,4 @@
-"""The keys that a release of DeepSpeed reads, beside what sherd makes of each.
+"""The keys that a release of DeepSpeed reads, with their meaning in sherd.
 
     python3 tools/deepspeed_keys.py SOURCE            the difference between SOURCE and docs/deepspeed-keys.md
     python3 tools/deepspeed_keys.py SOURCE --write    makes that page of SOURCE
@@ -139,7 +139,7 @@ class Package:
                     found.setdefault(alias.asname or alias.name, (alias.name, origin))
 
     def find(self, module: str, name: str, depth: int = 8) -> tuple[ast.AST | None, str]:
-        """The definition behind a name, through imports; (None, "") for what is not of the package."""
+        """The definition of a name, through imports; (None, "") for what is not of the package."""
         known = self.names(module)
         if depth == 0 or module not in self.texts:
             return None, ""
@@ -319,7 +319,7 @@ class Reading:
                 env.setdefault(ast.unparse(target), at)
 
     def _looped(self, node: ast.For, function: ast.FunctionDef, env: dict[str, tuple[Any, ...]], module: str) -> None:
-        """`for key in NAMES.items(): if key in d: raise` refuses; a loop over d's own items takes what a literal beside it has."""
+        """`for key in NAMES.items(): if key in d: raise` refuses; a loop over d's own items takes the entries of a literal in the same expression."""
         over = node.iter.func.value if isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Attribute) else node.iter
         at = self.place(over, env, module)
         if at is not None:

@@ -126,7 +126,7 @@ class Zero:
         return result
 
     def cut(self, part):
-        """Stages 1 and 2: the ranks' partitions of a group one behind the other, then padding."""
+        """Stages 1 and 2: the ranks' partitions of a group one after the other, then padding."""
         result = {}
         for group, shapes in enumerate(self.groups):
             flat = torch.cat([self.flat(rank, part)[group].float() for rank in range(self.world)])

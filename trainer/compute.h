@@ -3,8 +3,8 @@
  * compute type). model.c has one code for both.
  *
  * Every operation is queued. On the CPU it is complete when the call returns; on a GPU it runs on
- * the engine's stream and the call returns at once. A failure of queued work is kept, and
- * losses_take returns it: that call waits.
+ * the engine's stream and the call returns at once. A failure of queued work is stored, and
+ * losses_take returns it after it has waited for the work.
  *
  * All matrices are row-major and contiguous; "rows" is batch * length. An operation adds to the
  * gradients of parameters and rounds them to their type once per call. Sums inside an operation are
@@ -28,15 +28,17 @@ typedef struct tensor {
 
 /* Whose kernels compute attention on a GPU. */
 typedef enum compute_attention {
-    ATTENTION_AUTO, /* warpgroups' where they can be, else cuDNN's where it has some that give the same bits every time, else own */
+    /* warpgroups' where they can be, else cuDNN's where it has some that give the same bits every
+     * time, else own */
+    ATTENTION_AUTO,
     ATTENTION_OWN,
     ATTENTION_CUDNN,     /* cuDNN's where it has some */
     ATTENTION_WARPGROUP, /* own, by warpgroups' products where the GPU has them */
     ATTENTION_CHOICES,
 } compute_attention;
 
-/* Choices between ways in which a GPU computes, where only a measurement can tell which is faster.
- * All zero: the default ways. Each choice is an option of the trainer and of its benchmark. */
+/* Choices between implementations on a GPU, of which only a measurement shows the fastest. All
+ * zero: the default ways. Each choice is an option of the trainer and of its benchmark. */
 typedef struct compute_choices {
     compute_attention attention; /* option "attention" */
     int logits_rows; /* rows of logits that are made at a time; 0: a good number is chosen */
@@ -56,7 +58,7 @@ typedef struct compute_params {
     compute_limits  limits;
     compute_choices choices;
     const char     *backend; /* as sherd_engine_info names it: "cpu" or "cuda"; NULL: "cpu" */
-    pool           *threads; /* run the CPU's operations; stays the caller's */
+    pool           *threads; /* execute the CPU's operations; belongs to the caller */
     void           *stream;  /* of the GPU's operations: sherd_engine_stream */
 } compute_params;
 
@@ -84,7 +86,7 @@ typedef struct linear_args {
     tensor       weight, bias; /* bias.data NULL: none */
     const void  *residual;     /* added; NULL: none; not with gelu */
     void        *y;            /* may be the memory of residual, but not of x */
-    void        *gelu;         /* receives gelu(y) beside y; NULL: not wanted */
+    void        *gelu;         /* receives gelu(y) in addition to y; NULL: not wanted */
 } linear_args;
 
 /* x and dx are not both NULL. */
@@ -104,7 +106,7 @@ typedef struct norm_rows {
     float       eps; /* added to the variance, or to the mean square */
     const void *x;
     tensor      weight, bias;
-    /* [rows, 2]: forward fills it for backward. NULL: not kept. Only if compute.keeps_stats. */
+    /* [rows, 2]: forward fills it for backward. NULL: not stored. Only if compute.keeps_stats. */
     float *stats;
 } norm_rows;
 
@@ -114,12 +116,12 @@ typedef struct rope_part {
     tensor      weight; /* [width], of the RMSNorm of each head; data NULL: there is none */
     const void *x;      /* backward: not read without a norm */
     void       *y;      /* forward */
-    void       *dy;     /* backward; with a norm its numbers are not kept */
+    void       *dy;     /* backward; with a norm its numbers are not stored */
     void       *dx;
 } rope_part;
 
-/* What becomes of q and k behind their products: a norm, if they have one, and the rotation by
- * their positions. */
+/* Operations on q and k after their products: a norm, if they have one, and the rotation by their
+ * positions. */
 typedef struct rope_args {
     size_t       width;
     float        eps;             /* of the norms */
@@ -170,9 +172,9 @@ struct compute_ops {
     void (*logits_get)(compute *c, size_t row, float *out);
 
     /* Optional, both or none. They enclose a pass of a unit if its number `pass` and its key alone
-     * decide what it queues. pass_begin returns 1 if it has queued the same as the last time: the
-     * caller does nothing more. It returns 0 if the caller has to queue the pass and then call
-     * pass_end. */
+     * determine the queued work. pass_begin returns 1 if it has queued the work of the last time
+     * again: the caller does nothing more. It returns 0 if the caller has to queue the pass and
+     * then call pass_end. */
     int (*pass_begin)(compute *c, size_t pass, const void *key, size_t key_bytes);
     void (*pass_end)(compute *c);
 

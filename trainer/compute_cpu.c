@@ -1,8 +1,8 @@
-/* The CPU's operations behind compute.h. Activations are in fp32 and matrices in the engine's
- * compute type; vectors are widened to fp32 around each operation; all logits are made at once. If
- * the CPU multiplies bf16 (onednn.h), a product with a bf16 matrix rounds both operands to bf16.
- * Only the shape of an operation decides how it is cut into tasks, never the number of threads, and
- * no two tasks add to the same place. So results have the same bits for any number of threads and
+/* The CPU's operations of compute.h. Activations are in fp32 and matrices in the engine's compute
+ * type; vectors are widened to fp32 around each operation; all logits are made at once. If the CPU
+ * multiplies bf16 (onednn.h), a product with a bf16 matrix rounds both operands to bf16. Only the
+ * shape of an operation decides how it is cut into tasks, never the number of threads, and no two
+ * tasks add to the same place. So results have the same bits for any number of threads and
  * ranks. */
 #include "compute_cpu.h"
 
@@ -216,7 +216,7 @@ static size_t tile_elems(size_t n, int is_half)
     return size_max(TILE_LEAST, size_min(is_half ? CPU_TILE_HALF : CPU_TILE_MOST, part));
 }
 
-/* Cuts the `columns` of the product into tasks and runs them. */
+/* Cuts the `columns` of the product into tasks and executes them. */
 static void linear_run(cpu *m, linear_job job, size_t columns, pool_task_fn task)
 {
     job.m    = m;
@@ -624,7 +624,7 @@ static void rotate(cpu *m, const rope_args *args, size_t heads, float *x, float 
     pool_run(m->threads, count_of(m->rows, CPU_NORM_CHUNK), rotate_task, &job);
 }
 
-/* The norm of each head of a part, as a norm of so many rows. */
+/* The norm of each head of a part, as a norm with one row for each head. */
 static norm_rows head_norm_of(const cpu *m, const rope_args *args, const rope_part *part)
 {
     return (norm_rows){.rows   = m->rows * part->heads,

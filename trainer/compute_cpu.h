@@ -20,7 +20,7 @@ typedef struct cpu {
     const int32_t  *inputs, *targets;
     double          losses;     /* sum since the last losses_close */
     double          closed;     /* sum that the next losses_take gives */
-    int             has_closed; /* losses_take has not given it yet */
+    int             has_closed; /* losses_take has not returned it yet */
     atomic_int      has_failed; /* a product had no memory; tasks set it */
 
     float    *memory;

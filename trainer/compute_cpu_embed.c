@@ -87,8 +87,8 @@ static void embed_back_position_task(void *ctx, size_t task, int thread)
                          m->limits.hidden);
 }
 
-/* Sorts keys by merging runs of growing length. `other` has as much room as `keys`. Returns the one
- * that has the result. */
+/* Sorts keys by merging sorted sequences of growing length. `other` has as much room as `keys`.
+ * Returns the one that has the result. */
 static uint64_t *keys_sort(uint64_t *keys, uint64_t *other, size_t count)
 {
     for (size_t run = 1; run < count; run *= 2) {

@@ -1,7 +1,7 @@
 /* The corpus and the order of its sequences. A corpus is a file or a folder of UTF-8 text (a token
- * is a byte), or a file of tokens as llm.c writes them. Its last twentieth is kept for validation.
- * The order is a pure function of the seed and of the number of a sequence, so a resumed run needs
- * no state of it. */
+ * is a byte), or a file of tokens as llm.c writes them. Its last twentieth is reserved for
+ * validation. The order is a pure function of the seed and of the number of a sequence, so a
+ * resumed run needs no state of it. */
 #ifndef LLM_DATA_H
 #define LLM_DATA_H
 

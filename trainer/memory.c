@@ -34,8 +34,8 @@ static part device_of(const sherd_memory_report *m, part host)
                   m->total_held - host.held + m->receive_held};
 }
 
-/* Of a GPU: what all programs have of it. On the CPU it is memory of the host, of which the next
- * line tells. */
+/* Of a GPU: what all programs have of it. On the CPU it is memory of the host, which the next line
+ * reports. */
 static void device_say(report *r, const char *when, const sherd_memory_report *m, part device,
                        const memory_place *place)
 {
@@ -46,7 +46,7 @@ static void device_say(report *r, const char *when, const sherd_memory_report *m
             system, sizeof(system), "; the GPU reports %s in use",
             report_bytes(m->device_outside_held + m->transport_device_held + device.held, used));
     }
-    report_say(r, "%s: device %s planned, %s held, beside it %s of activations%s", when,
+    report_say(r, "%s: device %s planned, %s held, in addition %s of activations%s", when,
                report_bytes(device.planned, planned), report_bytes(device.held, held),
                report_bytes(place->activation_bytes, activations), system);
 }

@@ -6,7 +6,7 @@
 #include "report.h"
 #include "sherd.h"
 
-/* What a rank has beside its engine, and where. */
+/* The memory of a rank outside its engine, and its place. */
 typedef struct memory_place {
     size_t activation_bytes; /* of the trainer, on the device */
     int    is_gpu;

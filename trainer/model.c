@@ -375,7 +375,7 @@ static void feed_forward_back(model *m, const model_unit *unit, layer_memory *la
     }
 }
 
-/* Computes the residual stream y behind a layer from the stream x before it; y NULL as in
+/* Computes the residual stream y after a layer from the stream x before it; y NULL as in
  * feed_forward. */
 static void layer_forward(model *m, const model_unit *unit, layer_memory *layer, const void *x,
                           void *y)
@@ -398,7 +398,7 @@ static void layer_forward(model *m, const model_unit *unit, layer_memory *layer,
     feed_forward(m, unit, layer, y);
 }
 
-/* Makes again what the layer shares with others, from what it has kept. x is its input. */
+/* Recomputes the arrays that the layer shares with others, from its own arrays. x is its input. */
 static void cheap_again(model *m, const model_unit *unit, layer_memory *layer, const void *x)
 {
     rope_args rope = rope_of(m, unit, layer);

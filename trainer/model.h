@@ -56,8 +56,8 @@ void model_backward(model *m, size_t unit, const model_unit *params);
 /** Says that the micro-batches so far, and no later ones, are those of the next model_losses_take.
  *  Queued. */
 void model_losses_close(model *m);
-/** Gives the sum of the mean losses of all micro-batches up to model_losses_close; without such a
- *  call, of all since the last take. Each mean is rounded to fp32, so that sums in double are
+/** Returns the sum of the mean losses of all micro-batches up to model_losses_close; without a call
+ *  of it, of all since the last take. Each mean is rounded to fp32, so that sums in double are
  *  exact. Waits for these micro-batches. Returns E_DEVICE if some work failed; model_why says
  *  what. */
 SHERD_MUST_USE sherd_status model_losses_take(model *m, double *sum_out);

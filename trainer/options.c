@@ -341,7 +341,7 @@ static int preset_apply(const char *arch_name, const char *preset_name, arch *ou
     return 0;
 }
 
-/* What the command line has: the names of model and preset, and which options it gives. */
+/* The contents of the command line: the names of model and preset, and which options it sets. */
 typedef struct arguments {
     const char   *arch, *preset, *model;
     unsigned char given[NUM_ROWS];
@@ -450,7 +450,7 @@ static int window_check(const options *o)
     return 2;
 }
 
-/* Computes sizes that follow from others, unless they were given: the preset's inner width or heads
+/* Computes sizes that follow from others, unless they were set: the preset's inner width or heads
  * would not fit another width. */
 static int sizes_settle(options *out, const arch *preset, const arguments *seen)
 {

@@ -27,7 +27,7 @@ typedef struct options {
     long        steps;
     double      minutes; /* NaN: as long as the steps take */
     uint64_t    seed;
-    /* If given, they override the configuration. Below 0 or NaN: not given. */
+    /* If set, they override the configuration. Below 0 or NaN: not set. */
     double            lr;
     int               batch, accumulation, stage;
     options_precision precision;
@@ -40,7 +40,7 @@ typedef struct options {
     int               is_resumed;
     const char *init_path;   /* first weights; NULL: drawn from the seed. --model sets it, too */
     const char *export_path; /* trained weights; NULL: not written */
-    options_precision export_precision;  /* not given: fp32 */
+    options_precision export_precision;  /* not set: fp32 */
     size_t            export_file_bytes; /* most data of one file; 0: as transformers */
     const char       *resume_from;       /* a checkpoint's own folder; NULL: none */
     const char       *save_dir;          /* folder of checkpoints; NULL: none are saved */
@@ -55,7 +55,7 @@ typedef struct options {
 
 #define OPTIONS_DEFAULT_RANKS 4
 
-/** Reads the command line. Returns 0 if the program goes on; 1 after --help, with nothing left to
+/** Reads the command line. Returns 0 if the program continues; 1 after --help, with nothing more to
  *  do; 2 on a mistake, with a message on standard error. */
 int options_parse(int argc, char **argv, options *out);
 

@@ -22,23 +22,23 @@ const char *passes_device(const passes *passes);
 /** See model_note. */
 const char *passes_note(const passes *passes);
 
-/** Gives the next micro-batch's inputs and targets ahead, behind the passes_train of this one; on a
+/** Sets the next micro-batch's inputs and targets ahead, after the passes_train of this one; on a
  *  GPU they are sorted and sent. They stay the caller's and must last until that micro-batch's
  *  passes_train returns. */
 void passes_batch_set(passes *passes, const int32_t *inputs, const int32_t *targets);
-/** Runs forward and backward of one micro-batch. `inputs` NULL: with what passes_batch_set gave.
+/** Makes forward and backward of one micro-batch. `inputs` NULL: with what passes_batch_set gave.
  *  The gradient is multiplied by sherd_loss_scale(). Collective. On a GPU the work is queued. The
  *  caller may overwrite inputs and targets when the call returns. */
 SHERD_MUST_USE sherd_status passes_train(passes *passes, const int32_t *inputs,
                                          const int32_t *targets);
-/** The halves of passes_train, one behind the other, for those who time them; the tokens are those
- *  of passes_batch_set. */
+/** The halves of passes_train, one after the other, for programs that time them; the tokens are
+ *  those of passes_batch_set. */
 SHERD_MUST_USE sherd_status passes_forward(passes *passes);
 SHERD_MUST_USE sherd_status passes_backward(passes *passes);
 /** Returns how long the last forward waited in the acquire of its first unit, in seconds. Nothing
- *  hides what an update beside the passes still does to that unit. */
+ *  hides the unfinished part of a queued update on this unit. */
 double passes_first_wait_s(const passes *passes);
-/** Runs forward only, as an EVAL pass. Collective. */
+/** Makes only a forward, as an EVAL pass. Collective. */
 SHERD_MUST_USE sherd_status passes_eval(passes *passes, const int32_t *inputs,
                                         const int32_t *targets);
 /** As model_losses_close, and as model_losses_take, which waits for these micro-batches. */

@@ -20,7 +20,7 @@ struct report {
     FILE         *log;
     int           is_terminal;
     int           is_line_open; /* a progress line that the next one overwrites */
-    const char   *saving;       /* checkpoint that is saved beside the training; NULL: none */
+    const char   *saving;       /* checkpoint that is saved asynchronously; NULL: none */
     int64_t       progress_ns;  /* time of the last line of report_progress */
     double        seconds;      /* of all steps so far */
     double        printed_at;   /* `seconds` at the last progress line */
@@ -321,20 +321,22 @@ void report_saving(report *r, const char *tag)
     r->saving = tag;
 }
 
-int report_checkpoint_write(report *r, const report_checkpoint *told)
+int report_checkpoint_write(report *r, const report_checkpoint *checkpoint)
 {
     r->progress_ns = 0;
     if (r->log == NULL) {
         return 0;
     }
-    (void)fprintf(r->log, "{\"%s\": \"%s\", \"step\": %ld", told->what, told->tag, told->step);
-    if (told->failed != NULL) {
-        (void)fprintf(r->log, ", \"failed\": \"%s\"}\n", told->failed);
+    (void)fprintf(r->log, "{\"%s\": \"%s\", \"step\": %ld", checkpoint->what, checkpoint->tag,
+                  checkpoint->step);
+    if (checkpoint->failed != NULL) {
+        (void)fprintf(r->log, ", \"failed\": \"%s\"}\n", checkpoint->failed);
     } else {
         (void)fprintf(r->log, ", \"bytes\": %llu, \"kept_bytes\": %llu",
-                      (unsigned long long)told->bytes, (unsigned long long)told->kept_bytes);
-        log_number(r->log, "blocked_s", told->blocked_s);
-        log_number(r->log, "seconds", told->all_s);
+                      (unsigned long long)checkpoint->bytes,
+                      (unsigned long long)checkpoint->kept_bytes);
+        log_number(r->log, "blocked_s", checkpoint->blocked_s);
+        log_number(r->log, "seconds", checkpoint->all_s);
         (void)fprintf(r->log, "}\n");
     }
     return fflush(r->log) == 0 && !ferror(r->log) ? 0 : log_complain(r);

@@ -44,7 +44,7 @@ typedef struct report_checkpoint {
     const char *what; /* "checkpoint" or "resumed" */
     const char *tag;
     long        step;
-    uint64_t    bytes, kept_bytes; /* written or read; kept of an earlier checkpoint by links */
+    uint64_t    bytes, kept_bytes; /* written or read; linked from an earlier checkpoint */
     double      blocked_s, all_s;  /* while training stood still; until it was complete */
     const char *failed;            /* name of the status; NULL: it is complete */
 } report_checkpoint;
@@ -62,7 +62,7 @@ typedef struct report_params {
 /** Returns NULL, with a message on standard error, if there is no memory or the log cannot be
  *  written. */
 report *report_open(const report_params *params);
-/** Tells the report how many tokens were trained on before this program began. */
+/** Sets the number of tokens of the run before this program began. */
 void report_start_at(report *r, uint64_t tokens);
 /** Writes the line of the log, and the progress line when it is due. Returns -1 if the log cannot
  *  be written. */
@@ -72,17 +72,17 @@ int report_close(report *r);
 /** Prints a line above the progress line; printf-like. Prints nothing when quiet. */
 void report_say(report *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/** Prints a line on standard error, quiet or not; printf-like. Accepts NULL, because other ranks
- *  than 0 may have something to tell. */
+/** Prints a line on standard error, quiet or not; printf-like. Accepts NULL, because ranks other
+ *  than 0 may have a message. */
 void report_warn(report *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /** Shows how far a long operation is, when a progress line is due. Prints nothing when quiet. */
 void report_progress(report *r, const char *what, uint64_t done_bytes, uint64_t all_bytes);
-/** Names the checkpoint that is being saved beside the training, for the progress line; NULL: none.
+/** Names the checkpoint that is being saved asynchronously, for the progress line; NULL: none.
  *  `tag` is borrowed. */
 void report_saving(report *r, const char *tag);
 /** Writes a line of the log; returns -1 if that fails. */
-int report_checkpoint_write(report *r, const report_checkpoint *told);
+int report_checkpoint_write(report *r, const report_checkpoint *checkpoint);
 
 /** Write "12.3 MiB" and "1:05:09" to `out` and return it. */
 const char *report_bytes(size_t bytes, char out[32]);

@@ -42,7 +42,7 @@ typedef struct rows_ops {
     void (*rms_norm)(const float *x, const float *weight, float *y, size_t n, float eps);
     void (*rms_norm_back)(const float *x, const float *weight, const float *dy, float *dx,
                           float *dweight, size_t n, float eps);
-    /* Rotates the pairs (x[i], x[i + n / 2]) by angles whose cosines and sines [n / 2] are given.
+    /* Rotates the pairs (x[i], x[i + n / 2]) by angles with the cosines and sines [n / 2].
      * `direction` is 1, or -1 in backward (Su et al. 2021, half-split). */
     void (*rotate)(float *x, const float *cosines, const float *sines, float direction, size_t n);
 
@@ -62,8 +62,8 @@ typedef struct rows_ops {
 
 #define ROWS_MOST_TABLES 3
 
-/** Gives the tables that this machine can run, fastest first and the plain one last. Returns their
- *  number. */
+/** Returns the tables that this machine can run, fastest first and the plain one last. Returns
+ *  their number. */
 size_t rows_tables(const rows_ops *out[ROWS_MOST_TABLES]);
 /** Returns the fastest table. */
 const rows_ops       *rows_best(void);

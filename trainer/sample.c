@@ -28,7 +28,7 @@ static int32_t token_choose(const float *logits, const sample_params *p, uint64_
     return (int32_t)(p->most - 1);
 }
 
-/* The last tokens lie at the start of the context. What lies behind them does not matter, because
+/* The last tokens lie at the start of the context. The tokens after them do not matter, because
  * attention is causal. */
 sherd_status sample_make(passes *passes, const sample_params *params, int32_t *out)
 {

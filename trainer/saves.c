@@ -1,5 +1,5 @@
-/* Saves and resumes through the public API. Each save or resume is told to the user and to the log.
- * See saves.h. */
+/* Saves and resumes through the public API. Each save or resume is reported to the user and to the
+ * log. See saves.h. */
 #include "saves.h"
 
 #include "try.h"
@@ -15,7 +15,7 @@
 
 #define PATH_BYTES 4096
 
-/* The blob in the state that says where a run is in its data. */
+/* The blob in the state with the position of a run in its data. */
 #define MARK_KEY   "sherd-llm"
 #define MARK_BYTES 512
 #define RUN_BYTES  256
@@ -97,13 +97,13 @@ sherd_status saves_open(saves *s)
     if (!s->o->is_resumed && s->o->resume_from == NULL && latest_read(dir, tag)) {
         report_warn(s->r,
                     "%s has checkpoints of an earlier run, the latest is %s: this run starts anew "
-                    "and saves beside them; --resume would go on from there",
+                    "and saves in the same folder; --resume would go on from there",
                     dir, tag);
     }
     return SHERD_OK;
 }
 
-/* ----------------------------------------------------------------- told -- */
+/* ----------------------------------------------------------------- reports -- */
 
 int saves_is_hearsay(const char *why)
 {
@@ -141,30 +141,30 @@ static sherd_status checkpoint_measure(const saves *s, report_checkpoint *out)
     return SHERD_OK;
 }
 
-static sherd_status saved_tell(saves *s)
+static sherd_status saved_report(saves *s)
 {
-    report_checkpoint told = {.what = "checkpoint", .tag = s->tag, .step = s->step};
+    report_checkpoint line = {.what = "checkpoint", .tag = s->tag, .step = s->step};
     char              size[32], rate[64], kept[64] = "";
 
-    TRY(checkpoint_measure(s, &told));
+    TRY(checkpoint_measure(s, &line));
     s->is_complete = 1;
     s->count++;
-    s->bytes      = told.bytes;
-    s->kept_bytes = told.kept_bytes;
-    s->written_bytes += (double)told.bytes;
-    s->all_s += told.all_s;
-    s->blocked_s += told.blocked_s;
+    s->bytes      = line.bytes;
+    s->kept_bytes = line.kept_bytes;
+    s->written_bytes += (double)line.bytes;
+    s->all_s += line.all_s;
+    s->blocked_s += line.blocked_s;
     if (s->r == NULL) {
         return SHERD_OK;
     }
-    if (told.kept_bytes > 0) {
+    if (line.kept_bytes > 0) {
         (void)snprintf(kept, sizeof(kept), " and %s kept by links",
-                       report_bytes((size_t)told.kept_bytes, rate));
+                       report_bytes((size_t)line.kept_bytes, rate));
     }
     report_say(s->r, "saved %s: %s%s in %.2f s%s, training stood still for %.2f s", s->tag,
-               report_bytes((size_t)told.bytes, size), kept, told.all_s,
-               rate_text((double)told.bytes, told.all_s, told.kept_bytes, rate), told.blocked_s);
-    return report_checkpoint_write(s->r, &told) == 0 ? SHERD_OK : SHERD_E_IO;
+               report_bytes((size_t)line.bytes, size), kept, line.all_s,
+               rate_text((double)line.bytes, line.all_s, line.kept_bytes, rate), line.blocked_s);
+    return report_checkpoint_write(s->r, &line) == 0 ? SHERD_OK : SHERD_E_IO;
 }
 
 /* Chooses the rank that reports a failure: the lowest rank that knows more than that another rank
@@ -192,9 +192,9 @@ static sherd_status is_teller_find(const saves *s, const char *why, int *out)
 
 /* Reports a save that failed. Lost ranks and devices end the training; other failures of a save do
  * not. */
-static sherd_status failure_tell(const saves *s, sherd_status status)
+static sherd_status failure_report(const saves *s, sherd_status status)
 {
-    report_checkpoint told = {
+    report_checkpoint line = {
         .what = "checkpoint", .tag = s->tag, .step = s->step, .failed = sherd_status_name(status)};
     char why[1024];
     int  is_teller;
@@ -208,7 +208,7 @@ static sherd_status failure_tell(const saves *s, sherd_status status)
         report_warn(s->r, "rank %d: %s is not saved: %s; training goes on",
                     sherd_world_rank(s->world), s->tag, why);
     }
-    return s->r == NULL || report_checkpoint_write(s->r, &told) == 0 ? SHERD_OK : SHERD_E_IO;
+    return s->r == NULL || report_checkpoint_write(s->r, &line) == 0 ? SHERD_OK : SHERD_E_IO;
 }
 
 static sherd_status log_checked(saves *s, sherd_status status)
@@ -229,18 +229,18 @@ static void progress_show(void *ctx, uint64_t done_bytes, uint64_t all_bytes)
 /* --------------------------------------------------------------- saving -- */
 
 /* Reports how the last save ended. */
-static sherd_status outcome_tell(saves *s, sherd_status status)
+static sherd_status outcome_report(saves *s, sherd_status status)
 {
     s->is_running = 0;
     if (s->r != NULL) {
         report_saving(s->r, NULL);
     }
-    return log_checked(s, status == SHERD_OK ? saved_tell(s) : failure_tell(s, status));
+    return log_checked(s, status == SHERD_OK ? saved_report(s) : failure_report(s, status));
 }
 
 static sherd_status settle(saves *s)
 {
-    return s->is_running ? outcome_tell(s, sherd_checkpoint_wait(s->engine, NULL)) : SHERD_OK;
+    return s->is_running ? outcome_report(s, sherd_checkpoint_wait(s->engine, NULL)) : SHERD_OK;
 }
 
 static sherd_status is_running_find(saves *s)
@@ -273,7 +273,7 @@ static sherd_status save(saves *s, const saves_position *position)
     if (s->is_running && s->r != NULL) {
         report_saving(s->r, s->tag);
     }
-    return s->is_running ? SHERD_OK : outcome_tell(s, status);
+    return s->is_running ? SHERD_OK : outcome_report(s, status);
 }
 
 int saves_is_due(const saves *s, long step)
@@ -291,7 +291,7 @@ sherd_status saves_step(saves *s, const saves_position *position, int is_last)
     }
     if (s->is_running) {
         TRY(is_running_find(s));
-        TRY(s->is_running ? SHERD_OK : outcome_tell(s, sherd_checkpoint_wait(s->engine, NULL)));
+        TRY(s->is_running ? SHERD_OK : outcome_report(s, sherd_checkpoint_wait(s->engine, NULL)));
     }
     if (is_last || (every > 0 && position->step % every == 0)) {
         TRY(save(s, position));
@@ -334,7 +334,7 @@ void saves_say(const saves *s)
 /* ------------------------------------------------------------- resuming -- */
 
 /* Reads the position that came with the state, and of which run it is. If another program saved the
- * state, `position` is left as it is. */
+ * state, `position` does not change. */
 static sherd_status mark_read(saves *s, saves_position *position, char run[RUN_BYTES])
 {
     char               text[MARK_BYTES] = "";
@@ -350,11 +350,10 @@ static sherd_status mark_read(saves *s, saves_position *position, char run[RUN_B
         TRY(sherd_blob_get(s->engine, MARK_KEY, text, &len, NULL));
     }
     if (sscanf(text, MARK_TEXT("%ld", "%llu", "%255[^\"]"), &step, &sequences, run) != 3) {
-        (void)snprintf(
-            s->why, sizeof(s->why),
-            "%s was saved by another version of this program, which told otherwise where "
-            "it was in the data; use that one",
-            s->tag[0] != '\0' ? s->tag : "the state on NVMe");
+        (void)snprintf(s->why, sizeof(s->why),
+                       "%s was saved by another version of this program, which stores the position "
+                       "in the data otherwise; use that one",
+                       s->tag[0] != '\0' ? s->tag : "the state on NVMe");
         return SHERD_E_INVAL;
     }
     *position = (saves_position){.step = step, .sequences = sequences};
@@ -386,7 +385,7 @@ static sherd_status position_find(saves *s, saves_position *position)
 static sherd_status load(saves *s, const char *dir, const char *tag, saves_position *position)
 {
     sherd_load_params params;
-    report_checkpoint told = {.what = "resumed", .tag = s->tag};
+    report_checkpoint line = {.what = "resumed", .tag = s->tag};
     char              size[32], rate[64];
 
     sherd_load_params_init(&params);
@@ -395,15 +394,15 @@ static sherd_status load(saves *s, const char *dir, const char *tag, saves_posit
     TRY(sherd_blob_set(s->engine, MARK_KEY, NULL, 0, NULL)); /* drops the mark of state on NVMe */
     TRY(sherd_checkpoint_load(s->engine, dir, tag, &params));
     TRY(position_find(s, position));
-    TRY(checkpoint_measure(s, &told));
-    told.step = position->step;
+    TRY(checkpoint_measure(s, &line));
+    line.step = position->step;
     if (s->r == NULL) {
         return SHERD_OK;
     }
     report_say(s->r, "goes on from step %ld of %s/%s: %s in %.2f s%s", position->step, dir, s->tag,
-               report_bytes((size_t)told.bytes, size), told.all_s,
-               rate_text((double)told.bytes, told.all_s, 0, rate));
-    return log_checked(s, report_checkpoint_write(s->r, &told) == 0 ? SHERD_OK : SHERD_E_IO);
+               report_bytes((size_t)line.bytes, size), line.all_s,
+               rate_text((double)line.bytes, line.all_s, 0, rate));
+    return log_checked(s, report_checkpoint_write(s->r, &line) == 0 ? SHERD_OK : SHERD_E_IO);
 }
 
 static int is_checkpoint(const char *folder)
@@ -464,8 +463,8 @@ static sherd_status latest_find(saves *s)
 }
 
 /* Returns whether to continue from state on NVMe. If it is as far as the latest checkpoint, nothing
- * is lost and the checkpoint need not be read. State that was trained otherwise (another seed,
- * other data) may be another run's, so then the checkpoint counts. */
+ * is lost and the checkpoint need not be read. State that was trained with another seed or other
+ * data may belong to another run; in this case the checkpoint counts. */
 static int state_is_further(const saves *s, const sherd_engine_info *info, long step)
 {
     long saved;
@@ -491,7 +490,7 @@ static void anew_say(const saves *s)
 sherd_status saves_resume(saves *s, saves_position *position, int *is_loaded_out)
 {
     sherd_engine_info info;
-    char run[RUN_BYTES]; /* not compared here: the engine tells how NVMe state differs */
+    char run[RUN_BYTES]; /* not compared here: the engine reports how NVMe state differs */
 
     *is_loaded_out = 0;
     sherd_engine_info_init(&info);

@@ -1,5 +1,5 @@
-/* Checkpoints of a run: when one is saved, what a run resumes from, and what the user is told of
- * both. trainer.c calls it. All calls are collective unless their comment says "local".
+/* Checkpoints of a run: when one is saved, what a run resumes from, and the messages about both.
+ * trainer.c calls it. All calls are collective unless their comment says "local".
  * docs/checkpoints.md is the user's page. */
 #ifndef LLM_SAVES_H
 #define LLM_SAVES_H
@@ -44,9 +44,9 @@ SHERD_MUST_USE sherd_status saves_open(saves *s);
 
 /** Resumes from the checkpoint that --resume-from names; with --resume, from the latest checkpoint
  *  in the folder of --save or from state on NVMe, whichever is further; else it loads nothing. On
- *  entry `position` is what the engine's counters say; it becomes the position of what was resumed.
- *  `is_loaded_out`: a checkpoint was loaded, so the parameters have their values. Tells the user
- *  what it does. Errors: as sherd_checkpoint_load. */
+ *  entry `position` has the engine's counters; it becomes the position of the resumed run.
+ *  `is_loaded_out`: a checkpoint was loaded, so the parameters have their values. Prints messages
+ *  for the user. Errors: as sherd_checkpoint_load. */
 SHERD_MUST_USE sherd_status saves_resume(saves *s, saves_position *position, int *is_loaded_out);
 
 /** Call it just before each sherd_step that ends a window, with the position after that step: every
@@ -59,8 +59,8 @@ SHERD_MUST_USE sherd_status saves_mark(saves *s, const saves_position *position)
 int saves_is_due(const saves *s, long step);
 
 /** Call it after each step for which saves_is_due, and after the last one: saves if it is time for
- *  a save, or if this step is the last. The user is told of a save that fails; the training goes
- *  on. Errors: only those that end the training. */
+ *  a save, or if this step is the last. A save that fails is reported to the user; the training
+ *  continues. Errors: only those that end the training. */
 SHERD_MUST_USE sherd_status saves_step(saves *s, const saves_position *position, int is_last);
 
 /** Returns whether the last save is complete and is of `step`. Local. */

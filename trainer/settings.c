@@ -11,7 +11,7 @@ static const char default_json[] =
 /* A value for a key if is_set: JSON, a text or a number. */
 typedef struct setting {
     int         is_set;
-    const char *key; /* a leading '!' overrides what the file says */
+    const char *key; /* a leading '!' overrides the file */
     const char *json, *text;
     double      number;
 } setting;
@@ -74,8 +74,8 @@ static size_t largest_unit(const arch *sizes)
     return most;
 }
 
-/* Sets what the configuration leaves open: the batch, the optimizer and the length of the schedule;
- * without a file also the elements that are gathered ahead. */
+/* Sets the values that are "auto" or missing in the configuration: the batch, the optimizer and the
+ * length of the schedule; without a file also the elements that are gathered ahead. */
 static sherd_status open_fill(sherd_config *config, const options *o)
 {
     int has_batch = sherd_config_has(config, "train_micro_batch_size_per_gpu") ||

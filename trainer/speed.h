@@ -30,7 +30,7 @@ typedef struct speed_times {
 void speed_add(speed_times *times, double seconds);
 
 /** Returns the median seconds of the steps after the first SPEED_WARM_STEPS, in a shorter run of
- *  those after its first half; 0: there was no step. */
+ *  those after its first half; 0: no step was made. */
 double speed_median(const speed_times *times);
 
 #endif

@@ -22,8 +22,8 @@ static volatile time_t       asked_at; /* seconds of the monotonic clock */
 /* The first signal asks the ranks to stop after their step. A later signal of the same kind, or
  * Ctrl-C, ends the program at once. A second signal within about a second is ignored, because
  * timeout(1) signals both the process and its group and means it once. A later signal of another
- * kind is ignored too: a scheduler that warns by one signal and then sends another wants what the
- * first one asked for, which may be a save. */
+ * kind is ignored too: if a scheduler warns by one signal and then sends another, the first one
+ * counts, which may ask for a save. */
 static void stop_ask(int number)
 {
     struct timespec now;
@@ -132,7 +132,7 @@ static void warning_print(void *ctx, sherd_log_level level, const char *line)
     }
 }
 
-/* The log is installed behind the configuration: rank 0 prints what there is to warn of in it, once
+/* The log is installed after the configuration is read: rank 0 prints the warnings about it, once
  * for all ranks. With SHERD_LOG the log is the library's own. */
 static int configured_run(const options *o, trainer_job *job)
 {

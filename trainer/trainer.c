@@ -29,15 +29,15 @@
 #define TRIAL_STEPS        3
 #define MEMORY_SECONDS     10.0
 
-/* What the ranks sum over all of them after a step. */
+/* The values that the ranks sum after a step. */
 typedef struct step_sums {
     double losses, stopping, off_plan;
     double counted[REPORT_MEDIA], planned[REPORT_MEDIA];
 } step_sums;
 
-/* A step whose last micro-batch and update are queued. On a GPU, and where the host updates beside
- * the passes, it is told behind the passes of the next step's first micro-batch, so that nothing
- * waits between two steps. */
+/* A step whose last micro-batch and update are queued. On a GPU, and if the host's update overlaps
+ * with the passes, a step is reported after the passes of the next step's first micro-batch, so
+ * that nothing waits between two steps. */
 typedef struct queued_step {
     int                  is_untold;
     long                 step;
@@ -60,14 +60,15 @@ typedef struct trainer {
     sherd_engine_info  info;
     pool              *threads;
     passes            *passes;
-    int                is_host_updating; /* 1: the host updates blocks, beside the passes */
-    report            *r;                /* rank 0; NULL elsewhere */
-    saves              saved;
-    char               run[256];   /* describes what must be the same when a run is resumed */
-    int                is_resumed; /* resumed from a checkpoint or from state on NVMe */
-    order              data;
-    int32_t           *tokens;       /* inputs and targets of a micro-batch */
-    size_t             stage0_bytes; /* what a rank would hold at stage 0; on rank 0 only */
+    /* 1: the host updates blocks, overlapping with the passes */
+    int      is_host_updating;
+    report  *r; /* rank 0; NULL elsewhere */
+    saves    saved;
+    char     run[256];   /* describes what must be the same when a run is resumed */
+    int      is_resumed; /* resumed from a checkpoint or from state on NVMe */
+    order    data;
+    int32_t *tokens;       /* inputs and targets of a micro-batch */
+    size_t   stage0_bytes; /* what a rank would hold at stage 0; on rank 0 only */
 
     long     step;
     uint64_t sequences; /* on which all ranks together have trained in this run */
@@ -77,10 +78,10 @@ typedef struct trainer {
     double      first_loss, last_loss, first_validation, last_validation;
     queued_step queued;
     double      memory_asked_s; /* when; 0: not yet */
-    uint64_t    told
-        [REPORT_MEDIA]; /* traffic of this rank in a window that belongs to the step before it, or tells it */
+    /* traffic of this rank in a window that belongs to the step before it, or to its report */
+    uint64_t       reported[REPORT_MEDIA];
     int            is_stopping; /* some rank was asked to stop */
-    double         since_s;     /* when the step that is told next began */
+    double         since_s;     /* time when the step that is reported next began */
     int            has_batch;   /* the next micro-batch's tokens are set */
     double         seconds;     /* of the steps */
     speed_times    times;
@@ -132,8 +133,8 @@ static sherd_status run_describe(trainer *t)
     return sherd_engine_describe_run(t->engine, t->run);
 }
 
-/* Gives the parameters their first values. Beside state that was resumed --init and the weights of
- * --model are ignored: that state has the weights. */
+/* Gives the parameters their first values. If state was resumed, --init and the weights of --model
+ * are ignored, because the state has the weights. */
 static sherd_status first_weights(trainer *t)
 {
     char         why[512];
@@ -352,7 +353,7 @@ static void start_say(const trainer *t, double values_s)
     memory_lines_say(t, "start");
 }
 
-/* Gives the parameters their values, from a checkpoint, from state on NVMe, or new ones, and finds
+/* Sets the values of the parameters, from a checkpoint, from state on NVMe, or new ones, and finds
  * how far the run is. */
 static sherd_status values_start(trainer *t)
 {
@@ -404,8 +405,9 @@ static sherd_status losses_take(trainer *t, double *sum_out)
     return status == SHERD_OK ? status : fail(status, "%s", passes_why(t->passes));
 }
 
-/* Computes the mean loss over the same micro-batches whatever the number of ranks. A rank that has
- * no micro-batch left takes part in the pass, which is collective, and does not count its loss. */
+/* Computes the mean loss over the same micro-batches whatever the number of ranks. A rank without a
+ * remaining micro-batch takes part in the pass, which is collective, and does not count its
+ * loss. */
 static sherd_status validate(trainer *t, double *loss_out)
 {
     double sum = 0.0;
@@ -430,8 +432,8 @@ static sherd_status validate(trainer *t, double *loss_out)
     return SHERD_OK;
 }
 
-/* Asks what memory is held where no later step is queued, else once in MEMORY_SECONDS: a GPU that
- * is asked may answer late, even behind what is queued. */
+/* Asks for the held memory after each step if no later step is queued, else once in MEMORY_SECONDS:
+ * a GPU may answer late, even after the queued work. */
 static void memory_take(trainer *t, int is_last)
 {
     double              now = clock_now_s();
@@ -497,8 +499,8 @@ static void traffic_add(sherd_traffic_report *r, const uint64_t bytes[REPORT_MED
     }
 }
 
-/* Waits for the update of the queued step. What an update beside the passes moves counts when
- * somebody has waited for it: here, and so for its own step. */
+/* Waits for the update of the queued step. The traffic of a queued update counts when a call has
+ * waited for it: here, and so for its own step. */
 static sherd_status step_wait(trainer *t, queued_step *q)
 {
     sherd_traffic_report reports[2];
@@ -514,7 +516,7 @@ static sherd_status step_wait(trainer *t, queued_step *q)
     }
     for (int i = 0; i < REPORT_MEDIA; i++) {
         bytes[1][i] -= bytes[0][i];
-        t->told[i] += bytes[1][i];
+        t->reported[i] += bytes[1][i];
     }
     traffic_add(&q->after, bytes[1], 1);
     return SHERD_OK;
@@ -536,13 +538,12 @@ static int is_validated(const trainer *t, long step)
            (t->o.eval_every > 0 && step % t->o.eval_every == 0);
 }
 
-/* Waits for the losses of the queued step, sums over the ranks and reports the step. `is_last`:
- * nothing is queued behind it, so the model can be validated. Does nothing if there is no such
- * step. */
-static sherd_status step_tell(trainer *t, int is_last)
+/* Waits for the losses of the queued step, sums over the ranks and reports the step. `is_last`: no
+ * step is queued after it, so the model can be validated. Does nothing if no step is pending. */
+static sherd_status step_print(trainer *t, int is_last)
 {
     queued_step *q    = &t->queued;
-    report_step  told = {.validation_loss = (double)NAN};
+    report_step  line = {.validation_loss = (double)NAN};
     uint64_t     sent[2];
     double       now;
 
@@ -557,36 +558,36 @@ static sherd_status step_tell(trainer *t, int is_last)
     sherd_world_traffic(t->world, &sent[0], NULL);
     TRY(sherd_world_sum_f64(t->world, (double *)&q->sums, sizeof(q->sums) / sizeof(double)));
     sherd_world_traffic(t->world, &sent[1], NULL);
-    t->told[REPORT_WIRE] += sent[1] - sent[0];
+    t->reported[REPORT_WIRE] += sent[1] - sent[0];
     t->is_stopping |= q->sums.stopping > 0.0;
     t->last_loss   = q->sums.losses / ((double)t->info.accumulation * (double)t->world_size);
     t->first_loss  = q->step == t->first_step + 1 ? t->last_loss : t->first_loss;
     t->fingerprint = q->report.fingerprint;
     figures_take(t, q);
     now          = clock_now_s();
-    told.figures = t->figures;
-    told.step    = q->step;
-    told.loss    = t->last_loss;
-    told.tokens  = q->sequences * t->o.length;
-    told.seconds = now - t->since_s;
+    line.figures = t->figures;
+    line.step    = q->step;
+    line.loss    = t->last_loss;
+    line.tokens  = q->sequences * t->o.length;
+    line.seconds = now - t->since_s;
     t->since_s   = now;
-    t->seconds += told.seconds;
-    speed_add(&t->times, told.seconds);
+    t->seconds += line.seconds;
+    speed_add(&t->times, line.seconds);
     if (is_last && is_validated(t, q->step)) {
-        TRY(validate(t, &told.validation_loss));
-        t->last_validation = told.validation_loss;
-        TRY(sherd_monitor_write(t->engine, "Train/Samples/validation_loss", told.validation_loss));
+        TRY(validate(t, &line.validation_loss));
+        t->last_validation = line.validation_loss;
+        TRY(sherd_monitor_write(t->engine, "Train/Samples/validation_loss", line.validation_loss));
     }
     TRY(sherd_monitor_write(t->engine, "Train/Samples/train_loss", t->last_loss));
-    if (t->r != NULL && report_write(t->r, &told) != 0) {
+    if (t->r != NULL && report_write(t->r, &line) != 0) {
         return fail(SHERD_E_IO, "the log cannot be written");
     }
     return SHERD_OK;
 }
 
-/* Returns whether `step` is told before the next one begins: where nothing is updated beside the
- * passes, and where it validates or saves then. */
-static int is_told_at_once(const trainer *t, long step)
+/* Returns whether `step` is reported before the next one begins: if no update overlaps with the
+ * passes, or if it validates or saves then. */
+static int is_reported_at_once(const trainer *t, long step)
 {
     int is_beside = passes_device(t->passes)[0] != '\0' || t->is_host_updating;
 
@@ -606,8 +607,8 @@ static sherd_status batch_set(trainer *t)
     return SHERD_OK;
 }
 
-/* Runs the micro-batches of one optimizer step, without waiting for its update. The step before it
- * is told behind the first micro-batch, and before the call that changes what the engine reports.
+/* Makes the micro-batches of one optimizer step, without waiting for its update. The step before it
+ * is reported after the first micro-batch, and before the call that changes the engine's report.
  * The tokens of the micro-batch that follows are set while a GPU still computes this one. */
 static sherd_status window_run(trainer *t)
 {
@@ -619,13 +620,13 @@ static sherd_status window_run(trainer *t)
         }
         t->has_batch = 0;
         TRY(passes_train(t->passes, NULL, NULL));
-        TRY(step_tell(t, 0));
+        TRY(step_print(t, 0));
         t->sequences += (uint64_t)t->world_size * t->data.batch;
         /* not earlier: the first acquire of a run commits, too */
         if (is_last) {
             TRY(saves_mark(&t->saved, &(saves_position){t->step + 1, t->sequences}));
         }
-        if (!is_last || !is_told_at_once(t, t->step + 1)) {
+        if (!is_last || !is_reported_at_once(t, t->step + 1)) {
             TRY(batch_set(t));
         }
         TRY(sherd_step_queue(t->engine));
@@ -646,10 +647,10 @@ static sherd_status step_queue(trainer *t)
     sherd_traffic_report_init(&q.after);
     TRY(sherd_engine_traffic(t->engine, &q.before));
     t->is_host_updating = q.before.update_host_planned > 0;
-    memset(t->told, 0, sizeof(t->told));
+    memset(t->reported, 0, sizeof(t->reported));
     TRY(window_run(t));
     TRY(sherd_engine_traffic(t->engine, &q.after));
-    traffic_add(&q.after, t->told, -1);
+    traffic_add(&q.after, t->reported, -1);
     t->step++;
     q.sequences = t->sequences;
     t->queued   = q;
@@ -688,9 +689,9 @@ static int is_unsaved(const trainer *t)
     return t->o.save_dir != NULL && t->step > t->first_step && !saves_has(&t->saved, t->step);
 }
 
-/* Returns whether state on NVMe must stay: a run that makes no step leaves what it found there, but
- * not what it has just made of a checkpoint. It may be deleted if the run is over or if a
- * checkpoint has its last step. */
+/* Returns whether state on NVMe must remain: a run that makes no step preserves the state that it
+ * found, but not state that it has just made from a checkpoint. The state may be deleted if the run
+ * is over or if a checkpoint has its last step. */
 static int must_keep_state(const trainer *t, int stop)
 {
     return (has_nothing_to_do(t) && t->info.is_resumed) || is_unsaved(t) ||
@@ -708,8 +709,8 @@ static sherd_status loop_run(trainer *t)
     }
     while (t->step < t->o.steps && !stop) {
         TRY(step_queue(t));
-        if (is_told_at_once(t, t->step)) {
-            TRY(step_tell(t, 1));
+        if (is_reported_at_once(t, t->step)) {
+            TRY(step_print(t, 1));
             stop = t->is_stopping;
             TRY(step_save(t, stop));
         }
@@ -752,7 +753,7 @@ static void memory_parts_say(const trainer *t)
                    report_bytes(t->figures.engine.nvme_read_bytes, read_bytes),
                    report_bytes(t->figures.engine.nvme_written_bytes, written));
     }
-    report_say(t->r, "  beside it %s of activations, the same at every stage",
+    report_say(t->r, "  in addition %s of activations, the same at every stage",
                report_bytes(passes_bytes(t->passes), activations));
     if (m.device_outside_held > 0) {
         report_say(t->r,
@@ -851,7 +852,8 @@ static sherd_status sample_say(trainer *t)
                              .batch  = 1,
                              .length = t->o.length,
                              .dtype  = t->info.compute_dtype,
-                             .places = layer_places_all(LAYER_RECOMPUTED), /* memory for one layer */
+                             /* memory for one layer */
+                             .places       = layer_places_all(LAYER_RECOMPUTED),
                              .keeps_logits = 1,
                              .backend      = t->info.backend,
                              .threads      = t->threads,
@@ -898,7 +900,7 @@ static sherd_status rank_open(trainer *t)
 }
 
 /* Returns how many steps, with their validations and the sample, fit into the minutes. Forward
- * counts as a third of a micro-batch, and a tenth of the time is kept in reserve. */
+ * counts as a third of a micro-batch, and a tenth of the time is reserved. */
 static long steps_fitting(const trainer *t, double elapsed_s)
 {
     const options *o        = &t->o;

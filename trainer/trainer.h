@@ -20,8 +20,8 @@ typedef struct trainer_job {
     void (*on_loop)(void);                    /* called by every rank when its steps begin */
 
     pthread_mutex_t lock;
-    /* The failure that is told: the first one that is not merely the report of another rank's.
-     * Under `lock`. */
+    /* The failure that is printed: the first one that is not only the report of another rank's
+     * failure. Under `lock`. */
     sherd_status status;
     char         why[1024]; /* its sentence; under `lock` */
 } trainer_job;

@@ -1,7 +1,7 @@
-/* A file of measured choices, kept so that later runs choose the same. Each line is "key TAB
- * value". If several lines have one key, the last counts; other lines are skipped. The file is read
- * when it is opened and written by appending whole lines, so several processes may write to it.
- * This code does not know what is chosen; cuda/lt.cu does. */
+/* A file of measured choices, so that later runs choose the same. Each line is "key TAB value". If
+ * several lines have one key, the last counts; other lines are skipped. The file is read when it is
+ * opened and written by appending whole lines, so several processes may write to it. This code does
+ * not know the meaning of the choices; cuda/lt.cu does. */
 #ifndef LLM_TUNED_H
 #define LLM_TUNED_H
 
@@ -21,7 +21,8 @@ void   tuned_close(tuned *t); /* accepts NULL */
 /** Returns the value of a key, or NULL; valid until the next call. */
 const char *tuned_find(const tuned *t, const char *key);
 /** Keeps a value in memory and in the file. Returns 0; -1 with errno if it could not be written to
- *  the file: then it is kept in memory only. `key` and `value` must have no tab and no newline. */
+ *  the file: then it is stored in memory only. `key` and `value` must have no tab and no
+ *  newline. */
 int         tuned_add(tuned *t, const char *key, const char *value);
 const char *tuned_path(const tuned *t);
 

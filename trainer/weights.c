@@ -221,7 +221,7 @@ static sherd_status hf_import(const arch *sizes, sherd_engine *engine, const cha
     return status;
 }
 
-/* Writes config.json whole or not at all, like the weights beside it. */
+/* Writes config.json whole or not at all, like the weights in the same folder. */
 static sherd_status config_write(const arch *sizes, sherd_dtype dtype, const char *folder)
 {
     char   text[4096], path[4096];

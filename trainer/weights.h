@@ -13,8 +13,9 @@
  *  sherd_last_error() has it. */
 sherd_status weights_import(const arch *sizes, sherd_engine *engine, const char *path, char *why,
                             size_t why_bytes);
-/** Reads what a model of transformers is from its folder, whose weights weights_import takes, or
- *  from a config.json alone. Refuses by name what the trainer does not compute. */
+/** Reads the description of a model of transformers from its folder, whose weights weights_import
+ *  takes, or from a config.json alone. Refuses by name features that the trainer does not
+ *  compute. */
 sherd_status weights_model_read(const char *path, arch *out, int *is_folder_out, char *why,
                                 size_t why_bytes);
 typedef struct weights_target {
@@ -24,11 +25,11 @@ typedef struct weights_target {
     sherd_dtype dtype;
     size_t      file_bytes; /* most data of a file in a folder; 0: 5 GB */
 } weights_target;
-/** Checks before the training that files can be written there: what is there already is regular
+/** Checks before the training that files can be written at these paths: existing files are regular
  *  files. Otherwise sherd_last_error() has the reason. */
 sherd_status weights_export_check(const char *path);
-/** Writes all parameters; rank 0 writes the files. Call it between steps. Failures are told as by
- *  weights_import. */
+/** Writes all parameters; rank 0 writes the files. Call it between steps. Failures are reported as
+ *  by weights_import. */
 sherd_status weights_export(const arch *sizes, sherd_engine *engine, int rank,
                             const weights_target *target, char *why, size_t why_bytes);
 

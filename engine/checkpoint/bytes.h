@@ -14,8 +14,8 @@ sherd_status sherdi_bytes_read(const char *label, int fd, size_t at, void *out, 
 /** Opens a regular file for reading, without waiting for pipes or devices. E_IO, E_INVAL (not a
  *  regular file). */
 sherd_status sherdi_bytes_open(const char *path, int *fd_out, size_t *len_bytes_out);
-/** Reads a whole file from elsewhere into memory of the account, with a NUL behind it; the caller
- *  frees it with sherdi_free. The path may be a link (for a checkpoint's own files see
+/** Reads a whole file of another program into memory of the account, with a NUL after it; the
+ *  caller frees it with sherdi_free. The path may be a link (for a checkpoint's own files see
  *  sherdi_checkpoint_get). E_IO, E_INVAL (longer than `most_bytes`), E_NOMEM. */
 sherd_status sherdi_bytes_load(sherdi_mem *mem, const char *path, size_t most_bytes, char **out,
                                size_t *len_bytes_out);

@@ -1,12 +1,13 @@
 /* Who works on a folder of checkpoints now, among all processes that see it. Two locks (flock),
  * which end with their process:
  *
- * DIR itself              held for moments, by whoever makes, renames or clears away entries of DIR
- * DIR/.TAG.partial/lock   held by the save that writes this folder, from its beginning to its end: a folder without it was left
- *                         behind
+ * DIR itself              held for moments, by a process that makes, renames or removes entries of
+ *                         DIR
+ * DIR/.TAG.partial/lock   held by the save that writes this folder, from its beginning to its end:
+ *                         a folder without it remains from an interrupted save
  *
- * Where the file system has no locks, everything is taken to be free. NFS has no locks of folders,
- * only those of files. */
+ * If the file system has no locks, everything counts as free. NFS has no locks of folders, only
+ * those of files. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_CLAIM_H
 #define SHERDI_ENGINE_CHECKPOINT_CLAIM_H
 
@@ -18,7 +19,7 @@ typedef struct sherdi_claim {
     int fd; /* if it is held */
 } sherdi_claim;
 
-/** Waits until nobody else changes the entries of DIR. E_IO: there is no such folder, or it took
+/** Waits until nobody else changes the entries of DIR. E_IO: the folder does not exist, or it took
  *  longer than 20 s. */
 sherd_status sherdi_claim_dir(const char *dir, sherdi_claim *out);
 /** Claims a partial folder, of which no other claim is held. E_IO. */

@@ -88,8 +88,8 @@ static sherd_status kind_check(const sherd_tensor_map *map, int is_raw)
                      "other formats can do without both");
 }
 
-/* Checks what a rank can check by itself, before the ranks agree. If it returns OK, the maps are
- * open. */
+/* Makes the checks that a rank can make by itself, before the ranks agree. If it returns OK, the
+ * maps are open. */
 static sherd_status export_begin(sherd_engine *engine, const char *call, const char *path,
                                  int is_raw, const sherd_export_params *given,
                                  sherd_export_params *params, sherdi_weights_maps *maps)
@@ -111,14 +111,14 @@ static sherd_status export_begin(sherd_engine *engine, const char *call, const c
     return status;
 }
 
-/* An export whose progress is told. */
+/* An export with a progress callback. */
 typedef struct export_progress {
     sherd_engine              *engine;
     const char                *call;
     const sherd_export_params *params;
 } export_progress;
 
-static void progress_tell(void *ctx, uint64_t done_bytes, uint64_t all_bytes)
+static void progress_report(void *ctx, uint64_t done_bytes, uint64_t all_bytes)
 {
     const export_progress *x = ctx;
 
@@ -132,26 +132,26 @@ static sherd_status export_run(sherd_engine *engine, const char *call, const cha
 {
     const sherdi_weights_source source = {
         .ctx = engine, .is_writer = engine->rank == 0, .read = engine_read, .agree = ranks_agree};
-    export_progress        told = {.engine = engine, .call = call};
-    sherdi_weights_maps    maps = {0};
+    export_progress        shown = {.engine = engine, .call = call};
+    sherdi_weights_maps    maps  = {0};
     sherd_export_params    params;
     sherdi_weights_writing writing;
     sherd_status           status = sherdi_agree_status(
                   engine, export_begin(engine, call, path, header != NULL, given, &params, &maps));
 
     if (status == SHERD_OK) {
-        told.params = &params;
-        writing     = (sherdi_weights_writing){.mem              = &engine->mem,
-                                               .source           = &source,
-                                               .tensors          = maps.tensors,
-                                               .num_tensors      = maps.num_tensors,
-                                               .dtype            = params.dtype,
-                                               .max_file_bytes   = params.max_file_bytes,
-                                               .raw_header       = header,
-                                               .raw_header_bytes = header_bytes,
-                                               .progress         = progress_tell,
-                                               .progress_ctx     = &told};
-        status      = sherdi_weights_write(path, &writing);
+        shown.params = &params;
+        writing      = (sherdi_weights_writing){.mem              = &engine->mem,
+                                                .source           = &source,
+                                                .tensors          = maps.tensors,
+                                                .num_tensors      = maps.num_tensors,
+                                                .dtype            = params.dtype,
+                                                .max_file_bytes   = params.max_file_bytes,
+                                                .raw_header       = header,
+                                                .raw_header_bytes = header_bytes,
+                                                .progress         = progress_report,
+                                                .progress_ctx     = &shown};
+        status       = sherdi_weights_write(path, &writing);
     }
     sherdi_weights_maps_close(&maps);
     return status;

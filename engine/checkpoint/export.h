@@ -1,4 +1,4 @@
-/* What export.c and import.c share: an engine as the model against which maps are checked. */
+/* Shared by export.c and import.c: an engine as the model against which maps are checked. */
 #ifndef SHERDI_CHECKPOINT_EXPORT_H
 #define SHERDI_CHECKPOINT_EXPORT_H
 

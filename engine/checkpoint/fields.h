@@ -1,6 +1,6 @@
-/* Fields: what a description on a disk consists of. A table of fields says for each what it is
- * called there, what it is, and which member of a struct has it; the description is written and
- * read from the same table. manifest.c and kept.c have the tables. */
+/* Fields: the elements of a description on a disk. A table of fields has for each its name on the
+ * disk, its type, and its member of a struct; the description is written and read from the same
+ * table. manifest.c and linked.c have the tables. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_FIELDS_H
 #define SHERDI_ENGINE_CHECKPOINT_FIELDS_H
 
@@ -10,7 +10,8 @@
 struct json_t;
 
 typedef enum sherdi_field_type {
-    SHERDI_FIELD_NUMBER, /* a whole number from `least` to `most` (0: to what the member holds); 32 or 64 bits */
+    /* a whole number from `least` to `most` (0: to the maximum of the member); 32 or 64 bits */
+    SHERDI_FIELD_NUMBER,
     SHERDI_FIELD_FLAG,   /* true or false; an int */
     SHERDI_FIELD_REAL,   /* a number above zero; a double */
     SHERDI_FIELD_HASH,   /* a string of 16 hexadecimal digits; a uint64_t */
@@ -18,7 +19,8 @@ typedef enum sherdi_field_type {
     SHERDI_FIELD_STRING, /* a string of at least `least` bytes; a char * */
     SHERDI_FIELD_NAME,   /* a string, the `name` of a number; an int or enum */
     SHERDI_FIELD_OBJECT, /* an object with `fields`, whose members are in the same struct */
-    SHERDI_FIELD_LIST, /* rows, each a struct of its own: an object with `fields`, or the value of its one field */
+    /* rows, each a struct of its own: an object with `fields`, or the value of its one field */
+    SHERDI_FIELD_LIST,
 } sherdi_field_type;
 
 /* A table ends with SHERDI_FIELD_END. */
@@ -78,7 +80,7 @@ void sherdi_fields_print(const sherdi_field *fields, const void *object, int has
 typedef struct sherdi_fields_reader {
     sherdi_mem *mem;
     const char *label;
-    const char *sentence;    /* about damage: a format with the label and what is wrong */
+    const char *sentence;    /* about damage: a format with the label and the reason */
     const void *root;        /* for `name` */
     int         is_borrowed; /* a STRING is the document's, not a copy in memory of the account */
     uint32_t    line;        /* of the value that was read last */

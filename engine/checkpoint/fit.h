@@ -1,4 +1,4 @@
-/* Small helpers of loading and importing, which compare what a file has with what a model has. */
+/* Small helpers of loading and importing, which compare the contents of a file with a model. */
 #ifndef SHERDI_CHECKPOINT_FIT_H
 #define SHERDI_CHECKPOINT_FIT_H
 

@@ -77,7 +77,7 @@ sherd_status sherdi_checkpoint_check_folder(const char *dir, const char *tag)
 
 /* ------------------------------------------------------------------- contents -- */
 
-/* What is in a folder. */
+/* The entries of a folder. */
 typedef struct folder_holds {
     sherdi_checkpoint_found found;         /* all but the tag */
     int                     is_checkpoint; /* perhaps a damaged one */
@@ -169,7 +169,7 @@ static sherd_status place_check(const char *dir, const char *tag)
 
 /* ------------------------------------------------------------------- clearing -- */
 
-/* Removes what is in a folder's place but is not a folder: a file that was to be renamed, or a
+/* Removes an entry with a folder's name that is not a folder: a file that was to be renamed, or a
  * link. */
 static sherd_status other_clear(const char *path)
 {
@@ -216,8 +216,8 @@ static int is_left_behind(const char *name)
             strcmp(name + len - (sizeof(REMOVED) - 1), REMOVED) == 0);
 }
 
-/* Clears away what saves and removals have left that are over; what another save still writes is
- * left alone. */
+/* Removes the remains of interrupted saves and removals; folders that another save writes are not
+ * touched. */
 static sherd_status left_behind_clear(const char *dir)
 {
     DIR           *folder = opendir(dir);
@@ -470,7 +470,7 @@ static int folders_exchange(const char *partial, const char *path)
                : -1;
 }
 
-/* What the folder's lock has to be held for. */
+/* The part of a removal for which the folder's lock has to be held. */
 static sherd_status partial_finish(const char *dir, const char *tag)
 {
     char partial[SHERDI_CHECKPOINT_PATH_BYTES];

@@ -3,9 +3,8 @@
  * A save writes into DIR/.TAG.partial until everything is complete and on the medium. Then one
  * rename makes the folder DIR/TAG, and a second one makes DIR/latest name it. A removal first
  * renames the folder to DIR/.TAG.removed. So a process that dies at any moment leaves complete
- * checkpoints and, beside them, folders that begin with a dot. The next save clears these away.
- * Several engines may save different tags at the same time: claim.h says which folders are being
- * written.
+ * checkpoints and folders that begin with a dot. The next save clears these away. Several engines
+ * may save different tags at the same time: claim.h says which folders are being written.
  *
  * save.c, load.c, reader.c and the tools use this; symbolic links in these folders are not
  * followed. */
@@ -18,7 +17,7 @@
 #define SHERDI_CHECKPOINT_PATH_BYTES 4096
 #define SHERDI_MANIFEST_NAME         "manifest.json"
 
-/** Write the paths DIR/TAG and DIR/.TAG.partial, with /NAME behind them if `name` is not NULL.
+/** Write the paths DIR/TAG and DIR/.TAG.partial, with /NAME appended if `name` is not NULL.
  *  E_INVAL: the path is too long. */
 sherd_status sherdi_checkpoint_path(const char *dir, const char *tag, const char *name,
                                     char out[SHERDI_CHECKPOINT_PATH_BYTES]);
@@ -29,7 +28,7 @@ sherd_status sherdi_checkpoint_partial_path(const char *dir, const char *tag, co
  *  may lead anywhere. */
 sherd_status sherdi_checkpoint_check_folder(const char *dir, const char *tag);
 
-/** Makes DIR if it is missing, clears away what interrupted saves and removals left, of this tag
+/** Makes DIR if it is missing, removes the remains of interrupted saves and removals, of this tag
  *  and of others, and makes an empty partial folder, which is claimed from now on. E_STATE (another
  *  engine is saving this tag), E_IO (also: something else than a checkpoint is in its place). */
 sherd_status sherdi_checkpoint_begin(const char *dir, const char *tag, sherdi_claim *out);
@@ -43,7 +42,7 @@ sherd_status sherdi_checkpoint_put(const char *folder, const char *name, const v
                                    size_t len_bytes);
 /** Makes an empty file that other hosts can see. Nothing is synced. E_IO. */
 sherd_status sherdi_checkpoint_mark(const char *path);
-/** Reads a small file into memory of the account, with a zero byte behind it; the caller frees it.
+/** Reads a small file into memory of the account, with a zero byte after it; the caller frees it.
  *  E_IO: the file does not exist, or is longer than `most_bytes`. E_NOMEM. */
 sherd_status sherdi_checkpoint_get(sherdi_mem *mem, const char *path, size_t most_bytes,
                                    char **data_out, size_t *len_bytes_out);
@@ -51,7 +50,7 @@ sherd_status sherdi_checkpoint_get(sherdi_mem *mem, const char *path, size_t mos
  *  replaces a checkpoint of the same name. The claim ends, also after a failure, which removes the
  *  partial folder. E_IO. */
 sherd_status sherdi_checkpoint_finish(const char *dir, const char *tag, sherdi_claim *claim);
-/** Removes what a failed save has written, and ends its claim; does nothing without one. */
+/** Removes the files of a failed save, and ends its claim; does nothing without one. */
 void sherdi_checkpoint_abandon(const char *dir, const char *tag, sherdi_claim *claim);
 
 /** Return whether a file exists; remove a file. */

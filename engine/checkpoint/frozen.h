@@ -10,8 +10,8 @@
 /** Writes this rank's share of the frozen parameters, in the order of the tensors in its data file.
  *  Local; blocks. */
 sherd_status sherdi_frozen_save(sherd_engine *engine, sherdi_writer *writer);
-/** Loads what this rank holds of the frozen parameters. `found` has, by parameter, its number in
- *  the manifest; below 0, the parameter keeps its values. *sum_out is the fingerprint of all frozen
+/** Loads this rank's part of the frozen parameters. `found` has, by parameter, its number in the
+ *  manifest; below 0, the parameter keeps its values. *sum_out is the fingerprint of all frozen
  *  parameters over all ranks. Collective. */
 sherd_status sherdi_frozen_load(sherd_engine *engine, sherdi_reader *reader, const int64_t *found,
                                 uint64_t *sum_out);

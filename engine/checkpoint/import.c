@@ -1,5 +1,5 @@
 /* The API's calls that import weights from files to an engine. Before the first acquire, each rank
- * fills what it holds. Between steps, all ranks read the same values and write them
+ * fills the elements that it stores. Between steps, all ranks read the same values and write them
  * (sherd_param_write). weights_read.c reads the files; weights_match.c finds the tensors of each
  * parameter. */
 #include "engine/checkpoint/export.h"
@@ -29,7 +29,7 @@ typedef struct import {
 
 /* ---- values ---- */
 
-static void progress_tell(import *m, const sherdi_weights_given *given, size_t elems)
+static void progress_report(import *m, const sherdi_weights_given *given, size_t elems)
 {
     m->done_bytes += elems * sherdi_tensor_dtype_bytes(given->tensor.about->dtype);
     sherdi_engine_progress(m->engine, m->call, m->params.progress, m->params.progress_ctx,
@@ -56,7 +56,7 @@ static sherd_status params_fill(import *m)
         }
         SHERDI_TRY(sherd_param_fill(m->engine, (sherd_param)first->param, range_fill, &range));
         for (size_t i = at; i < range.end; i++) {
-            progress_tell(m, &m->match.given[i], m->match.given[i].tensor.about->elems);
+            progress_report(m, &m->match.given[i], m->match.given[i].tensor.about->elems);
         }
     }
     return SHERD_OK;
@@ -78,7 +78,7 @@ static sherd_status given_write(import *m, const sherdi_weights_given *given)
             m->engine, sherdi_weights_given_read(&m->match, given, at, count, m->values)));
         SHERDI_TRY(
             sherd_param_write(m->engine, param, value, map->first_elem + at, count, m->values));
-        progress_tell(m, given, count);
+        progress_report(m, given, count);
     }
     return SHERD_OK;
 }

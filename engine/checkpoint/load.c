@@ -34,15 +34,15 @@ typedef struct load {
     char              tag[SHERDI_CHECKPOINT_NAME_BYTES];
     sherdi_ioq       *queue;
     unsigned char    *slots;
-    float            *values; /* memory behind the slots: values that are cast to fp32 */
+    float            *values; /* memory after the slots: values that are cast to fp32 */
     sherdi_reader    *reader;
     int64_t *found; /* by parameter of the model: its number in the manifest, or NOT_THERE */
     int (*parts)[SHERDI_MOST_PARTS]; /* by optimizer of the plan and part: number in the manifest */
     int      is_whole; /* nothing is missing, extra, or rounded: the fingerprints must agree */
-    uint64_t fingerprint, state_fingerprint; /* of what this rank has read */
+    uint64_t fingerprint, state_fingerprint; /* of the values that this rank has read */
     uint64_t done_bytes, all_bytes;
 
-    /* what is being read */
+    /* the part that is being read */
     const sherdi_op          *op;
     const sherdi_shard_range *range;
     int                       part;
@@ -180,7 +180,7 @@ static int saved_parts(const sherdi_manifest_optimizer *was)
 
 /* Returns whether `optimizer` can continue from a state of the table `other`, if that one has saved
  * it: the state tags decide, so AdamW can continue from Adam's state. A table with momentum and one
- * without have the same name; the saved parts tell them apart. */
+ * without have the same name; the saved parts distinguish them. */
 static int state_fits_of(const sherdi_manifest_optimizer *was, const sherdi_optimizer *other,
                          const sherdi_optimizer *optimizer)
 {
@@ -202,7 +202,7 @@ static int state_fits(const sherdi_manifest_optimizer *was, const sherdi_optimiz
     return 0;
 }
 
-/* What tells two optimizers of one name apart; "" where the names do. */
+/* The difference between two optimizers of one name; "" if the names differ. */
 static const char *momentum_text(const sherdi_manifest_optimizer *was, const char *name,
                                  int num_parts)
 {
@@ -329,7 +329,7 @@ static sherd_status match(load *l)
 
 /* ------------------------------------------------------------------------ values -- */
 
-static void progress_tell(load *l, uint64_t bytes)
+static void progress_report(load *l, uint64_t bytes)
 {
     l->done_bytes += bytes;
     sherdi_engine_progress(l->engine, "sherd_checkpoint_load", l->params.progress,
@@ -412,7 +412,7 @@ static sherd_status values_take(void *ctx, size_t first, size_t count, const voi
         l->state_fingerprint += sherdi_values_part_sum(parts_of(l, param)[l->part], sum);
     }
     chunks_put(l, offset, count, wide);
-    progress_tell(l, count * sherd_dtype_bytes(dtype));
+    progress_report(l, count * sherd_dtype_bytes(dtype));
     return SHERD_OK;
 }
 
@@ -565,7 +565,8 @@ _Static_assert(sizeof(loaded_message) == SHERDI_WORDS_OF_LOADED * sizeof(uint64_
                "the table has the words of the message");
 
 /* Compares the fingerprints with the manifest. The checksums were right, but the values must also
- * be those that were saved. The ranks add up what they have read. Collective. */
+ * be those that were saved. The ranks sum the fingerprints of the values that they have read.
+ * Collective. */
 static sherd_status fingerprints_check(void *ctx)
 {
     load                  *l      = ctx;

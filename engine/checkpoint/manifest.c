@@ -111,7 +111,7 @@ static const char *held_name(const void *root, int encoding)
                                          : NULL;
 }
 
-/* Files have fp32, however the run held it. */
+/* Files have fp32, whatever the encoding of the run was. */
 static const char *encoding_name(const void *root, int encoding)
 {
     (void)root;

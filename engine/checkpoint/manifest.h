@@ -1,6 +1,6 @@
-/* The manifest: what a checkpoint says of itself, in manifest.json, which is written last. It has
- * the whole model and says how the ranks that saved it divided it. So a reader knows which file has
- * an element without opening the data files. docs/checkpoint-format.md describes it for other
+/* The manifest: the description of a checkpoint in manifest.json, which is written last. It has the
+ * whole model and says how the ranks that saved it divided it. So a reader knows which file has an
+ * element without opening the data files. docs/checkpoint-format.md describes it for other
  * programs. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_MANIFEST_H
 #define SHERDI_ENGINE_CHECKPOINT_MANIFEST_H
@@ -61,8 +61,8 @@ typedef struct sherdi_manifest_segment {
 /* A part of the state. */
 typedef struct sherdi_manifest_part {
     char name[32];
-    /* The encoding in which the run had it; of several, the one that loses most; -1: nobody had it.
-     * Files have fp32. */
+    /* The encoding in which the run had it; of several, the one that loses most; -1: no parameter
+     * had it. Files have fp32. */
     int held;
 } sherdi_manifest_part;
 
@@ -86,8 +86,8 @@ typedef struct sherdi_manifest {
     sherdi_scaler scaler;
     uint64_t      fingerprint;           /* of all parameters, frozen ones included */
     uint64_t      frozen_fingerprint;    /* of frozen parameters only */
-    int           has_state_fingerprint; /* 0: some state was kept by links and not read */
-    uint64_t      state_fingerprint;     /* of the parts behind the master; see numerics.md */
+    int           has_state_fingerprint; /* 0: some state was linked and not read */
+    uint64_t      state_fingerprint;     /* of the parts after the master; see numerics.md */
     uint64_t      data_bytes;            /* of all data files */
     int64_t       saved_s;               /* seconds since 1970 */
     uint64_t      checksum;              /* of its text; only in a manifest that was read */
@@ -148,7 +148,7 @@ sherd_status sherdi_manifest_parse(sherdi_manifest *manifest, sherdi_mem *mem, c
 /** Writes the name of a rank's data file: "rank-00003-of-00008.safetensors", "frozen-...". */
 void sherdi_data_file_name(sherdi_data_file which, int rank, int world_size,
                            char out[SHERDI_CHECKPOINT_NAME_BYTES]);
-/** Returns whether it is such a name, of any rank. */
+/** Returns whether it is the name of a data file, of any rank. */
 int sherdi_is_data_file_name(const char *name);
 /** Checks that a tag can be the name of a folder. E_INVAL: it is empty or too long, begins with a
  *  dot, or has a slash or a control character. */

@@ -108,9 +108,9 @@ static void file_close(sherdi_reader *reader, sherdi_reader_file *file)
             slot_empty(reader, s);
         }
     }
-    if (file->is_kept_open) {
-        sherdi_kept_close(file->kept);
-        file->is_kept_open = 0;
+    if (file->is_linked_open) {
+        sherdi_linked_close(file->linked);
+        file->is_linked_open = 0;
     }
     sherdi_file_close(file->open, 0);
     reader->num_open -= file->open != NULL;
@@ -120,13 +120,13 @@ static void file_close(sherdi_reader *reader, sherdi_reader_file *file)
 static void header_forget(sherdi_reader_file *file)
 {
     sherdi_safetensors_destroy(file->header);
-    sherdi_kept_destroy(file->kept);
+    sherdi_linked_destroy(file->linked);
     sherdi_free(file->tensors);
-    file->kept         = NULL;
-    file->is_kept_open = 0;
-    file->header       = NULL;
-    file->tensors      = NULL;
-    file->num_tensors  = 0;
+    file->linked         = NULL;
+    file->is_linked_open = 0;
+    file->header         = NULL;
+    file->tensors        = NULL;
+    file->num_tensors    = 0;
 }
 
 void sherdi_reader_close(sherdi_reader *reader)
@@ -264,9 +264,9 @@ int sherdi_reader_dtype_fits(const sherdi_reader *reader, sherdi_data_file which
                                                  : SHERDI_TENSOR_F32);
 }
 
-/* Enters a tensor of the file, or of the kept state beside it, if it belongs to a parameter. */
+/* Enters a tensor of the file, or of its linked state, if it belongs to a parameter. */
 static sherd_status tensor_enter(sherdi_reader *reader, sherdi_reader_file *file,
-                                 const sherdi_tensor *tensor, size_t kept)
+                                 const sherdi_tensor *tensor, size_t linked)
 {
     sherdi_reader_found *found = &file->tensors[file->num_tensors];
     sherdi_data_file     which;
@@ -279,34 +279,35 @@ static sherd_status tensor_enter(sherdi_reader *reader, sherdi_reader_file *file
     file_identify(reader, file, &rank, &which);
     if (sherdi_reader_take(reader, tensor, which, text, found) &&
         sherdi_reader_dtype_fits(reader, which, found->param, tensor->dtype)) {
-        file->tensors[file->num_tensors++].kept = kept;
+        file->tensors[file->num_tensors++].linked = linked;
     }
     sherdi_free(text);
     return SHERD_OK;
 }
 
-static sherd_status kept_find(sherdi_reader *reader, sherdi_reader_file *file, const char *path)
+static sherd_status linked_find(sherdi_reader *reader, sherdi_reader_file *file, const char *path)
 {
-    const char *text = sherdi_safetensors_note(file->header, SHERDI_KEPT_KEY);
+    const char *text = sherdi_safetensors_note(file->header, SHERDI_LINKED_KEY);
 
-    return text == NULL ? SHERD_OK : sherdi_kept_parse(reader->params.mem, path, text, &file->kept);
+    return text == NULL ? SHERD_OK
+                        : sherdi_linked_parse(reader->params.mem, path, text, &file->linked);
 }
 
 static sherd_status tensors_index(sherdi_reader *reader, sherdi_reader_file *file)
 {
-    size_t kept = file->kept == NULL ? 0 : sherdi_kept_count(file->kept);
+    size_t linked = file->linked == NULL ? 0 : sherdi_linked_count(file->linked);
 
     file->tensors =
         sherdi_alloc_array(reader->params.mem, SHERDI_MEM_CONTROL,
-                           file->header->num_tensors + kept + 1, sizeof(*file->tensors));
+                           file->header->num_tensors + linked + 1, sizeof(*file->tensors));
     if (file->tensors == NULL) {
         return SHERD_E_NOMEM;
     }
     for (size_t t = 0; t < file->header->num_tensors; t++) {
         SHERDI_TRY(tensor_enter(reader, file, &file->header->tensors[t], SHERDI_READER_IN_FILE));
     }
-    for (size_t t = 0; t < kept; t++) {
-        const sherdi_kept_tensor *at = sherdi_kept_tensor_at(file->kept, t);
+    for (size_t t = 0; t < linked; t++) {
+        const sherdi_linked_tensor *at = sherdi_linked_tensor_at(file->linked, t);
         sherdi_tensor tensor = {.name = at->name, .dtype = SHERDI_TENSOR_F32, .elems = at->count};
 
         SHERDI_TRY(tensor_enter(reader, file, &tensor, t));
@@ -341,7 +342,7 @@ static sherd_status header_parse(sherdi_reader *reader, sherdi_reader_file *file
         reader->params.mem, path, bytes + SHERDI_SAFETENSORS_PREFIX_BYTES,
         len_bytes - SHERDI_SAFETENSORS_PREFIX_BYTES, (size_t)said->bytes, &file->header));
     status = checksums_find(reader, file);
-    status = status == SHERD_OK ? kept_find(reader, file, path) : status;
+    status = status == SHERD_OK ? linked_find(reader, file, path) : status;
     status = status == SHERD_OK ? tensors_index(reader, file) : status;
     if (status != SHERD_OK) {
         header_forget(file);
@@ -574,8 +575,8 @@ static sherd_status slot_check(const sherdi_reader *reader, const sherdi_reader_
     return SHERD_OK;
 }
 
-/* Starts reading the slots that follow, into three quarters of the slots. The others are left for
- * another file, since callers may alternate between files. */
+/* Starts reading the slots that follow, into three quarters of the slots. The others are reserved
+ * for another file, since callers may alternate between files. */
 static void slots_ahead(sherdi_reader *reader, size_t number)
 {
     size_t all = sherdi_div_up(reader->current->header->data_bytes, reader->params.slot_bytes);
@@ -611,7 +612,7 @@ sherd_status sherdi_reader_fetch(sherdi_reader *reader, size_t number, sherdi_re
     return status;
 }
 
-/* Gives the slot with byte `at` of the current file's data, checked. */
+/* Returns the slot with byte `at` of the current file's data, checked. */
 static sherd_status slot_take(sherdi_reader *reader, size_t at, sherdi_reader_slot **out)
 {
     int          is_new;
@@ -646,7 +647,7 @@ static sherd_status range_copy(sherdi_reader *reader, size_t at, size_t len_byte
 }
 
 /* The same as range_hand for elements that do not lie at multiples of their size, as an fp32 tensor
- * behind one of 16 bits with an odd number of elements: files have no holes. */
+ * after one of 16 bits with an odd number of elements: files have no gaps. */
 static sherd_status odd_range_hand(sherdi_reader *reader, size_t at, size_t elem, sherd_dtype dtype,
                                    size_t first, size_t count, sherdi_reader_fn fn, void *ctx)
 {
@@ -665,7 +666,7 @@ static sherd_status odd_range_hand(sherdi_reader *reader, size_t at, size_t elem
 }
 
 /* Hands elements of the current file to `fn`: `count` from byte `at` on, of `elem` bytes each; `fn`
- * is told `dtype`. */
+ * receives `dtype`. */
 static sherd_status range_hand(sherdi_reader *reader, size_t at, size_t elem, sherd_dtype dtype,
                                size_t first, size_t count, sherdi_reader_fn fn, void *ctx)
 {
@@ -686,45 +687,46 @@ static sherd_status range_hand(sherdi_reader *reader, size_t at, size_t elem, sh
     return SHERD_OK;
 }
 
-static sherd_status kept_use(sherdi_reader *reader, sherdi_reader_file *file)
+static sherd_status linked_use(sherdi_reader *reader, sherdi_reader_file *file)
 {
     char             folder[SHERDI_CHECKPOINT_PATH_BYTES];
     sherdi_data_file which;
     int              rank;
 
-    if (file->is_kept_open) {
+    if (file->is_linked_open) {
         return SHERD_OK;
     }
     file_identify(reader, file, &rank, &which);
     SHERDI_TRY(sherdi_checkpoint_path(reader->params.dir, reader->params.tag, NULL, folder));
-    SHERDI_TRY(sherdi_kept_open(file->kept, reader->params.queue, folder, rank,
-                                reader->manifest.world_size));
-    file->is_kept_open = 1;
+    SHERDI_TRY(sherdi_linked_open(file->linked, reader->params.queue, folder, rank,
+                                  reader->manifest.world_size));
+    file->is_linked_open = 1;
     return SHERD_OK;
 }
 
 sherd_status sherdi_reader_extent(sherdi_reader *reader, sherdi_reader_file *file, size_t extent,
                                   const unsigned char **out)
 {
-    SHERDI_TRY(kept_use(reader, file));
-    reader->read_bytes += sherdi_kept_extent_bytes(file->kept, extent);
-    return sherdi_kept_read(file->kept, extent, out);
+    SHERDI_TRY(linked_use(reader, file));
+    reader->read_bytes += sherdi_linked_extent_bytes(file->linked, extent);
+    return sherdi_linked_read(file->linked, extent, out);
 }
 
-/* Hands elements of a tensor in kept state to `fn`, as many at once as are decoded. */
-static sherd_status kept_hand(sherdi_reader *reader, sherdi_reader_file *file,
-                              const sherdi_reader_found *at, size_t first, size_t count,
-                              sherdi_reader_fn fn, void *ctx)
+/* Passes elements of a tensor in linked state to `fn`, as many at once as are decoded. */
+static sherd_status linked_hand(sherdi_reader *reader, sherdi_reader_file *file,
+                                const sherdi_reader_found *at, size_t first, size_t count,
+                                sherdi_reader_fn fn, void *ctx)
 {
-    const sherdi_kept_tensor *tensor = sherdi_kept_tensor_at(file->kept, at->kept);
+    const sherdi_linked_tensor *tensor = sherdi_linked_tensor_at(file->linked, at->linked);
 
-    SHERDI_TRY(kept_use(reader, file));
-    reader->read_bytes += sherdi_kept_extent_bytes(file->kept, tensor->extent);
+    SHERDI_TRY(linked_use(reader, file));
+    reader->read_bytes += sherdi_linked_extent_bytes(file->linked, tensor->extent);
     while (count > 0) {
         size_t       some = count;
         const float *values;
 
-        SHERDI_TRY(sherdi_kept_values(file->kept, at->kept, first - at->first, &some, &values));
+        SHERDI_TRY(
+            sherdi_linked_values(file->linked, at->linked, first - at->first, &some, &values));
         SHERDI_TRY(fn(ctx, first, some, values, SHERD_F32));
         first += some;
         count -= some;
@@ -739,8 +741,8 @@ static sherd_status tensor_hand(sherdi_reader *reader, sherdi_reader_file *file,
 {
     size_t elem = sherd_dtype_bytes(dtype);
 
-    if (at->kept != SHERDI_READER_IN_FILE) {
-        return kept_hand(reader, file, at, first, count, fn, ctx);
+    if (at->linked != SHERDI_READER_IN_FILE) {
+        return linked_hand(reader, file, at, first, count, fn, ctx);
     }
     return range_hand(reader, at->at + (first - at->first) * elem, elem, dtype, first, count, fn,
                       ctx);
@@ -753,7 +755,7 @@ const sherdi_reader_found *sherdi_reader_tensor(const sherdi_reader_file *file, 
     size_t              high = file->num_tensors;
     sherdi_reader_found key  = {.param = param, .part = part, .first = first};
 
-    while (low < high) { /* finds the first tensor that begins behind the element */
+    while (low < high) { /* finds the first tensor that begins after the element */
         size_t middle = low + (high - low) / 2;
 
         if (found_order(&file->tensors[middle], &key) <= 0) {

@@ -18,8 +18,8 @@ typedef struct verifying {
     char                       path[SHERDI_CHECKPOINT_PATH_BYTES];
 } verifying;
 
-static void damage_tell(const verifying *v, const char *tensor, size_t begin, size_t len_bytes,
-                        const char *what)
+static void damage_report(const verifying *v, const char *tensor, size_t begin, size_t len_bytes,
+                          const char *what)
 {
     v->watch->damage(v->watch->ctx, &(sherdi_reader_damage){.file      = v->path,
                                                             .tensor    = tensor,
@@ -30,7 +30,7 @@ static void damage_tell(const verifying *v, const char *tensor, size_t begin, si
 
 /* Reports all tensors that have bytes in a damaged extent, since the checksum does not say which of
  * them is damaged. */
-static void extent_tell(const verifying *v, size_t begin, size_t len_bytes)
+static void extent_report(const verifying *v, size_t begin, size_t len_bytes)
 {
     const sherdi_safetensors *header = v->file->header;
 
@@ -38,8 +38,8 @@ static void extent_tell(const verifying *v, size_t begin, size_t len_bytes)
         const sherdi_tensor *tensor = &header->tensors[t];
 
         if (tensor->begin < begin + len_bytes && tensor->end > begin) {
-            damage_tell(v, tensor->name, header->data_at + begin, len_bytes,
-                        "bytes do not match their checksum");
+            damage_report(v, tensor->name, header->data_at + begin, len_bytes,
+                          "bytes do not match their checksum");
         }
     }
 }
@@ -53,7 +53,7 @@ static void slot_verify(const verifying *v, sherdi_reader_slot *s)
 
     for (size_t at = 0; at < len; at += SHERDI_CHECKPOINT_EXTENT_BYTES) {
         if (!sherdi_reader_extent_is_whole(reader, s, at, &some)) {
-            extent_tell(v, s->number * reader->params.slot_bytes + at, some);
+            extent_report(v, s->number * reader->params.slot_bytes + at, some);
             is_whole = 0;
         }
     }
@@ -73,8 +73,8 @@ static void data_verify(const verifying *v)
         int                 is_new;
 
         if (sherdi_reader_fetch(reader, n, &s, &is_new) != SHERD_OK) {
-            damage_tell(v, NULL, v->file->header->data_at + n * reader->params.slot_bytes, len,
-                        sherd_last_error());
+            damage_report(v, NULL, v->file->header->data_at + n * reader->params.slot_bytes, len,
+                          sherd_last_error());
         } else if (is_new) {
             slot_verify(v, s);
         }
@@ -84,35 +84,35 @@ static void data_verify(const verifying *v)
     }
 }
 
-/* Checks the rank's kept state. A damaged extent is reported for every tensor that has bytes in
+/* Checks the rank's linked state. A damaged extent is reported for every tensor that has bytes in
  * it. */
-static sherd_status kept_verify(verifying *v)
+static sherd_status linked_verify(verifying *v)
 {
-    size_t extents = v->file->kept == NULL ? 0 : sherdi_kept_extents(v->file->kept);
+    size_t extents = v->file->linked == NULL ? 0 : sherdi_linked_extents(v->file->linked);
     char   name[SHERDI_CHECKPOINT_NAME_BYTES];
 
-    sherdi_kept_name(v->rank, v->reader->manifest.world_size, name);
+    sherdi_linked_name(v->rank, v->reader->manifest.world_size, name);
     SHERDI_TRY(sherdi_checkpoint_path(v->reader->params.dir, v->reader->params.tag, name, v->path));
     for (size_t e = 0; e < extents; e++) {
         const unsigned char *memory;
         sherd_status         status = sherdi_reader_extent(v->reader, v->file, e, &memory);
 
-        for (size_t t = 0; t < sherdi_kept_count(v->file->kept) && status != SHERD_OK; t++) {
-            const sherdi_kept_tensor *at = sherdi_kept_tensor_at(v->file->kept, t);
+        for (size_t t = 0; t < sherdi_linked_count(v->file->linked) && status != SHERD_OK; t++) {
+            const sherdi_linked_tensor *at = sherdi_linked_tensor_at(v->file->linked, t);
 
-            if (sherdi_kept_tensor_lies_in(at, e)) {
-                damage_tell(v, at->name, 0, 0, sherd_last_error());
+            if (sherdi_linked_tensor_lies_in(at, e)) {
+                damage_report(v, at->name, 0, 0, sherd_last_error());
             }
         }
         if (v->watch->progress != NULL) {
-            v->watch->progress(v->watch->ctx, sherdi_kept_extent_bytes(v->file->kept, e));
+            v->watch->progress(v->watch->ctx, sherdi_linked_extent_bytes(v->file->linked, e));
         }
     }
     return SHERD_OK;
 }
 
-/* Gives what this rank saved of a parameter, by the manifest: [*first, *first + count). Returns
- * count. */
+/* Returns the range of a parameter that this rank saved, by the manifest: [*first, *first + count).
+ * Returns count. */
 static size_t share_of(const verifying *v, const sherdi_manifest_param *param, size_t *first)
 {
     size_t slice = v->reader->manifest.segments[param->segment].slice_elems;
@@ -145,7 +145,7 @@ static void part_verify(const verifying *v, size_t param, int part)
         (void)snprintf(what, sizeof(what),
                        "its elements of %s are not there once each, from element %zu on",
                        part == 0 ? "master" : v->reader->manifest.parts[part].name, first);
-        damage_tell(v, p->name, 0, 0, what);
+        damage_report(v, p->name, 0, 0, what);
     }
 }
 
@@ -187,8 +187,9 @@ static sherd_status tensor_verify(const verifying *v, const sherdi_tensor *tenso
     }
     sherdi_free(text);
     if (!is_ok) {
-        damage_tell(v, tensor->name, v->file->header->data_at + tensor->begin,
-                    tensor->end - tensor->begin, "no parameter of the manifest has such a tensor");
+        damage_report(v, tensor->name, v->file->header->data_at + tensor->begin,
+                      tensor->end - tensor->begin,
+                      "no parameter of the manifest has such a tensor");
     }
     return SHERD_OK;
 }
@@ -221,14 +222,14 @@ sherd_status sherdi_reader_verify(sherdi_reader *reader, sherdi_data_file which,
     SHERDI_TRY(sherdi_reader_path(reader, v.file, v.path));
     if (sherdi_reader_said(reader, v.file)->bytes == 0) {
         if (!is_needless(&v)) {
-            damage_tell(&v, NULL, 0, 0,
-                        "the manifest does not name this file, which should be there");
+            damage_report(&v, NULL, 0, 0,
+                          "the manifest does not name this file, which should be there");
         }
         return SHERD_OK;
     }
     status = sherdi_reader_use(reader, v.file);
     if (status != SHERD_OK) {
-        damage_tell(&v, NULL, 0, 0, sherd_last_error());
+        damage_report(&v, NULL, 0, 0, sherd_last_error());
         return status == SHERD_E_NOMEM ? status : SHERD_OK;
     }
     for (size_t t = 0; t < v.file->header->num_tensors; t++) {
@@ -239,6 +240,6 @@ sherd_status sherdi_reader_verify(sherdi_reader *reader, sherdi_data_file which,
         watch->progress(watch->ctx, v.file->header->data_at);
     }
     data_verify(&v);
-    SHERDI_TRY(kept_verify(&v));
+    SHERDI_TRY(linked_verify(&v));
     return SHERD_OK;
 }

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A header: the public part, and behind it the memory that it points at. */
+/* A header: the public part, then the memory that it points at. */
 typedef struct header {
     sherdi_safetensors    file;
     sherdi_tensor        *tensors;
@@ -65,11 +65,11 @@ static sherd_status tensor_fail(const header *h, const sherdi_tensor *tensor, co
 static const char *text_keep(header *h, const char *text)
 {
     size_t bytes = strlen(text) + 1;
-    char  *kept  = h->names + h->names_bytes;
+    char  *copy  = h->names + h->names_bytes;
 
-    memcpy(kept, text, bytes);
+    memcpy(copy, text, bytes);
     h->names_bytes += bytes;
-    return kept;
+    return copy;
 }
 
 /* Reads a size: digits only. 1e3 and 1.0 are JSON, but the format does not allow them as sizes. */
@@ -172,7 +172,7 @@ static sherd_status tensor_read(header *h, const sherdi_json_node *node)
          member                         = sherdi_json_next(member)) {
         if (strcmp(member->key, "dtype") != 0 && strcmp(member->key, "shape") != 0 &&
             strcmp(member->key, "data_offsets") != 0) {
-            return tensor_fail(h, tensor, "it has a key beside dtype, shape and data_offsets");
+            return tensor_fail(h, tensor, "it has a key other than dtype, shape and data_offsets");
         }
     }
     SHERDI_TRY(dtype_read(h, sherdi_json_find(node, "dtype"), tensor));

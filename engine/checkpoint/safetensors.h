@@ -74,16 +74,17 @@ typedef struct sherdi_safetensors {
 } sherdi_safetensors;
 
 /**
- *  Parses the header of a file of `file_bytes` bytes: `text` is the header behind the length, and
+ *  Parses the header of a file of `file_bytes` bytes: `text` is the header after the length, and
  *  `len_bytes` is that length.
  *
- *  Refuses    unknown types, more than SHERD_MAX_NDIM dimensions, ranges that do not fit type and shape, holes, overlaps,
- *            data that is not exactly the rest of the file, the same name twice, metadata that is not a string.
- *  Memory     at most 100 bytes for each byte of header while it parses (for lists of small numbers; 12 for headers as
- *            they are usually written), then at most 2.
+ *  Refuses    unknown types, more than SHERD_MAX_NDIM dimensions, ranges that do not fit type and
+ *             shape, holes, overlaps, data that is not exactly the rest of the file, the same name
+ *             twice, metadata that is not a string.
+ *  Memory     at most 100 bytes for each byte of header while it parses (for lists of small
+ *             numbers; 12 for headers as they are usually written), then at most 2.
  *  Ownership  `text` and `label` (for messages) are copied. The account must outlive *out.
  *  Errors     E_INVAL with label and tensor, E_NOMEM.
- *  / */
+ */
 sherd_status sherdi_safetensors_parse(sherdi_mem *mem, const char *label, const char *text,
                                       size_t len_bytes, size_t file_bytes,
                                       sherdi_safetensors **out);
@@ -108,7 +109,7 @@ typedef struct sherdi_safetensors_builder sherdi_safetensors_builder;
  *  added. Add wide types first, so that each tensor begins at a multiple of its element.
  *
  *  @align_bytes   the data will begin at a multiple of this: a power of two, at least 8
- *  / */
+ */
 sherd_status sherdi_safetensors_begin(sherdi_mem *mem, size_t align_bytes,
                                       sherdi_safetensors_builder **out);
 /** Adds a tensor. *offset_out (offset_out may be NULL) is where its bytes begin, from the first
@@ -132,7 +133,7 @@ sherd_status sherdi_safetensors_finish(sherdi_safetensors_builder *builder, cons
 /** Returns the bytes of all tensors together. */
 size_t sherdi_safetensors_data_bytes(const sherdi_safetensors_builder *builder);
 /** Sets a reserved value in the finished bytes, whose number does not change. The value must have
- *  no character that JSON would escape. E_INVAL (longer than its room, such a character, no such
+ *  no character that JSON would escape. E_INVAL (longer than its room, a control character, no such
  *  key). */
 sherd_status sherdi_safetensors_set(sherdi_safetensors_builder *builder, const char *key,
                                     const char *value);

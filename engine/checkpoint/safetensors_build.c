@@ -16,7 +16,7 @@ typedef struct note {
     size_t value_bytes; /* reserved bytes without quotes; 0: not reserved */
 } note;
 
-/* The members of the two JSON objects are written when they are added, each with a comma behind it.
+/* The members of the two JSON objects are written when they are added, each with a comma after it.
  * finish joins them. */
 struct sherdi_safetensors_builder {
     sherdi_mem *mem;
@@ -249,7 +249,7 @@ static sherd_status names_check(char **names, size_t count, const char *what)
     return SHERD_OK;
 }
 
-/* Does the same for keys. There are few of them, so each is compared with all. */
+/* Does the same for keys. They are few, so each is compared with all. */
 static sherd_status notes_check(const sherdi_safetensors_builder *b)
 {
     for (size_t i = 0; i < b->num_notes; i++) {

@@ -1,7 +1,7 @@
 /* Saving. The ranks agree on the folder, and every rank writes its own data files. Then the ranks
- * tell each other whether that succeeded and what their files are, and rank 0 writes the manifest
- * and gives the folder its name. While they write, the ranks do not meet. save_data.c has what a
- * rank writes; folder.h says why a checkpoint is complete or not there. */
+ * exchange whether this succeeded and the checksums of their files, and rank 0 writes the manifest
+ * and renames the folder. While they write, the ranks do not synchronize. save_data.c writes the
+ * data of a rank; folder.h says why a checkpoint is complete or does not exist. */
 #include "engine/checkpoint/save_impl.h"
 
 #include "base/checked.h"
@@ -9,7 +9,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/random.h"
-#include "engine/checkpoint/kept.h"
+#include "engine/checkpoint/linked.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/run/blobs.h"
 #include "engine/run/agree.h"
@@ -34,8 +34,8 @@ static void text_copy(char *to, size_t room, const char *from)
 }
 
 /* Enters an optimizer and its parts. Parts with the same name are one entry in the list of parts;
- * the optimizer says what a part means. */
-static sherd_status optimizer_tell(sherdi_manifest *m, const sherdi_optimizer *optimizer)
+ * the optimizer defines the meaning of a part. */
+static sherd_status optimizer_describe(sherdi_manifest *m, const sherdi_optimizer *optimizer)
 {
     sherdi_manifest_optimizer *out = &m->optimizers[m->num_optimizers];
 
@@ -66,7 +66,7 @@ static sherd_status optimizer_tell(sherdi_manifest *m, const sherdi_optimizer *o
 
 /* Records in which encoding a part was held. Segments may have it in different ones (fp32
  * parameters keep fp32 masters); the one that loses most counts. */
-static void held_tell(sherdi_manifest *m, const sherdi_segment *segment)
+static void held_describe(sherdi_manifest *m, const sherdi_segment *segment)
 {
     for (int i = 0; i < sherdi_segment_parts(segment); i++) {
         int  part = sherdi_manifest_find_part(m, segment->optimizer->parts[i].name);
@@ -79,40 +79,41 @@ static void held_tell(sherdi_manifest *m, const sherdi_segment *segment)
     }
 }
 
-static sherd_status optimizers_tell(sherdi_save *save)
+static sherd_status optimizers_describe(sherdi_save *save)
 {
     const sherdi_plan *plan = save->engine->plan;
 
     for (size_t o = 0; o < plan->layout.num_optimizers; o++) {
-        SHERDI_TRY(optimizer_tell(&save->manifest, plan->layout.optimizers[o].optimizer));
+        SHERDI_TRY(optimizer_describe(&save->manifest, plan->layout.optimizers[o].optimizer));
     }
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
-        held_tell(&save->manifest, &plan->layout.segments[s]);
+        held_describe(&save->manifest, &plan->layout.segments[s]);
     }
     return SHERD_OK;
 }
 
 /* The manifest has the optimizers in the order of the plan. */
-static sherdi_manifest_segment segment_told(const sherdi_manifest *m, const sherdi_plan *plan,
-                                            const sherdi_segment *segment)
+static sherdi_manifest_segment segment_described(const sherdi_manifest *m, const sherdi_plan *plan,
+                                                 const sherdi_segment *segment)
 {
-    const sherdi_optimizer *own  = segment->optimizer;
-    sherdi_manifest_segment told = {.slice_elems = segment->slice_elems, .is_frozen = own == NULL};
+    const sherdi_optimizer *own       = segment->optimizer;
+    sherdi_manifest_segment described = {.slice_elems = segment->slice_elems,
+                                         .is_frozen   = own == NULL};
 
     if (own != NULL) {
-        told.optimizer =
+        described.optimizer =
             m->optimizers[sherdi_plan_optimizer_of(plan, own) - plan->layout.optimizers];
-        told.has_optimizer = m->num_optimizers > 1;
+        described.has_optimizer = m->num_optimizers > 1;
     }
     for (int i = 0; i < m->num_parts; i++) {
-        if (told.optimizer.parts >> i & 1) {
-            told.named[told.num_named++] = i;
+        if (described.optimizer.parts >> i & 1) {
+            described.named[described.num_named++] = i;
         }
     }
-    return told;
+    return described;
 }
 
-static sherd_status params_tell(sherdi_save *save)
+static sherd_status params_describe(sherdi_save *save)
 {
     const sherdi_model *model = &save->engine->model;
     const sherdi_plan  *plan  = save->engine->plan;
@@ -128,7 +129,7 @@ static sherd_status params_tell(sherdi_save *save)
         return SHERD_E_NOMEM;
     }
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
-        m->segments[m->num_segments++] = segment_told(m, plan, &plan->layout.segments[s]);
+        m->segments[m->num_segments++] = segment_described(m, plan, &plan->layout.segments[s]);
     }
     for (size_t p = 0; p < model->num_params; p++) {
         sherdi_manifest_param *param = &m->params[p];
@@ -150,8 +151,8 @@ static sherd_status params_tell(sherdi_save *save)
     return SHERD_OK;
 }
 
-/* Fills the manifest with what is known when the state is copied. An asynchronous save writes it
- * later, when the engine's counters have advanced. */
+/* Fills the fields of the manifest that are known when the state is copied. An asynchronous save
+ * writes it later, when the engine's counters have advanced. */
 static sherd_status manifest_begin(sherdi_save *save)
 {
     const sherd_engine *engine = save->engine;
@@ -161,7 +162,7 @@ static sherd_status manifest_begin(sherdi_save *save)
     text_copy(m->version, sizeof(m->version), sherd_version());
     text_copy(m->tag, sizeof(m->tag), save->tag);
     text_copy(m->run_text, sizeof(m->run_text), engine->identity.run_text);
-    SHERDI_TRY(optimizers_tell(save));
+    SHERDI_TRY(optimizers_describe(save));
     m->world_size         = engine->world_size;
     m->stage              = engine->settings.sharding.stage;
     m->compute_dtype      = engine->settings.numerics.compute_dtype;
@@ -174,7 +175,7 @@ static sherd_status manifest_begin(sherdi_save *save)
     m->scaler             = engine->scaler;
     m->frozen_fingerprint = engine->fingerprints.frozen;
     m->saved_s            = (int64_t)time(NULL);
-    return params_tell(save);
+    return params_describe(save);
 }
 
 /* The fingerprint of the parameters, after all ranks have described their files. */
@@ -201,7 +202,7 @@ static sherd_status manifest_publish(sherdi_save *save)
     for (int r = 0; r < m->world_size; r++) {
         memcpy(m->files[r], save->all[r].files, sizeof(m->files[r]));
         m->state_fingerprint += save->all[r].state_fingerprint;
-        m->has_state_fingerprint = m->has_state_fingerprint && !save->all[r].is_kept;
+        m->has_state_fingerprint = m->has_state_fingerprint && !save->all[r].is_linked;
         for (int f = 0; f < SHERDI_DATA_FILES; f++) {
             m->data_bytes += save->all[r].files[f].bytes;
         }
@@ -293,22 +294,22 @@ static sherd_status space_check(sherdi_save *save)
 
 /* Links the frozen file of the checkpoint before, which has the same bytes, into this one. Returns
  * 0 if it cannot. */
-static int frozen_keep(sherdi_save *save)
+static int frozen_link(sherdi_save *save)
 {
-    sherdi_kept_frozen *kept = &save->engine->checkpoints->frozen;
+    sherdi_frozen_file *file = &save->engine->checkpoints->frozen;
     char                to[SHERDI_CHECKPOINT_PATH_BYTES];
     char                name[SHERDI_CHECKPOINT_NAME_BYTES];
 
-    if (kept->bytes == 0 || kept->fingerprint != save->engine->fingerprints.frozen) {
+    if (file->bytes == 0 || file->fingerprint != save->engine->fingerprints.frozen) {
         return 0;
     }
     sherdi_data_file_name(SHERDI_DATA_FROZEN, save->engine->rank, save->engine->world_size, name);
     if (sherdi_checkpoint_partial_path(save->dir, save->tag, name, to) != SHERD_OK ||
-        !sherdi_checkpoint_link(kept->path, to, kept->bytes)) {
+        !sherdi_checkpoint_link(file->path, to, file->bytes)) {
         return 0;
     }
     save->mine.files[SHERDI_DATA_FROZEN] =
-        (sherdi_manifest_file){.bytes = kept->bytes, .header_checksum = kept->header_checksum};
+        (sherdi_manifest_file){.bytes = file->bytes, .header_checksum = file->header_checksum};
     return 1;
 }
 
@@ -324,7 +325,7 @@ static sherd_status open_local(sherdi_save *save)
     return manifest_begin(save);
 }
 
-/* If the state is going to be kept, a new set is written in its place later. Either every rank
+/* If the state is going to be linked, a new set is written in its place later. Either every rank
  * reserves room for it, or no rank keeps anything. If the state is copied instead, space_check
  * checks the room. Collective. */
 static sherd_status state_reserve(sherdi_save *save)
@@ -335,7 +336,7 @@ static sherd_status state_reserve(sherdi_save *save)
     sherd_status  status = SHERD_OK;
 
     if (sherdi_plan_has_generations(engine->plan)) {
-        sherdi_kept_name(engine->rank, engine->world_size, name);
+        sherdi_linked_name(engine->rank, engine->world_size, name);
         status = sherdi_run_settle(engine, SHERDI_RING_STATE);
         status = status == SHERD_OK ? sherdi_state_keep_check(state, save->folder, name) : status;
         status = status == SHERD_OK         ? sherdi_state_reserve(state)
@@ -351,7 +352,7 @@ static sherd_status state_reserve(sherdi_save *save)
 
 /* Gives the state's live generation to the checkpoint as it lies on the drive, if links are
  * possible. */
-static sherd_status state_keep(sherdi_save *save)
+static sherd_status state_link(sherdi_save *save)
 {
     sherd_engine           *engine = save->engine;
     sherdi_state_slots_file file;
@@ -361,7 +362,7 @@ static sherd_status state_keep(sherdi_save *save)
     if (!sherdi_plan_has_generations(engine->plan)) {
         return SHERD_OK;
     }
-    sherdi_kept_name(engine->rank, engine->world_size, name);
+    sherdi_linked_name(engine->rank, engine->world_size, name);
     status = sherdi_state_keep(sherdi_store_state(engine), save->folder, name);
     if (status == SHERD_E_NOTSUP) {
         sherdi_log(SHERD_LOG_INFO, engine->rank, "the state is copied into the checkpoint: %s",
@@ -369,7 +370,7 @@ static sherd_status state_keep(sherdi_save *save)
         return SHERD_OK;
     }
     SHERDI_TRY(status);
-    save->mine.is_kept = 1;
+    save->mine.is_linked = 1;
     sherdi_state_describe_file(sherdi_store_state(engine), &file);
     engine->checkpoints->report.kept_bytes += file.len_bytes;
     return SHERD_OK;
@@ -397,9 +398,9 @@ static sherd_status headers_make(sherdi_save *save)
 
 static sherd_status files_open(sherdi_save *save)
 {
-    SHERDI_TRY(state_keep(save));
+    SHERDI_TRY(state_link(save));
     SHERDI_TRY(headers_make(save));
-    if (save->headers[SHERDI_DATA_FROZEN] != NULL && frozen_keep(save)) {
+    if (save->headers[SHERDI_DATA_FROZEN] != NULL && frozen_link(save)) {
         save->engine->checkpoints->report.kept_bytes += save->mine.files[SHERDI_DATA_FROZEN].bytes;
         sherdi_safetensors_builder_destroy(save->headers[SHERDI_DATA_FROZEN]);
         save->headers[SHERDI_DATA_FROZEN] = NULL;
@@ -426,17 +427,17 @@ static sherd_status writers_open(sherdi_save *save)
 
 /* ----------------------------------------------------------------- begin, end -- */
 
-static void kept_remember(const sherdi_save *save)
+static void frozen_remember(const sherdi_save *save)
 {
-    sherdi_kept_frozen *kept = &save->engine->checkpoints->frozen;
+    sherdi_frozen_file *file = &save->engine->checkpoints->frozen;
     char                name[SHERDI_CHECKPOINT_NAME_BYTES];
 
     sherdi_data_file_name(SHERDI_DATA_FROZEN, save->engine->rank, save->engine->world_size, name);
-    kept->bytes           = save->mine.files[SHERDI_DATA_FROZEN].bytes;
-    kept->header_checksum = save->mine.files[SHERDI_DATA_FROZEN].header_checksum;
-    kept->fingerprint     = save->manifest.frozen_fingerprint;
-    if (sherdi_checkpoint_path(save->dir, save->tag, name, kept->path) != SHERD_OK) {
-        kept->bytes = 0;
+    file->bytes           = save->mine.files[SHERDI_DATA_FROZEN].bytes;
+    file->header_checksum = save->mine.files[SHERDI_DATA_FROZEN].header_checksum;
+    file->fingerprint     = save->manifest.frozen_fingerprint;
+    if (sherdi_checkpoint_path(save->dir, save->tag, name, file->path) != SHERD_OK) {
+        file->bytes = 0;
     }
 }
 
@@ -475,7 +476,7 @@ static sherd_status save_end(sherdi_save *save, sherd_status own)
     engine->checkpoints->report.all_s      = (double)(sherdi_now_ns() - save->start_ns) / 1e9;
     if (status == SHERD_OK) {
         engine->checkpoints->report.fingerprint = saved_fingerprint(save);
-        kept_remember(save);
+        frozen_remember(save);
     }
     if (status == SHERD_OK && engine->rank == 0) {
         old_remove(save);
@@ -544,8 +545,7 @@ static sherd_status save_create(sherd_engine *engine, const char *dir, const cha
     engine->checkpoints->save = save;
     save->engine              = engine;
     save->params              = *params;
-    /* state on a drive is kept by a link, so nothing is left to write while the training
-     * continues */
+    /* state on a drive is linked, so no data remains to be written while the training continues */
     save->is_async = params->is_async && !sherdi_plan_has_generations(engine->plan);
     save->start_ns = sherdi_now_ns();
     sherdi_manifest_init(&save->manifest, &engine->mem);
@@ -693,7 +693,7 @@ static sherd_status save_advance(sherd_engine *engine)
     return SHERD_OK;
 }
 
-/* Gives up a save that still runs. Local. */
+/* Abandons a save in progress. Local. */
 static void save_abandon(sherd_engine *engine)
 {
     sherdi_save *save = engine->checkpoints == NULL ? NULL : engine->checkpoints->save;

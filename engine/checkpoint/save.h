@@ -1,4 +1,4 @@
-/* What saving and loading have in an engine. sherd.h has the calls. */
+/* The state of saving and loading in an engine. sherd.h has the calls. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_SAVE_H
 #define SHERDI_ENGINE_CHECKPOINT_SAVE_H
 
@@ -6,20 +6,20 @@
 
 typedef struct sherdi_save sherdi_save;
 
-/* The data file of frozen parameters that the last checkpoint wrote; the next checkpoint takes it
- * over. */
-typedef struct sherdi_kept_frozen {
+/* The data file of frozen parameters that the last checkpoint wrote; the next checkpoint links
+ * it. */
+typedef struct sherdi_frozen_file {
     char     path[4096];
-    uint64_t bytes; /* 0: there is none */
+    uint64_t bytes; /* 0: no file */
     uint64_t header_checksum;
     uint64_t fingerprint; /* of the parameters in it, over all ranks */
-} sherdi_kept_frozen;
+} sherdi_frozen_file;
 
 struct sherdi_checkpoints {
     sherdi_save            *save;    /* in progress; NULL: none */
     sherdi_outcome          failure; /* of an asynchronous save, until the trainer asks for it */
     sherd_checkpoint_report report;  /* of the last save or load */
-    sherdi_kept_frozen      frozen;
+    sherdi_frozen_file      frozen;
 };
 typedef struct sherdi_checkpoints sherdi_checkpoints;
 

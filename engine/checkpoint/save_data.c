@@ -6,7 +6,7 @@
 #include "base/thread.h"
 #include "engine/checkpoint/bytes.h"
 #include "engine/checkpoint/frozen.h"
-#include "engine/checkpoint/kept.h"
+#include "engine/checkpoint/linked.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/values.h"
 #include "engine/run/blobs.h"
@@ -20,7 +20,7 @@
 
 /* ----------------------------------------------------------------- one file -- */
 
-static void progress_tell(void *ctx, size_t more_bytes)
+static void progress_report(void *ctx, size_t more_bytes)
 {
     sherdi_save *save = ctx;
 
@@ -31,8 +31,8 @@ static void progress_tell(void *ctx, size_t more_bytes)
     }
 }
 
-/* Adds the state's tensors to the header. If the state is kept as it lies on the drive, the file
- * has only its description. */
+/* Adds the state's tensors to the header. If the state is linked, the file has only its
+ * description. */
 static sherd_status state_add(sherdi_save *save)
 {
     sherd_engine               *engine = save->engine;
@@ -40,12 +40,12 @@ static sherd_status state_add(sherdi_save *save)
     char                       *text;
     sherd_status                status;
 
-    if (!save->mine.is_kept) {
+    if (!save->mine.is_linked) {
         return sherdi_shard_add(engine->plan, &engine->model, SHERDI_DATA_STATE, header);
     }
-    SHERDI_TRY(sherdi_kept_describe(engine->plan, &engine->model, sherdi_store_state(engine),
-                                    &engine->mem, &text));
-    status = sherdi_safetensors_metadata(header, SHERDI_KEPT_KEY, text);
+    SHERDI_TRY(sherdi_linked_describe(engine->plan, &engine->model, sherdi_store_state(engine),
+                                      &engine->mem, &text));
+    status = sherdi_safetensors_metadata(header, SHERDI_LINKED_KEY, text);
     sherdi_free(text);
     return status;
 }
@@ -78,7 +78,7 @@ sherd_status sherdi_save_header_make(sherdi_save *save, sherdi_data_file which)
                                      &save->header_len[which]);
 }
 
-/* Returns the copy of all state of this rank, as a data file has it; the writer's slots lie in
+/* Returns the copy of all state of this rank, in the form of a data file; the writer's slots lie in
  * it. */
 static unsigned char *snapshot_of(const sherdi_save *save)
 {
@@ -122,7 +122,7 @@ sherd_status sherdi_save_writer_make(sherdi_save *save, sherdi_data_file which)
                                       : plan->packing.checkpoint_slots,
             .header_bytes = save->header_len[which],
             .data_bytes   = bytes,
-            .progress     = progress_tell,
+            .progress     = progress_report,
             .progress_ctx = save,
         });
 }
@@ -339,13 +339,13 @@ sherd_status sherdi_save_data(sherdi_save *save)
         return SHERD_OK;
     }
     save->known = save->engine->fingerprints;
-    SHERDI_TRY(save->mine.is_kept ? own_fingerprint(save)
-                                  : sherdi_update_save(save->engine, block_save, save));
+    SHERDI_TRY(save->mine.is_linked ? own_fingerprint(save)
+                                    : sherdi_update_save(save->engine, block_save, save));
     if (save->is_async) {
         return blobs_copy(save);
     }
     SHERDI_TRY(blobs_save(save));
-    return save->mine.is_kept ? file_finish(save, SHERDI_DATA_STATE) : state_finish(save);
+    return save->mine.is_linked ? file_finish(save, SHERDI_DATA_STATE) : state_finish(save);
 }
 
 /* ----------------------------------------------------------------- the thread -- */

@@ -1,5 +1,5 @@
-/* A running save, which save.c and save_data.c share: save.c has what the ranks do together,
- * save_data.c what each rank writes. */
+/* A save in progress, which save.c and save_data.c share: save.c has the collective steps,
+ * save_data.c writes the data of each rank. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_SAVE_IMPL_H
 #define SHERDI_ENGINE_CHECKPOINT_SAVE_IMPL_H
 
@@ -11,13 +11,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* What a rank tells the others about its files. */
+/* The message of a rank about its files. */
 typedef struct sherdi_save_message {
     uint64_t             status;
     uint64_t             bytes; /* that the rank is going to write */
     sherdi_manifest_file files[SHERDI_DATA_FILES];
     uint64_t             fingerprint, state_fingerprint;
-    uint64_t             is_kept; /* its state is kept by a link, and was not read */
+    uint64_t             is_linked; /* its state is linked, and was not read */
 } sherdi_save_message;
 
 struct sherdi_save {
@@ -57,8 +57,8 @@ sherd_status sherdi_save_header_make(sherdi_save *save, sherdi_data_file which);
 /** Makes the file, with room for all its bytes. E_IO, E_NOMEM. */
 sherd_status sherdi_save_writer_make(sherdi_save *save, sherdi_data_file which);
 /** Does the part of a save for which the trainer has to wait: writes this rank's files or, in an
- *  asynchronous save, copies its state. Local. E_IO, E_NOMEM, E_NUMERIC (a fingerprint is not the
- *  one that the last step left). */
+ *  asynchronous save, copies its state. Local. E_IO, E_NOMEM, E_NUMERIC (a fingerprint differs from
+ *  the one after the last step). */
 sherd_status sherdi_save_data(sherdi_save *save);
 /** Starts a thread that writes the copy and sets save->is_over at its end. is_over is also set if
  *  there is nothing to do, or no thread. */

@@ -1,6 +1,6 @@
-/* What a rank saves: rank r saves the r-th slice of every segment, at every stage, so the ranks
- * divide the work and no element is written twice. These functions are pure and depend only on plan
- * and model. Saving uses them, and loading for the ranges of a block. */
+/* The data that a rank saves: rank r saves the r-th slice of every segment, at every stage, so the
+ * ranks divide the work and no element is written twice. These functions are pure and depend only
+ * on plan and model. Saving uses them, and loading for the ranges of a block. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_SHARD_H
 #define SHERDI_ENGINE_CHECKPOINT_SHARD_H
 
@@ -32,8 +32,8 @@ sherdi_shard_ranges sherdi_shard_all(const sherdi_plan *plan, const sherdi_model
 /** Gives the next range and returns 1; 0: there are no more. */
 int sherdi_shard_next(sherdi_shard_ranges *ranges, sherdi_shard_range *out);
 
-/** Gives what this rank saves of a frozen parameter: [*first, *first + count). Returns count; 0 for
- *  a trainable parameter. */
+/** Returns the range of a frozen parameter that this rank saves: [*first, *first + count). Returns
+ *  count; 0 for a trainable parameter. */
 size_t sherdi_shard_frozen(const sherdi_plan *plan, const sherdi_model *model, size_t param,
                            size_t *first);
 
@@ -44,7 +44,7 @@ char *sherdi_shard_tensor_name(sherdi_mem *mem, const char *param, const char *p
  *  E_NOMEM. */
 sherd_status sherdi_shard_add(const sherdi_plan *plan, const sherdi_model *model,
                               sherdi_data_file which, sherdi_safetensors_builder *builder);
-/** Returns what the name of a blob in a data file begins with; its key follows. */
+/** Returns the prefix of the name of a blob in a data file; its key follows. */
 const char *sherdi_shard_blob_prefix(sherdi_blob_kind kind, int is_large);
 /** Adds the blobs that this rank saves: its own, and on rank 0 those of the run. E_NOMEM. */
 sherd_status sherdi_shard_add_blobs(const sherdi_blobs *blobs, int rank,

@@ -25,7 +25,7 @@ static void info_init(sherd_checkpoint_info *info)
 
 /* --------------------------------------------------------------------- open -- */
 
-static void manifest_tell(const sherdi_manifest *m, sherd_checkpoint_info *info)
+static void manifest_describe(const sherdi_manifest *m, sherd_checkpoint_info *info)
 {
     (void)snprintf(info->version, sizeof(info->version), "%s", m->version);
     sherdi_manifest_optimizers(m, info->optimizer, sizeof(info->optimizer));
@@ -78,8 +78,8 @@ static int files_are_there(sherd_checkpoint *c)
     return 1;
 }
 
-/* Fills in what the folder itself shows. */
-static void folder_tell(const char *dir, const char *tag, sherd_checkpoint_info *info)
+/* Fills in the properties that the folder itself shows. */
+static void folder_describe(const char *dir, const char *tag, sherd_checkpoint_info *info)
 {
     char                    latest[SHERDI_CHECKPOINT_NAME_BYTES];
     sherdi_checkpoint_found found;
@@ -120,10 +120,10 @@ static sherd_status open_tag(const char *dir, const char *tag, sherd_checkpoint 
     if (c->dir == NULL) {
         return SHERD_E_NOMEM;
     }
-    folder_tell(dir, tag, &c->info);
+    folder_describe(dir, tag, &c->info);
     status = reader_make(c);
     if (status == SHERD_OK) {
-        manifest_tell(sherdi_reader_manifest(c->reader), &c->info);
+        manifest_describe(sherdi_reader_manifest(c->reader), &c->info);
         c->info.is_complete = files_are_there(c);
     }
     return status;
@@ -176,8 +176,8 @@ const sherd_checkpoint_info *sherd_checkpoint_describe(const sherd_checkpoint *c
 
 /* -------------------------------------------------------------- find, remove -- */
 
-static sherd_status found_tell(const char *dir, const sherdi_checkpoint_found *found,
-                               sherd_checkpoint_fn fn, void *ctx)
+static sherd_status found_report(const char *dir, const sherdi_checkpoint_found *found,
+                                 sherd_checkpoint_fn fn, void *ctx)
 {
     sherd_checkpoint     *c;
     sherd_checkpoint_info info;
@@ -193,7 +193,7 @@ static sherd_status found_tell(const char *dir, const sherdi_checkpoint_found *f
     }
     info_init(&info);
     (void)snprintf(info.problem, sizeof(info.problem), "%s", sherd_last_error());
-    folder_tell(dir, found->tag, &info);
+    folder_describe(dir, found->tag, &info);
     return fn(ctx, &info);
 }
 
@@ -210,7 +210,7 @@ sherd_status sherd_checkpoints_find(const char *dir, sherd_checkpoint_fn fn, voi
     sherdi_mem_init(&mem);
     SHERDI_TRY(sherdi_checkpoint_list(&mem, dir, &all, &count));
     for (size_t i = 0; i < count && status == SHERD_OK; i++) {
-        status = found_tell(dir, &all[i], fn, ctx);
+        status = found_report(dir, &all[i], fn, ctx);
     }
     sherdi_free(all);
     return status;
@@ -370,13 +370,13 @@ static void progress_count(void *ctx, uint64_t more_bytes)
 
 static void damage_count(void *ctx, const sherdi_reader_damage *damage)
 {
-    verification           *v    = ctx;
-    sherd_checkpoint_damage tell = {.struct_size = sizeof(tell),
-                                    .file        = damage->file,
-                                    .tensor      = damage->tensor,
-                                    .begin       = damage->begin,
-                                    .len_bytes   = damage->len_bytes,
-                                    .what        = damage->what};
+    verification           *v     = ctx;
+    sherd_checkpoint_damage about = {.struct_size = sizeof(about),
+                                     .file        = damage->file,
+                                     .tensor      = damage->tensor,
+                                     .begin       = damage->begin,
+                                     .len_bytes   = damage->len_bytes,
+                                     .what        = damage->what};
 
     if (v->damages++ == 0) {
         (void)snprintf(v->first, sizeof(v->first), "%s%s%s: %s", damage->file,
@@ -384,7 +384,7 @@ static void damage_count(void *ctx, const sherdi_reader_damage *damage)
                        damage->tensor == NULL ? "" : damage->tensor, damage->what);
     }
     if (v->params->damage != NULL) {
-        v->params->damage(v->params->damage_ctx, &tell);
+        v->params->damage(v->params->damage_ctx, &about);
     }
 }
 

@@ -1,6 +1,6 @@
 /* Imports weights from files to a checkpoint, without an engine. The checkpoint is as if one rank
- * had saved only master weights. Values go from the file through the slots of the writer, so no
- * tensor is held as a whole. */
+ * had saved only master weights. Values are copied from the file through the slots of the writer,
+ * so no tensor is held as a whole. */
 #include "engine/checkpoint/folder.h"
 #include "engine/checkpoint/bytes.h"
 #include "engine/checkpoint/fit.h"

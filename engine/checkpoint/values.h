@@ -16,8 +16,8 @@ static inline uint64_t sherdi_values_fingerprint(const sherdi_backend *host, uin
     return sum;
 }
 
-/** Returns what a part behind the master adds to the state's fingerprint, of the sum of its mixes.
- *  Each part has another factor, so parts that changed places show. */
+/** Returns the contribution of a part after the master to the state's fingerprint, from the sum of
+ *  its mixes. Each part has another factor, so parts that changed places show. */
 static inline uint64_t sherdi_values_part_sum(int part, uint64_t sum)
 {
     return sum * (2 * (uint64_t)part + 1);

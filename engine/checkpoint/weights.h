@@ -38,8 +38,8 @@ static inline int sherdi_weights_found(int64_t found, size_t *param_out)
     return found >= 0;
 }
 
-/* A copied list of maps. Its structs have the size of this library's version, whatever the caller's
- * size is. */
+/* A copied list of maps. Its structs have the size of this library's version, independently of the
+ * caller's size. */
 typedef struct sherdi_weights_maps {
     sherd_tensor_map *tensors;
     size_t            num_tensors;
@@ -55,7 +55,7 @@ size_t              sherdi_weights_data_bytes(const sherd_tensor_map *map);
  *  A model: `get` returns a parameter by number, `find` by name. sherdi_weights_maps_open copies
  *  the caller's maps (their strings are borrowed) and checks each of them: its shape, and that its
  *  elements lie inside its parameter. If `given` is NULL, it makes one map for each of the
- *  `num_params` parameters. E_INVAL with the tensor, E_NOMEM. / */
+ *  `num_params` parameters. E_INVAL with the tensor, E_NOMEM. */
 typedef struct sherdi_weights_model {
     const void *ctx;
     size_t      num_params;
@@ -69,8 +69,8 @@ void         sherdi_weights_maps_close(sherdi_weights_maps *maps);
 
 /* ---- writing ---- */
 
-/* A source of values. If it has several ranks behind it, every rank makes the same calls in the
- * same order. */
+/* A source of values. If it belongs to several ranks, every rank makes the same calls in the same
+ * order. */
 typedef struct sherdi_weights_source {
     void *ctx;
     int   is_writer; /* this rank writes; the others only take part in read and agree */
@@ -112,7 +112,7 @@ typedef struct sherdi_weights_tensor {
 
 /** Opens a file, an index, or a folder that has one of them. E_INVAL, E_IO, E_NOMEM. */
 sherd_status sherdi_weights_open(sherdi_mem *mem, const char *path, sherdi_weights_file **out);
-/** Opens a raw file that has the tensors of `maps` behind `header_bytes` bytes. E_INVAL: the file
+/** Opens a raw file that has the tensors of `maps` after `header_bytes` bytes. E_INVAL: the file
  *  has another size. */
 sherd_status sherdi_weights_open_raw(sherdi_mem *mem, const char *path, size_t header_bytes,
                                      sherd_dtype dtype, const sherdi_weights_maps *maps,
@@ -123,7 +123,7 @@ void sherdi_weights_close(sherdi_weights_file *file);
 /** Finds a tensor by name and returns 1; 0: there is none. */
 int sherdi_weights_find(const sherdi_weights_file *file, const char *name,
                         sherdi_weights_tensor *out);
-/** Gives tensor number i and returns 1; 0: there are not so many. */
+/** Stores tensor number i and returns 1; 0: i is too large. */
 int sherdi_weights_get(const sherdi_weights_file *file, size_t i, sherdi_weights_tensor *out);
 
 /** Fills the caller's memory of a checked map. If the file's type is another, values are converted;
@@ -133,7 +133,7 @@ sherd_status sherdi_weights_data_read(const sherdi_weights_file *file, sherdi_we
 
 /** Returns whether values of this type can be read as fp32; true for fp64, fp32, bf16 and fp16. */
 int sherdi_weights_is_readable(sherdi_tensor_dtype dtype);
-/** Reads elements [first, first + count) of a tensor of such a type, in the order of the file. It
+/** Reads elements [first, first + count) of a tensor of this type, in the order of the file. It
  *  reads no other bytes. E_IO. */
 sherd_status sherdi_weights_read(const sherdi_weights_file *file, sherdi_weights_tensor tensor,
                                  size_t first_elem, size_t count_elems, float *out);

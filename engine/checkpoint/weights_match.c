@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is needed only while maps are matched with the file. */
+/* Data that is needed only while maps are matched with the file. */
 typedef struct matching {
     const sherdi_weights_model *model;
     const sherd_import_params  *params;

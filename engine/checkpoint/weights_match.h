@@ -40,7 +40,7 @@ sherd_status sherdi_weights_match_open(sherdi_mem *mem, const sherdi_weights_mod
 /** Accepts a match that was not opened. */
 void sherdi_weights_match_close(sherdi_weights_match *match);
 
-/** Fills the caller's memory of all maps that have such memory. E_IO. */
+/** Fills the caller's memory of all maps that have memory. E_IO. */
 sherd_status sherdi_weights_match_data(const sherdi_weights_match *match);
 
 /** Returns the tensors of one parameter, which begin at `begin`. */

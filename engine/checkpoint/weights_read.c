@@ -81,7 +81,7 @@ static int name_is_plain(const char *name)
 static sherd_status shard_names(const char *path, const sherdi_json_node *map, const char **names,
                                 size_t *count_out)
 {
-    size_t count = 0, kept = 0;
+    size_t count = 0, unique = 0;
 
     for (map = sherdi_json_first(map); map != NULL; map = sherdi_json_next(map)) {
         if (map->kind != SHERDI_JSON_STRING || !name_is_plain(map->string)) {
@@ -94,11 +94,11 @@ static sherd_status shard_names(const char *path, const sherdi_json_node *map, c
     }
     qsort(names, count, sizeof(*names), sherdi_text_order);
     for (size_t i = 0; i < count; i++) {
-        if (i == 0 || strcmp(names[i], names[kept - 1]) != 0) {
-            names[kept++] = names[i];
+        if (i == 0 || strcmp(names[i], names[unique - 1]) != 0) {
+            names[unique++] = names[i];
         }
     }
-    *count_out = kept;
+    *count_out = unique;
     return SHERD_OK;
 }
 
@@ -126,10 +126,11 @@ static sherd_status map_check(const sherdi_weights_file *file, const char *path,
     }
     return listed == held
                ? SHERD_OK
-               : sherdi_fail(SHERD_E_INVAL,
-                             "%s names %zu tensors, and the files beside it hold %zu; index and "
-                             "files are not of the same model",
-                             path, listed, held);
+               : sherdi_fail(
+                     SHERD_E_INVAL,
+                     "%s names %zu tensors, and the files in its folder hold %zu; index and "
+                     "files are not of the same model",
+                     path, listed, held);
 }
 
 static sherd_status shards_open(sherdi_weights_file *file, const char *path,
@@ -449,8 +450,8 @@ sherd_status sherdi_weights_read(const sherdi_weights_file *file, sherdi_weights
 }
 
 /* Rows of the transposed matrix are columns of the file. For a range of whole rows of the
- * transposed matrix, each row of the file gives one value per such row, and these values are
- * consecutive. At both ends of a range a part of one row may be left. */
+ * transposed matrix, each row of the file has one value for each of these rows, and the values are
+ * consecutive. At both ends of a range a part of one row may remain. */
 static sherd_status columns_read(const sherdi_weights_file *file, sherdi_weights_tensor tensor,
                                  size_t column, size_t count, size_t first_row, size_t num_rows,
                                  float *out)

@@ -1,6 +1,6 @@
 /* Writes files of weights as a stream. One rank writes. The other ranks' values come through the
  * source, so all ranks walk over the tensors in the same way, and if the writer fails, all ranks
- * end behind the same tensor. See weights.h. */
+ * end after the same tensor. See weights.h. */
 #include "engine/checkpoint/weights.h"
 
 #include "base/checked.h"

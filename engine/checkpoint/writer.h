@@ -1,5 +1,5 @@
-/* Writes a data file of a checkpoint. Bytes come in order and go through a few slots, which are
- * checksummed and written past the page cache, with several requests in flight. save_data.c and
+/* Writes a data file of a checkpoint. Bytes are passed in order and copied to a few slots, which
+ * are checksummed and written past the page cache, with several requests in flight. save_data.c and
  * tools_import.c use it. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_WRITER_H
 #define SHERDI_ENGINE_CHECKPOINT_WRITER_H
@@ -20,7 +20,7 @@ typedef struct sherdi_writer_params {
     unsigned char            *memory; /* [num_slots * slot_bytes], aligned; borrowed until close */
     size_t                    slot_bytes; /* a multiple of SHERDI_CHECKPOINT_EXTENT_BYTES */
     size_t                    num_slots;
-    size_t                    header_bytes, data_bytes; /* the data begins behind the header */
+    size_t                    header_bytes, data_bytes; /* the data begins after the header */
     sherdi_writer_progress_fn progress;
     void                     *progress_ctx;
 } sherdi_writer_params;
@@ -36,8 +36,8 @@ typedef struct sherdi_writer {
     sherd_status         status;                   /* the first failure */
 } sherdi_writer;
 
-/** Makes the file, with room for all its bytes. E_IO (the message says what is missing), E_NOMEM.
- *  On failure no file is left. */
+/** Makes the file, with room for all its bytes. E_IO (the message says how much space is missing),
+ *  E_NOMEM. On failure no file remains. */
 sherd_status sherdi_writer_open(sherdi_writer *writer, const sherdi_writer_params *params);
 /** Gives the memory for the next bytes. *room_out says how many fit there: at least 1 until all
  *  data was taken. Waits for a slot. E_IO. */

@@ -13,7 +13,7 @@
 /* engine/optimizers/optimizer.h */
 typedef struct sherdi_optimizer sherdi_optimizer;
 
-/* LAMB's hyper-parameters beside Adam's. */
+/* LAMB's hyper-parameters in addition to Adam's. */
 typedef struct sherdi_lamb_settings {
     double max_coeff, min_coeff; /* of the trust ratio */
     int    eps_inside_sqrt;
@@ -35,7 +35,7 @@ typedef struct sherdi_group_settings {
 typedef struct sherdi_sgd_settings {
     double momentum, dampening; /* momentum 0: the state has no buffer */
     int    is_nesterov;
-    int    has_momentum, has_nesterov; /* 1: given; 0: the optimizer's defaults hold */
+    int    has_momentum, has_nesterov; /* 1: set; 0: the optimizer's defaults hold */
 } sherdi_sgd_settings;
 
 typedef struct sherdi_muon_settings {
@@ -100,7 +100,7 @@ typedef enum sherdi_moment_encoding {
     SHERDI_MOMENTS_FP8,
 } sherdi_moment_encoding;
 
-/* Everything that the engine needs to know, resolved: no "auto" is left. Sizes are in elements, as
+/* Everything that the engine needs to know, resolved: no value is "auto". Sizes are in elements, as
  * in the file, and may be 0 (except sub_group_size); "unlimited" is SIZE_MAX. A struct for each
  * subject. */
 typedef struct sherdi_batch_settings {
@@ -114,7 +114,7 @@ typedef struct sherdi_batch_settings {
 typedef struct sherdi_numerics_settings {
     sherd_dtype          compute_dtype;
     sherd_dtype          comm_dtype;     /* communication_data_type, or the compute type */
-    int                  has_comm_dtype; /* communication_data_type is given */
+    int                  has_comm_dtype; /* communication_data_type is set */
     sherd_dtype          accum_dtype;    /* data_types.grad_accum_dtype, or fp32 */
     int                  check_overflow; /* an update with Inf or NaN is skipped */
     sherdi_scaler_params scaler;         /* without fp16 the scale is fixed at 1 */
@@ -131,14 +131,14 @@ typedef struct sherdi_numerics_settings {
 typedef struct sherdi_update_settings {
     const sherdi_optimizer *optimizer;
     double                  lr, betas[2], eps, weight_decay;
-    int                     has_lr, has_betas, has_eps; /* 1: given; 0: the optimizer's defaults */
+    int                     has_lr, has_betas, has_eps; /* 1: set; 0: the optimizer's defaults */
     int                     bias_correction;
     int                     decouples_decay; /* adam_w_mode */
     sherdi_lamb_settings    lamb;
     sherdi_sgd_settings     sgd;
     sherdi_adagrad_settings adagrad;
     sherdi_muon_settings    muon;
-    sherdi_group_settings   groups[SHERDI_MAX_GROUPS]; /* entries behind the last one are 0 */
+    sherdi_group_settings   groups[SHERDI_MAX_GROUPS]; /* entries after the last one are 0 */
     sherdi_schedule_params  schedule;
     double                  gradient_clipping; /* 0: off */
     int                     master_encoding;   /* sherdi_master_encoding */
@@ -166,7 +166,7 @@ typedef struct sherdi_offloads_settings {
     sherdi_accumulate       accumulate;
     int                     gradients_on_nvme; /* 0: in host memory, with offloaded state */
     int verify_reads; /* checksums of state on NVMe are compared on every read */
-    int resume_state; /* continue from state files that an earlier run left */
+    int resume_state; /* continue from state files of an earlier run */
     int keep_state;   /* a clean end too leaves the state files */
     int durable;      /* commits reach the medium, not only the drive's queue */
     /* offload_param.max_in_cpu: elements of a rank that stay in host memory */
@@ -182,13 +182,13 @@ typedef struct sherdi_io_settings {
     sherdi_io_engine engine;
     size_t           block_bytes;
     int              depth;
-    double           step_seconds; /* for the plan's estimate of wear; 0: not given */
+    double           step_seconds; /* for the plan's estimate of wear; 0: not set */
     double           drive_tbw;    /* rated endurance of the drive, in 1e12 bytes written */
 } sherdi_io_settings;
 
-/* What people watch. */
+/* Monitors. */
 typedef struct sherdi_watch_settings {
-    int                     steps_per_print; /* 0: not given */
+    int                     steps_per_print; /* 0: not set */
     int                     wall_clock_breakdown;
     int                     memory_breakdown;
     int                     logs_comms, logs_each_comm;
@@ -238,7 +238,7 @@ typedef struct sherdi_named_bits {
 
 #define SHERDI_SETTINGS_MOST 160
 
-/** Completes the sizes of a batch, of which those that are not given are 0; a size that cannot be
+/** Completes the sizes of a batch, of which those that are not set are 0; a size that cannot be
  *  derived stays 0. Returns whether they agree: all are at least 1, and train is micro x
  *  accumulation x ranks and fits 32 bits. */
 typedef struct sherdi_config_batch {
@@ -255,7 +255,7 @@ size_t sherdi_settings_list(const sherdi_settings *settings, sherdi_named_bits *
 #include "engine/config/settings_list.h"
 #undef SHERDI_SETTINGS_LISTER
 
-/** Returns the samples of so many micro-batches of all ranks. Counters of a damaged file may be
+/** Returns the samples of a number of micro-batches of all ranks. Counters of a damaged file may be
  *  absurd; the product wraps then. */
 static inline int64_t sherdi_samples(int64_t micro_batches, int micro_batch_size, int world_size)
 {

@@ -1,6 +1,6 @@
-/* The value in force of a key: the given value, what "auto" stands for, what follows from other
- * keys, or the default; with a sentence that says which. Both sherdi_config_resolve and the dump
- * ask here, so they cannot differ. */
+/* The effective value of a key: the value of the file or program, the value of "auto", the value
+ * that follows from other keys, or the default; with a sentence that says which. Both
+ * sherdi_config_resolve and the dump ask here, so they cannot differ. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/optimizer.h"
 
@@ -15,14 +15,14 @@ static const sherdi_config_entry *entry_of(const sherd_config *config, sherdi_co
 
 /* ---- batch ---- */
 
-/* Returns a given batch size; 0: it is not given. */
+/* Returns a batch size; 0: it is not set. */
 static int64_t batch_given(const sherd_config *config, sherdi_config_id id)
 {
     return sherdi_config_is_given(config, id) ? entry_of(config, id)->value.integer : 0;
 }
 
-/* Writes where the batch sizes are given: train_batch_size, else the micro-batch size. One of the
- * two is given. */
+/* Writes where the batch sizes are set: train_batch_size, else the micro-batch size. One of the two
+ * is set. */
 static const char *batch_location(const sherd_config *config, char location[SHERDI_LOCATION_BYTES])
 {
     sherdi_config_id id = SHERDI_CONFIG_TRAIN_BATCH;

@@ -1,5 +1,5 @@
 /* "sherd.groups": optimizers and numbers of parameter groups, by the group's name. Members are read
- * like the keys of optimizer.*. engine/groups.c combines them with what the program says of a
+ * like the keys of optimizer.*. engine/groups.c combines them with the program's values of a
  * group. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/optimizer.h"

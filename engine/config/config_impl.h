@@ -6,7 +6,7 @@
  *   config_value.c   reads one JSON value as the type of its key
  *   config_read.c    reads a document into entries, with warnings and refusals
  *   config_groups.c  reads sherd.groups, whose entries have members of their own
- *   config_effect.c  the value in force of a key: given, "auto", derived or default
+ *   config_effect.c  the effective value of a key: set, "auto", derived or default
  *   config_schedule.c  the same for the parameters of schedules
  *   config_resolve.c sherdi_config_resolve: checks across keys, makes sherdi_settings
  *   config_offload.c does the same for offload
@@ -73,7 +73,8 @@ typedef struct sherdi_config_value {
 /* How a value is written to its field of sherdi_settings. */
 typedef enum sherdi_setting_kind {
     SHERDI_SETTING_NONE = 0, /* the key has no field */
-    SHERDI_SETTING_INT, /* at most INT_MAX; a choice that may be absent counts from 1, absent is 0 */
+    /* at most INT_MAX; a choice that may be absent counts from 1, absent is 0 */
+    SHERDI_SETTING_INT,
     SHERDI_SETTING_INT64,
     SHERDI_SETTING_SIZE, /* unlimited is SIZE_MAX */
     SHERDI_SETTING_REAL,
@@ -93,12 +94,12 @@ typedef struct sherdi_config_setting {
 
 typedef struct sherdi_config_effect {
     sherdi_config_value value;
-    int                 is_null;    /* no value is given, and none is needed */
-    int                 is_missing; /* no value is given, but one is needed: `origin` says so */
+    int                 is_null;    /* no value is set, and none is needed */
+    int                 is_missing; /* no value is set, but one is needed: `origin` says so */
     char                origin[SHERDI_ERROR_BYTES];
 } sherdi_config_effect;
 
-/* What a rule may look at. */
+/* The inputs of a rule. */
 typedef struct sherdi_config_question {
     const sherd_config *config;
     int                 world_size; /* 0: not known yet */
@@ -180,7 +181,7 @@ enum { SHERDI_CHOICE_LAMB_DEEPSPEED = 0, SHERDI_CHOICE_LAMB_PAPER = 1 };
 /* ---- values ---- */
 
 typedef enum sherdi_config_origin {
-    SHERDI_ORIGIN_DEFAULT = 0, /* nothing was given */
+    SHERDI_ORIGIN_DEFAULT = 0, /* not set */
     SHERDI_ORIGIN_FILE,
     SHERDI_ORIGIN_PROGRAM,
 } sherdi_config_origin;
@@ -191,7 +192,7 @@ typedef struct sherdi_config_entry {
     int                        is_auto;
     uint32_t                   line, column; /* FILE */
     char                      *written;      /* the text of the value; owned */
-    const sherdi_config_alias *alias;        /* the name under which it was given; NULL: its own */
+    const sherdi_config_alias *alias;        /* the name in the file; NULL: its own */
 } sherdi_config_entry;
 
 struct sherd_config {
@@ -217,9 +218,9 @@ static inline int sherdi_config_is_json(const sherd_config *config)
 /** Returns E_STATE for a configuration of the other kind, which has no keys. */
 sherd_status sherdi_config_json_need(const sherd_config *config, const char *call);
 
-/** Returns the name of a key, for messages: the name under which it was given, else its own. */
+/** Returns the name of a key, for messages: the name in the file, else its own. */
 const char *sherdi_config_name(const sherd_config *config, sherdi_config_id id);
-/** Writes where the value of `id` was given, for messages: "ds.json:3:5", "the program". */
+/** Writes where the value of `id` was set, for messages: "ds.json:3:5", "the program". */
 #define SHERDI_LOCATION_BYTES 320
 const char *sherdi_config_location(const sherd_config *config, sherdi_config_id id,
                                    char location[SHERDI_LOCATION_BYTES]);
@@ -249,7 +250,7 @@ sherd_status sherdi_config_value_read(sherdi_config_reader *reader, const sherdi
 sherd_status sherdi_config_groups_read(sherdi_config_reader *reader, const char *path,
                                        const sherdi_json_node *node, sherdi_config_value *out);
 int          sherdi_config_groups_same(const sherdi_config_value *a, const sherdi_config_value *b);
-/** Frees what a value owns. */
+/** Frees the memory of a value. */
 void sherdi_config_value_free(sherdi_config_value *value);
 /** Reads a whole document. */
 sherd_status sherdi_config_read(sherdi_config_reader *reader, const sherdi_json_node *root);
@@ -257,7 +258,7 @@ sherd_status sherdi_config_read(sherdi_config_reader *reader, const sherdi_json_
 sherd_status sherdi_config_read_key(sherdi_config_reader *reader, const char *path,
                                     const sherdi_json_node *node);
 
-/* What sherdi_reader_say does with a sentence about the input; any other value is a status with
+/* The effect of sherdi_reader_say on a sentence about the input; any other value is a status with
  * which it fails. */
 enum {
     SHERDI_SAY_WARNING = -1, /* a warning: fails only without memory; strict mode checks later */
@@ -294,7 +295,7 @@ sherdi_effect_fn sherdi_effect_train_batch, sherdi_effect_micro_batch, sherdi_ef
     sherdi_effect_schedule_stable_steps;
 /** Writes where a value comes from. */
 void sherdi_effect_say(sherdi_config_effect *out, const char *origin);
-/** Says that no value is given and that one is needed; `fix` is the end of the sentence. */
+/** Says that no value is set and that one is needed; `fix` is the end of the sentence. */
 void sherdi_effect_missing(const sherdi_config_question *asked, const char *fix,
                            sherdi_config_effect *out);
 

@@ -1,18 +1,19 @@
 /* The configuration keys that have an effect; DeepSpeed's others are in config_unused.h. Reading,
- * the settings, what ranks compare, the reference page and the dump all come from these two tables.
+ * the settings, the comparison of ranks, the reference page and the dump all come from these two
+ * tables.
  * A row:
  *
- *   X(id, path, type, (what it does, and other attributes), meaning)
+ *   X(id, path, type, (effect and other attributes), meaning)
  *
- *   SETS(field)          of sherdi_settings, to the value in force; SETS_DTYPE: to that element type
- *   DERIVES(field)       a rule of config_resolve.c makes the field of this key and of others; without
- *                        either of them something else follows from the key, in config_*.c
+ *   SETS(field)          of sherdi_settings, to the effective value; SETS_DTYPE: to its type
+ *   DERIVES(field)       a rule of config_resolve.c computes the field from this key and others; a
+ *                        row without SETS and DERIVES has another effect, in config_*.c
  *   NUMBER ON OFF BOTH   the default; FIRST: the first of the choices
- *   RULE("sentence")     what the default follows from
- *   EFFECT(rule)         the rule (config_impl.h) that gives a key its value if it is absent or "auto";
- *                        without it the default. SCHEDULE: the same for a parameter of a schedule
- *   RANGE BELOW CHOICES  what is allowed
- *   AUTO("sentence")     what "auto" gives; without it the default
+ *   RULE("sentence")     how the default is derived
+ *   EFFECT(rule)         the rule (config_impl.h) for the value of an absent or "auto" key; without
+ *                        it the default. SCHEDULE: the same for a parameter of a schedule
+ *   RANGE BELOW CHOICES  the allowed values
+ *   AUTO("sentence")     the value of "auto"; without it the default
  *   ZERO_WORD("word")    a word that means 0; ZERO_IS_DEFAULT: 0 means the default
  *   NULLABLE, LOCAL ...  the bits of sherdi_config_key
  *
@@ -28,10 +29,10 @@
     X(MICRO_BATCH, "train_micro_batch_size_per_gpu", INT, (SETS(batch.micro_batch_size), \
       RULE("derived from train_batch_size"), RANGE(1, INT_MAX), \
       AUTO("derived; needs train_batch_size or a value from the program"), EFFECT(micro_batch)), \
-      "samples per micro-batch on each rank. This key or `train_batch_size` has to be given, " \
-      "in the file or by the program; an engine for inference has 1 without") \
+      "samples per micro-batch on each rank. This key or `train_batch_size` must be set, in the " \
+      "file or by the program; for an engine for inference the default is 1") \
     X(ACCUMULATION, "gradient_accumulation_steps", INT, (SETS(batch.accumulation), \
-      RULE("1; derived if both batch sizes are given"), RANGE(1, INT_MAX), AUTO("derived"), \
+      RULE("1; derived if both batch sizes are set"), RANGE(1, INT_MAX), AUTO("derived"), \
       EFFECT(accumulation)), \
       "micro-batches per optimizer step") \
     /* ---- general ---- */ \
@@ -39,7 +40,7 @@
       NULLABLE, LOCAL), \
       "number of steps after which rank 0 logs a line (level info): step, skipped steps, " \
       "learning rate, gradient norm, loss scale, fingerprint of the weights, samples, samples " \
-      "per second. Without this key, or with 0, there is no such line. A program can read the " \
+      "per second. Without this key, or with 0, no line is written. A program can read the " \
       "number (`sherd_engine_query`) and print a line of its own as often") \
     X(GRADIENT_CLIPPING, "gradient_clipping", REAL, (SETS(update.gradient_clipping), NUMBER(1.0), \
       RANGE(0, INFINITY), AUTO("1.0"), EFFECT(clipping)), \
@@ -52,13 +53,13 @@
       "`true`: a global batch gives the same bits at every stage, with every accumulation and " \
       "on every number of ranks ([numerics.md](numerics.md); a key of sherd's own)") \
     X(WALL_CLOCK, "wall_clock_breakdown", BOOL, (SETS(watch.wall_clock_breakdown), OFF), \
-      "shows the time of each step by phase: in the report of the step, in the log (level " \
-      "info) and in what the monitors write") \
+      "shows the time of each step by phase: in the report of the step, in the log (level info) " \
+      "and in the output of the monitors") \
     X(MEMORY_BREAKDOWN, "memory_breakdown", BOOL, (SETS(watch.memory_breakdown), OFF, LOCAL), \
       "rank 0 logs (level info) the memory that it holds, by purpose: when the engine is " \
       "sealed, and with each line of `steps_per_print`. Without `steps_per_print` it logs the " \
       "memory at each step") \
-    /* ---- what people watch ---- */ \
+    /* ---- monitors ---- */ \
     X(CSV_MONITOR, "csv_monitor", BLOCK, (CLOSED), \
       "a csv file for each number that is watched; rank 0 writes the files " \
       "([monitors.md](monitors.md))") \
@@ -86,7 +87,7 @@
       LOCAL), \
       "folder inside `output_path`, in which the files lie") \
     X(COMMS_LOGGER, "comms_logger", BLOCK, (CLOSED), \
-      "rank 0 logs (level info) what gathers and reductions moved") \
+      "rank 0 logs (level info) the bytes of gathers and reductions") \
     X(COMMS_ENABLED, "comms_logger.enabled", BOOL, (SETS(watch.logs_comms), OFF, LOCAL), \
       "logs a summary with each line of `steps_per_print`, and when the engine ends") \
     X(COMMS_VERBOSE, "comms_logger.verbose", BOOL, (SETS(watch.logs_each_comm), OFF, LOCAL), \
@@ -115,12 +116,12 @@
       "combined with `sherd.free_packing`") \
     X(UNUSED_UNITS, "sherd.unused_units", TEXT, (SETS(batch.skips_unused), FIRST("zero"), \
       CHOICES("zero|skip")), \
-      "what an update does with a unit that no rank reached in the window. `zero`: its " \
-      "gradient is zero, so its moments fade and its weights decay. `skip`: its weights and " \
-      "its state do not change, as in torch with a grad of None. But the number of the " \
-      "update, by which Adam corrects its bias, counts all updates, also those that left the " \
-      "unit out: with betas of 0.9 and 0.999, the first update of a unit that is reached late " \
-      "is 3.2 times as large as in torch") \
+      "effect of an update on a unit that no rank reached in the window. `zero`: its gradient is " \
+      "zero, so its moments fade and its weights decay. `skip`: its weights and its state do not " \
+      "change, as in torch with a grad of None. But the number of the update, by which Adam " \
+      "corrects its bias, counts all updates, also those that skipped the unit: with betas of " \
+      "0.9 and 0.999, the first update of a unit that is reached late is 3.2 times as large as " \
+      "in torch") \
     X(OPEN_WINDOWS, "sherd.open_windows", BOOL, (SETS(batch.opens_windows), OFF), \
       "`true`: a window ends only where the program closes it (`sherd_step_close_window`), so " \
       "its length need not be known before. `gradient_accumulation_steps` is then the usual " \
@@ -144,22 +145,21 @@
       "buffers in host memory follow") \
     X(ACTIVATIONS_PIN, "sherd.activations.pin_memory", BOOL, ( \
       SETS(offload.activations.pin_memory), ON, LOCAL), \
-      "locks the host memory, so that the link works beside the GPU") \
+      "locks the host memory, so that transfers overlap with the work of the GPU") \
     X(GROUPS, "sherd.groups", GROUPS, (SETS(update.groups), RULE("none")), \
       "parameter groups by name. Each entry is a block of `name`, `type`, `params` and " \
       "`matching`. `type`: an optimizer for this group alone, from the choices of " \
       "`optimizer.type`. `params`: `lr`, `betas`, `eps`, `momentum`, `weight_decay` and " \
-      "`exclude_1d` for this group alone. What an entry leaves out is as in " \
-      "`optimizer.params`. `matching`: patterns (`*`, `?`, `[]`) of parameter names. A " \
-      "parameter that the program left in the default group goes to the first group that " \
-      "matches its name. Without `matching`, the program adds a group of this name. If the " \
-      "program and the entry contradict each other, the engine is refused") \
+      "`exclude_1d` for this group alone. Values that an entry lacks are those of " \
+      "`optimizer.params`. `matching`: patterns (`*`, `?`, `[]`) of parameter names. A parameter " \
+      "that is in the default group of the program goes to the first group that matches its " \
+      "name. Without `matching`, the program adds a group of this name. If the program and the " \
+      "entry contradict each other, the engine is refused") \
     X(MASTER_ENCODING, "sherd.master_encoding", TEXT, (SETS(update.master_encoding), \
       FIRST("fp32"), CHOICES("fp32|bf16_beside|bf16")), \
-      "how master weights are stored beside bf16 parameters. `fp32`: in 4 bytes. " \
-      "`bf16_beside`: as the 2 bytes that the bf16 parameter lacks, without loss; parameter " \
-      "and state must rest together, or the state on `nvme`. `bf16`: in 2 bytes, rounded at " \
-      "random") \
+      "how the master weights of bf16 parameters are stored. `fp32`: in 4 bytes. `bf16_beside`: " \
+      "as the 2 bytes that the bf16 parameter lacks, without loss; parameter and state must rest " \
+      "together, or the state on `nvme`. `bf16`: in 2 bytes, rounded at random") \
     X(MOMENT_ENCODING, "sherd.moment_encoding", TEXT, (SETS(update.moment_encoding), \
       FIRST("fp32"), CHOICES("fp32|bf16|fp8")), \
       "how the other parts of an optimizer's state are stored. `fp8`: 8-bit floats, with a " \
@@ -194,7 +194,7 @@
     X(MIN_SCALE, "fp16.min_loss_scale", REAL, (SETS(numerics.scaler.min_scale), NUMBER(1), \
       RANGE(0, 8e37)), \
       "smallest dynamic loss scale; fractions are allowed. An overflow at this scale is an " \
-      "error. 0: there is no lower limit") \
+      "error. 0: no lower limit") \
     X(BF16, "bf16", BLOCK, (NULLABLE), \
       "computation in bf16") \
     X(BF16_ENABLED, "bf16.enabled", BOOL, (OFF, AUTO("false, unless the program sets true")), \
@@ -262,9 +262,8 @@
       "Lamb: eps is added under the square root") \
     X(LAMB_FORM, "optimizer.params.lamb_form", TEXT, (SETS(update.lamb.is_papers), \
       FIRST("deepspeed"), CHOICES("deepspeed|paper")), \
-      "Lamb: what the bias corrections apply to. `deepspeed`: they multiply the whole step. " \
-      "`paper`: they correct the moments from which the direction is made (a key of sherd's " \
-      "own)") \
+      "Lamb: use of the bias corrections. `deepspeed`: they multiply the whole step. " \
+      "`paper`: they correct the moments from which the direction is made (a key of sherd's own)") \
     X(EXCLUDE_1D, "optimizer.params.exclude_1d", BOOL, (SETS(update.lamb.exclude_1d), OFF), \
       "Lamb: parameters with at most one dimension have a trust ratio of 1. A group may say " \
       "otherwise for its own parameters (a key of sherd's own)") \
@@ -274,8 +273,8 @@
       "0.95. With 0, SGD has no buffer") \
     X(DAMPENING, "optimizer.params.dampening", REAL, (SETS(update.sgd.dampening), NUMBER(0.0), \
       RANGE(0, 1)), \
-      "SGD: share of the gradient that is kept out of the momentum buffer. The first step " \
-      "adds the whole gradient") \
+      "SGD: share of the gradient that is not added to the momentum buffer. The first step adds " \
+      "the whole gradient") \
     X(NESTEROV, "optimizer.params.nesterov", BOOL, (SETS(update.sgd.is_nesterov), OFF, \
       EFFECT(nesterov)), \
       "SGD and Muon: Nesterov's momentum. Muon's default is `true`") \
@@ -292,7 +291,8 @@
       "Adagrad: step t divides the learning rate by 1 + (t - 1) times this number") \
     X(INITIAL_ACCUMULATOR, "optimizer.params.initial_accumulator_value", REAL, ( \
       SETS(update.adagrad.initial), NUMBER(0.0), RANGE(0, INFINITY)), \
-      "Adagrad: start value of the sum of squares. The state holds only what was added to it") \
+      "Adagrad: start value of the sum of squares. The state holds only the sum of the added " \
+      "squares") \
     X(MAX_GRAD_NORM, "optimizer.params.max_grad_norm", REAL, (RANGE(0, INFINITY)), \
       "read as `gradient_clipping` if that key is missing, with a warning") \
     /* ---- scheduler ---- */ \
@@ -430,8 +430,8 @@
       "group's rate") \
     /* ---- zero_optimization ---- */ \
     X(ZERO, "zero_optimization", BLOCK, (CLOSED, LEGACY_BOOL), \
-      "what is sharded. The old values `true` and `false` in place of the block mean stage 1 " \
-      "and stage 0") \
+      "the objects that are sharded. The old values `true` and `false` in place of the block mean " \
+      "stage 1 and stage 0") \
     X(STAGE, "zero_optimization.stage", INT, (SETS(sharding.stage), NUMBER(0), RANGE(0, 3), \
       AUTO("an error: the program must give it"), EFFECT(stage)), \
       "0: nothing is sharded. 1: optimizer state is sharded. 2: gradients too. 3: parameters " \
@@ -446,9 +446,9 @@
     X(PREFETCH_BUCKET, "zero_optimization.stage3_prefetch_bucket_size", SIZE, ( \
       SETS(sharding.prefetch_bucket_size), NUMBER(5e7), RANGE(0, INFINITY), TRUNCATE, \
       AUTO("0.9 x hidden_size squared, else the default"), EFFECT(prefetch)), \
-      "most elements that are gathered ahead of their use. The engine gathers what the next " \
-      "acquire needs, and more only while less than 8 MiB are gathered ahead. Fractions of " \
-      "the value are cut off") \
+      "most elements that are gathered ahead of their use. The engine gathers the units of the " \
+      "next acquire, and more only while less than 8 MiB are gathered ahead. Fractions of the " \
+      "value are cut off") \
     X(PERSISTENCE, "zero_optimization.stage3_param_persistence_threshold", SIZE, ( \
       SETS(sharding.persistence_threshold), NUMBER(1e5), RANGE(0, INFINITY), \
       AUTO("10 x hidden_size, else the default"), EFFECT(persistence)), \
@@ -459,7 +459,8 @@
       "most elements that stay whole on each rank, over all parameters") \
     X(MAX_LIVE, "zero_optimization.stage3_max_live_parameters", SIZE, ( \
       SETS(sharding.max_live_parameters), NUMBER(1e9), RANGE(0, INFINITY)), \
-      "most elements that are gathered at a time. This limits only what is gathered ahead") \
+      "most elements that are gathered at a time. The limit applies only to gathers ahead of " \
+      "their use") \
     X(MAX_REUSE, "zero_optimization.stage3_max_reuse_distance", SIZE, ( \
       SETS(sharding.max_reuse_distance), NUMBER(0), RANGE(0, INFINITY)), \
       "a unit stays gathered if at most this number of elements of other units is used before " \
@@ -518,8 +519,8 @@
       "same bits (DeepSpeed's default is false)") \
     X(STATE_FAST_INIT, "zero_optimization.offload_optimizer.fast_init", BOOL, ( \
       SETS(offload.fast_init), OFF), \
-      "leaves out one comparison of checksums: the one when the first update reads what was " \
-      "filled") \
+      "leaves out one comparison of checksums: the one when the first update reads the filled " \
+      "values") \
     X(STATE_RATIO, "zero_optimization.offload_optimizer.ratio", REAL, (SETS(offload.ratio), \
       NUMBER(1.0), RANGE(0, 1)), \
       "share of the optimizer state that is offloaded, at any stage (DeepSpeed takes less " \
@@ -568,7 +569,7 @@
     X(AIO_ENGINE, "aio.engine", TEXT, (SETS(io.engine), FIRST("auto"), \
       CHOICES("auto|io_uring|threads"), LOCAL, \
       AUTO("io_uring if the kernel has it, else threads")), \
-      "what makes the requests: `io_uring`, or threads with pread and pwrite (a key of " \
+      "implementation of the requests: `io_uring`, or threads with pread and pwrite (a key of " \
       "sherd's own)") \
     X(AIO_TBW, "aio.rated_tbw", REAL, (SETS(io.drive_tbw), NUMBER(600), RANGE(0, INFINITY), \
       LOCAL), \

@@ -111,7 +111,7 @@ static sherd_status stage_remark(sherd_config *config, const offload_keys *keys)
     return SHERD_OK;
 }
 
-/* Warns of keys about state files if there will be no such files. */
+/* Warns of keys about state files if the run will have no state files. */
 static sherd_status files_remark(sherd_config *config)
 {
     static const sherdi_config_id FILES[] = {SHERDI_CONFIG_STATE_VERIFY, SHERDI_CONFIG_STATE_RESUME,
@@ -187,7 +187,7 @@ static void block_resolve(const sherd_config *config, const offload_keys *keys, 
     }
 }
 
-/* The program may name a tier with files for a unit, whatever the block says. */
+/* The program may name a tier with files for a unit, independently of the block. */
 static void activations_resolve(const sherd_config *config, sherdi_settings *out)
 {
     block_resolve(config, &ACTIVATION_KEYS, out->sharding.stage, &out->offload.activations);

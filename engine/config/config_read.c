@@ -26,10 +26,10 @@ static void path_join(const char *block, const char *leaf, char out[PATH_BYTES])
 
 /* ---- storing ---- */
 
-/* A key, and the value that it is given. */
+/* A key, and its value. */
 typedef struct given_value {
     sherdi_config_id           id;
-    const sherdi_config_alias *alias; /* the name under which it is given; NULL: its own */
+    const sherdi_config_alias *alias; /* the name in the file; NULL: its own */
     const char                *path;  /* as written */
     const sherdi_json_node    *node;
     sherdi_config_value        value;
@@ -66,7 +66,7 @@ static sherd_status entry_contest(const sherdi_config_reader *reader, const give
                                    given->node->lexeme, given->path);
 }
 
-/* Stores a value in its entry, which then owns what the value owns. */
+/* Stores a value in its entry, which then owns the value's memory. */
 static sherd_status entry_store(sherdi_config_reader *reader, given_value *given)
 {
     sherdi_config_entry    *entry = &reader->config->entries[given->id];
@@ -124,7 +124,7 @@ static sherd_status scalar_remark(const sherdi_config_reader *reader, const give
     return SHERD_OK;
 }
 
-/* Checks a value and stores it; takes over what the value owns. */
+/* Checks a value and stores it; takes over the value's memory. */
 static sherd_status scalar_put(sherdi_config_reader *reader, given_value *given)
 {
     const sherdi_config_key *key     = &sherdi_config_table[given->id];
@@ -241,7 +241,7 @@ static sherd_status unknown_read(sherdi_config_reader *reader, const member_path
 /* ---- blocks ---- */
 
 /* Returns whether the "enabled" of a feature's block switches it on. Text that is no boolean does,
- * as it is true in Python; "auto" is left to the program, which does not set it. */
+ * as it is true in Python; "auto" means that the program does not set it. */
 static int switch_is_on(const sherdi_json_node *enabled)
 {
     int is_true;

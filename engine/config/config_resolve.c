@@ -143,7 +143,7 @@ static int optimizer_is_used(const sherd_config *config, size_t index)
     return index == optimizer_index(config);
 }
 
-/* Warns of a given key that only some optimizers read, if none of them is used. */
+/* Warns of a key that only some optimizers read, if none of them is used. */
 static sherd_status others_remark(sherd_config *config, sherdi_config_id id)
 {
     char   readers[64] = "";
@@ -176,8 +176,8 @@ static int optimizers_read(const sherd_config *config, sherdi_config_id id)
     return 0;
 }
 
-/* Warns of given keys that the named optimizer does not read, though others do, unless a group has
- * one of these. */
+/* Warns of keys that the named optimizer does not read, though others do, unless a group has one of
+ * these. */
 static sherd_status unread_remark(sherd_config *config, const sherdi_optimizer *optimizer)
 {
     char sentence[64];
@@ -263,8 +263,8 @@ static int schedule_reads(const sherdi_schedule *schedule, sherdi_config_id id)
     return 0;
 }
 
-/* Warns of given keys about a momentum that the schedule would move, if no optimizer that is used
- * has betas. */
+/* Warns of keys about a momentum that the schedule would move, if no optimizer that is used has
+ * betas. */
 static sherd_status cycle_remark(sherd_config *config)
 {
     static const sherdi_config_id KEYS[] = {
@@ -448,8 +448,8 @@ static void scaler_resolve(const sherd_config *config, sherdi_scaler_params *out
     }
 }
 
-/* Sets parameters that this type of schedule does not read to 0, whatever the file says, then lets
- * the schedule resolve the others. */
+/* Sets parameters that this type of schedule does not read to 0, even if the file sets them, then
+ * lets the schedule resolve the others. */
 static sherd_status schedule_resolve(const sherd_config *config, sherdi_settings *settings)
 {
     const sherdi_schedule *schedule = sherdi_config_schedule(config);
@@ -522,7 +522,7 @@ static sherd_status bf16_state_resolve(const sherd_config *config, sherdi_settin
     if (moments && !masters) {
         return sherdi_config_key_fail(
             config, SHERDI_CONFIG_BF16_STATES,
-            "needs bf16.bf16_master_weights_and_grads; for bf16 moments beside another master set "
+            "needs bf16.bf16_master_weights_and_grads; for bf16 moments with another master set "
             "sherd.moment_encoding");
     }
     if ((masters && settings->update.master_encoding == SHERDI_MASTER_BESIDE) ||
@@ -563,8 +563,8 @@ sherd_status sherdi_config_json_resolve(const sherd_config *config, int world_si
     memset(&settings, 0, sizeof(settings)); /* padding too: ranks may hash it */
     SHERDI_TRY(sherdi_config_check(config, 1));
     SHERDI_TRY(sherdi_config_batch_solve(config, world_size, &batch));
-    /* If the key is absent, its value is the compute type; if it is given, it must agree with
-     * that. */
+    /* If the key is absent, its value is the compute type; if it is set, it must agree with the
+     * compute type. */
     if (sherdi_config_integer(config, SHERDI_CONFIG_PARAM_DTYPE) !=
         sherdi_config_compute_choice(config)) {
         return sherdi_config_key_fail(config, SHERDI_CONFIG_PARAM_DTYPE,
@@ -579,7 +579,7 @@ sherd_status sherdi_config_json_resolve(const sherd_config *config, int world_si
     return SHERD_OK;
 }
 
-/* ---- what ranks compare ---- */
+/* ---- comparison of ranks ---- */
 
 static uint64_t setting_bits(const sherdi_config_key *key, const sherdi_settings *settings)
 {

@@ -18,7 +18,7 @@ const sherdi_schedule *sherdi_config_schedule(const sherd_config *config)
                : NULL;
 }
 
-/* Returns whether a parameter of the schedule has no default and must be given. */
+/* Returns whether a parameter of the schedule has no default and must be set. */
 static int schedule_needs(const sherdi_schedule *schedule, sherdi_config_id id)
 {
     for (size_t i = 0; schedule != NULL && i < schedule->num_needed; i++) {

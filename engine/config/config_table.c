@@ -193,7 +193,7 @@ static int is_word_end(char c)
     return c == '\0' || c == '_' || c == '-';
 }
 
-/* Returns whether every word of `part` is a word of `whole`, whatever the case: warmup_steps in
+/* Returns whether every word of `part` is a word of `whole`, in any case: warmup_steps in
  * warmup_num_steps. */
 static int has_words_of(const char *whole, const char *part)
 {

@@ -26,7 +26,7 @@ static void real_put(sherdi_text *out, double value)
     put(out, digits);
 }
 
-/* Writes a choice of a list, which has no NUL behind it. */
+/* Writes a choice of a list, which has no NUL after it. */
 static void choice_put(sherdi_text *out, const char *choices, size_t index)
 {
     size_t      bytes;
@@ -153,7 +153,7 @@ static void value_put(sherdi_text *out, const sherdi_config_key *key,
 
 /* ---- the dump ---- */
 
-/* The dump has all keys that have an effect, and all others that were given. */
+/* The dump has all keys that have an effect, and all others that were set. */
 static int key_is_dumped(const sherd_config *config, sherdi_config_id id)
 {
     const sherdi_config_key *key = &sherdi_config_table[id];
@@ -221,15 +221,15 @@ static const char PAGE_HEAD[] =
 "# Configuration\n\n"
 "<!-- Written by `sherd config --reference` from engine/config/config_keys.h and config_unused.h. -->\n\n"
 "This page lists every key of sherd's configuration. It is for everyone who writes a configuration, or brings one along\n"
-"from DeepSpeed. [deepspeed-keys.md](deepspeed-keys.md) has every key of DeepSpeed, with what sherd does with it.\n\n"
+"from DeepSpeed. [deepspeed-keys.md](deepspeed-keys.md) has every key of DeepSpeed, with its effect in sherd.\n\n"
 "A configuration is a JSON file in the form that DeepSpeed made common. Comments (`//`, `#`, `/* */`) and trailing\n"
 "commas are allowed. Numbers may be written as `5e8` or `500000000`, and in quotes, as converters of YAML write them\n"
 "(with a warning). Every message about a configuration names the file, line, column and key.\n\n"
 "**The tables.** A *block* is a key whose value is an object with keys of its own, such as `fp16`. Each top-level block has\n"
 "a table; keys outside of blocks come first. Keys without an effect stand at the end, in a table for each reason.\n"
-"*default* is what holds if a key is not given. The *compute type* is fp16 or bf16 if one of these blocks is enabled,\n"
+"*default* is the value of a key that is not set. The *compute type* is fp16 or bf16 if one of these blocks is enabled,\n"
 "else fp32. The [glossary](glossary.md) explains words such as unit and window.\n\n"
-"**Unknown keys** give a warning, which names a known key that is spelt alike. In a block that is marked *closed* they\n"
+"**Unknown keys** give a warning, which names a known key with a similar spelling. In a block that is marked *closed* they\n"
 "are errors.\n"
 "Keys that start with `_` or are named `comment` are skipped. Duplicate keys are errors.\n\n"
 "**\"auto\"** leaves a value to the program, which sets it with `sherd_config_set`. If the program does not set it, the\n"
@@ -271,7 +271,7 @@ static const char *const UNUSED_SECTIONS[] = {
     [SHERDI_USE_HINT] = "Without effect: hints that are not taken\n\n"
                         "sherd ignores these keys. A value other than the default gives a warning.",
     [SHERDI_USE_REFUSED] =
-        "Refused: what would train something else\n\n"
+        "Refused: keys that would change the training\n\n"
         "A value other than the default, or a block that is switched on, is an error: sherd would "
         "train something else than the file says.",
 };

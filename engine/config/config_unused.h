@@ -8,7 +8,8 @@
  *
  *   SAME      a choice that never changes a result: any value is right
  *   HINT      a hint that is not taken: a value other than the default warns
- *   REFUSED   a value other than the default, or a block that is switched on, would train something else: an error
+ *   REFUSED   a value other than the default, or a block that is switched on, would change the
+ *             training: an error
  *
  * Included by config_impl.h and config_table.c only. */
 
@@ -74,7 +75,7 @@
     X(ELASTIC_CHECKPOINT, "zero_optimization.elastic_checkpoint", BOOL, SAME, (OFF), \
       "every checkpoint loads on any number of ranks") \
     X(PIPELINE_LOADING, "zero_optimization.pipeline_loading_checkpoint", BOOL, SAME, (OFF), \
-      "a checkpoint is always read while what was read before is copied and checked") \
+      "a checkpoint is always read while the portion before is copied and checked") \
     X(CHECKPOINT_UNIVERSAL, "checkpoint.load_universal", BOOL, SAME, (OFF), \
       "every checkpoint loads on any layout") \
     X(CHECKPOINT_TAGS, "checkpoint.tag_validation", TEXT, SAME, (FIRST("Warn"), \
@@ -108,13 +109,13 @@
     X(FP16_OPT_LEVEL, "fp16.opt_level", ANY, HINT, (), \
       "it is a key of Apex, not of this block") \
     X(FP16_FP16, "fp16.fp16", ANY, HINT, (), \
-      "this block has no such key; use fp16.enabled") \
+      "this block does not have this key; use fp16.enabled") \
     X(FP16_TOLERANCE, "fp16.fp16_scale_tolerance", ANY, HINT, (), \
       "it is a key of Fairseq, not of this block") \
     X(BF16_IMMEDIATE, "bf16.immediate_grad_update", BOOL, HINT, (OFF), \
       "it is a memory hint about the time at which gradients are accumulated") \
     X(BF16_AUTO_CAST, "bf16.auto_cast", ANY, HINT, (), \
-      "this block has no such key; the trainer casts its inputs") \
+      "this block does not have this key; the trainer casts its inputs") \
     X(BF16_LOSS_SCALE, "bf16.loss_scale", ANY, HINT, (), \
       "bf16 needs no loss scale") \
     X(BF16_POWER, "bf16.initial_scale_power", ANY, HINT, (), \
@@ -209,7 +210,7 @@
       "it is about compiling PyTorch modules") \
     X(PIPELINE, "pipeline", BLOCK, HINT, (OPAQUE), \
       "pipeline parallelism belongs to the trainer; sherd's world is the data-parallel group") \
-    /* ---- what would train something else ---- */ \
+    /* ---- keys that would change the training ---- */ \
     X(ALLREDUCE_OP, "gradient_allreduce_op", TEXT, REFUSED, (FIRST("mean"), CHOICES("mean|sum")), \
       "sherd averages gradients over the ranks") \
     X(MANAGED_ACCUMULATION, "managed_gradient_accumulation", BOOL, REFUSED, (ON), \

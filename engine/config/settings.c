@@ -196,7 +196,7 @@ static void numerics_put(const sherd_settings *given, sherdi_numerics_settings *
     };
 }
 
-/* Finds the optimizer by its name. What its own keys would say has their defaults, which stand in
+/* Finds the optimizer by its name. Settings of the optimizer's own keys have the defaults of
  * config_keys.h: a test compares. */
 static sherd_status optimizer_put(const sherd_settings *given, sherdi_settings *all)
 {
@@ -253,7 +253,7 @@ static void sharding_put(const sherd_settings *given, sherdi_sharding_settings *
     out->overlap_comm         = given->overlap_comm == -1 ? given->stage == 3 : given->overlap_comm;
 }
 
-/* Nothing is offloaded. The other values are what a file without these keys gives. */
+/* Nothing is offloaded. The other values are those of a file without these keys. */
 static void offload_put(sherdi_settings *out)
 {
     const sherdi_offload_settings none = {.tier = &sherdi_tier_device, .pin_memory = 1};
@@ -317,7 +317,7 @@ sherd_status sherd_config_from_settings(const sherd_settings *settings, sherd_co
     return SHERD_OK;
 }
 
-/* ---- what ranks compare ---- */
+/* ---- comparison of ranks ---- */
 
 #define SETTING(name, field)                                                                       \
     {                                                                                              \

@@ -1,5 +1,5 @@
 /* csv_monitor: a file of rows for each tag, named as in DeepSpeed. Slashes and blanks of the tag
- * become underscores, and the text behind the last slash is the title of the column. New rows are
+ * become underscores, and the text after the last slash is the title of the column. New rows are
  * appended to a file that exists, without a second title. */
 #include "engine/monitor/monitor.h"
 

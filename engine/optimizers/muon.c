@@ -17,8 +17,7 @@ static void muon_coeffs(const sherdi_settings *settings, const sherdi_group_step
     *(sherdi_muon_coeffs *)out = sherdi_muon_coeffs_of(group);
 }
 
-/* The kernel works on the direction in place of the master: in fp32, without a parameter beside
- * it. */
+/* The kernel works on the direction in place of the master: in fp32, without a bf16 parameter. */
 static void direction_run(const sherdi_backend *lane, const sherdi_sweep_args *args)
 {
     sherdi_update_args update = sherdi_update_args_of(args);

@@ -1,7 +1,8 @@
-/* What an optimizer is to the rest of the engine: one table each; all are named in list.h. The
- * tables of element-wise optimizers are made in elementwise.c from the rows of kernels/updates/,
- * each other one stands in a file of its own. The plan sizes, lays out and counts the parts of a
- * state, and the update runs sweeps over them, without knowing which optimizer they belong to. */
+/* The interface of an optimizer to the rest of the engine: one table each; all are named in list.h.
+ * The tables of element-wise optimizers are made in elementwise.c from the rows of
+ * kernels/updates/, each other one stands in a file of its own. The plan sizes, lays out and counts
+ * the parts of a state, and the update runs sweeps over them, without knowing which optimizer they
+ * belong to. */
 #ifndef SHERDI_ENGINE_OPTIMIZERS_OPTIMIZER_H
 #define SHERDI_ENGINE_OPTIMIZERS_OPTIMIZER_H
 
@@ -24,7 +25,7 @@ typedef struct sherdi_optimizer_part {
     int         is_never_negative; /* its sign is free: an encoding may store something there */
 } sherdi_optimizer_part;
 
-/* What one call of a sweep works on: a block. Its memory is as kernels/backend.h says. */
+/* The arguments of one call of a sweep: a block. Its memory is as kernels/backend.h says. */
 typedef struct sherdi_sweep_args {
     const sherdi_span     *spans;
     size_t                 num_spans;
@@ -70,8 +71,8 @@ typedef struct sherdi_optimizer_defaults {
     int    is_nesterov;
 } sherdi_optimizer_defaults;
 
-/* Arguments of `ratios`: from the norms of all parameters it makes what the second sweep is
- * told. */
+/* Arguments of `ratios`: from the norms of all parameters it makes the numbers of the second
+ * sweep. */
 typedef struct sherdi_ratio_args {
     const sherdi_norm_acc *norms;  /* num_norms for each parameter */
     const int32_t         *groups; /* by parameter; below 0: the ratio is 1 */
@@ -94,7 +95,7 @@ struct sherdi_optimizer {
     int                   num_sweeps;
     sherdi_grain          grain;
     int is_inference; /* 1: updates nothing: no parameter is trainable, no pass BACKWARD */
-    /* What the parts mean: a number that no other table with a state has, except that Adam and
+    /* The meaning of the parts: a number that no other table with a state has, except that Adam and
      * AdamW share 0. State in files or in a checkpoint goes on only with a table that has its tag.
      * 0 adds nothing to the hash by which state files are identified */
     uint64_t state_tag;
@@ -119,8 +120,8 @@ struct sherdi_optimizer {
                      const sherdi_model_param *param);
     void (*ratios)(const sherdi_backend *host, const sherdi_ratio_args *args);
 
-    /* For SHERDI_GRAIN_MATRIX only. matrix: replaces a matrix of directions, in place, by what is
-     * made of it. workspace_bytes: the bytes that this takes meanwhile, a multiple of
+    /* For SHERDI_GRAIN_MATRIX only. matrix: replaces a matrix of directions, in place, by its
+     * update. workspace_bytes: the bytes of temporary memory for this, a multiple of
      * SHERD_ALIGN_BYTES. matrix_flops: its floating-point operations. */
     void (*matrix)(const sherdi_backend *lane, const sherdi_settings *settings,
                    const sherdi_matrix_args *args);
@@ -175,8 +176,8 @@ static inline const sherdi_optimizer *sherdi_optimizer_in(const sherdi_settings 
 sherd_status sherdi_optimizer_find(const sherdi_settings *settings, const char *who,
                                    const char *name, const sherdi_optimizer **out);
 
-/** Returns the numbers of a group that gives none: the configuration's where they are given, else
- *  the optimizer's. */
+/** Returns the numbers of a group that sets none: the configuration's if they are set, else the
+ *  optimizer's. */
 sherdi_optimizer_defaults sherdi_optimizer_numbers(const sherdi_settings  *settings,
                                                    const sherdi_optimizer *optimizer);
 

@@ -11,7 +11,7 @@ typedef struct sherdi_scaler_params {
     int64_t scale_window;
     int     hysteresis;
     int     is_consecutive_hysteresis;
-    double  min_scale; /* 0: none is given; the floor is then FLT_MIN */
+    double  min_scale; /* 0: none is set; the floor is then FLT_MIN */
 } sherdi_scaler_params;
 
 /* Plain data, which checkpoints contain. */

@@ -14,7 +14,7 @@ struct sherdi_settings;
 
 /* A schedule in the settings: the number of its choice, from 1. */
 typedef enum sherdi_schedule_kind {
-    SHERDI_SCHEDULE_CONSTANT = 0, /* no schedule is given: each group's own rate */
+    SHERDI_SCHEDULE_CONSTANT = 0, /* no schedule is set: each group's own rate */
 #define SHERDI_SCHEDULE(id, type, table) SHERDI_SCHEDULE_##id,
 #include "engine/optimizers/schedule_list.h"
 #undef SHERDI_SCHEDULE

@@ -31,13 +31,13 @@ static double warmup_share(const sherdi_schedule_params *params, int64_t t)
                                                      : log((double)t + 1.0) / log(steps);
 }
 
-/* Returns the length of the decay behind the warm-up; at least 1, since callers divide by it. */
+/* Returns the length of the decay after the warm-up; at least 1, since callers divide by it. */
 static double decay_steps(const sherdi_schedule_params *params)
 {
     return fmax(1.0, (double)params->total_steps - (double)warmup_steps(params));
 }
 
-/* Rises from the minimum to the maximum; `after` is the share that holds behind the warm-up. */
+/* Rises from the minimum to the maximum; `after` is the share that holds after the warm-up. */
 static double warmup_lr(const sherdi_schedule_params *params, const sherdi_schedule_point *point,
                         double after)
 {
@@ -198,7 +198,7 @@ static double cycle_momentum(const sherdi_schedule_params *params,
     return max_mom - (max_mom - min_mom) * cycle_height(params, t);
 }
 
-/* DeepSpeed sets beta2 to 0.99, whatever the group's own is. */
+/* DeepSpeed sets beta2 to 0.99, independently of the group's own. */
 static int cycle_betas(const sherdi_schedule_params *params, const sherdi_schedule_point *point,
                        double out[2])
 {

@@ -23,7 +23,7 @@ static double share_of(int64_t steps, int64_t all)
     return (double)steps / (double)(all < 1 ? 1 : all);
 }
 
-/* Returns the share that is done of the steps behind the warm-up; above 1 behind the end. */
+/* Returns the share that is done of the steps after the warm-up; above 1 after the end. */
 static double progress_of(const sherdi_schedule_params *params, int64_t t)
 {
     return share_of(t - params->warmup_steps, params->total_steps - params->warmup_steps);

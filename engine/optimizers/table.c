@@ -62,7 +62,7 @@ sherd_status sherdi_optimizer_find(const sherdi_settings *settings, const char *
     return SHERD_OK;
 }
 
-/* Returns the configuration's number if it is given; else the optimizer's own, or the key's default
+/* Returns the configuration's number if it is set; else the optimizer's own, or the key's default
  * if the optimizer has none. */
 static double number_of(int is_given, double given, double own, double standard)
 {

@@ -45,8 +45,9 @@ int sherdi_plan_accumulates_on_device(const sherdi_plan *plan)
             (settings->offload.accumulate == SHERDI_ACCUMULATE_AUTO && plan->machine.has_device));
 }
 
-/* The types that gradients have on their way (docs/numerics.md). Gradients of parameters that are
- * fp32 beside the compute type stay fp32, unless the configuration names a communication type. */
+/* The types that gradients have on their way (docs/numerics.md). Gradients of wide parameters (fp32
+ * in an engine with another compute type) stay fp32, unless the configuration names a communication
+ * type. */
 static sherdi_types types_of(const sherdi_plan *plan, sherd_dtype compute)
 {
     const sherdi_settings *settings = &plan->settings;
@@ -67,7 +68,7 @@ static sherdi_types types_of(const sherdi_plan *plan, sherd_dtype compute)
         types.grad = plan->layout.has_accumulator ? sum : compute;
         made_in    = types.grad;
     }
-    /* an all-reduce returns what it sends */
+    /* an all-reduce returns as many bytes as it sends */
     types.wire =
         settings->sharding.stage > 0 && is_exact_from(types.comm, made_in) ? made_in : types.comm;
     return types;
@@ -218,8 +219,8 @@ static int has_ratios(const sherdi_plan_optimizer *of)
     return of->optimizer->grain == SHERDI_GRAIN_TENSOR;
 }
 
-/* Lays out the norms of all optimizers, then what the optimizers are told: coefficients, ratios,
- * and last the groups, whose elements are smallest. */
+/* Lays out the norms of all optimizers, then their inputs: coefficients, ratios, and last the
+ * groups, whose elements are smallest. */
 static void optimizers_lay_out(sherdi_plan *plan, const sherdi_model *model)
 {
     sherdi_plan_scalars *scalars = &plan->scalars;

@@ -26,8 +26,8 @@
 /* Most first values that one call asks the trainer for: enough to occupy several of its threads. */
 #define SHERDI_FILL_ELEMS ((size_t)256 << 10)
 
-/* A checkpoint's data has one checksum for each EXTENT_BYTES. It passes through at most SLOTS
- * slots, each of at least EXTENT_BYTES and at most SLOT_BYTES. */
+/* A checkpoint's data has one checksum for each EXTENT_BYTES. It is transferred through at most
+ * SLOTS slots, each of at least EXTENT_BYTES and at most SLOT_BYTES. */
 #define SHERDI_CHECKPOINT_EXTENT_BYTES ((size_t)64 << 10)
 #define SHERDI_CHECKPOINT_SLOT_BYTES   ((size_t)1 << 20)
 #define SHERDI_CHECKPOINT_SLOTS        16
@@ -44,12 +44,13 @@ typedef enum sherdi_segment_kind {
 
 #define SHERDI_NO_OFFSET SIZE_MAX
 
-/* Element types of what a segment holds. */
+/* Element types of the data of a segment. */
 typedef struct sherdi_types {
     sherd_dtype compute; /* type of the parameters, in which gradients are made */
     sherd_dtype comm;    /* type to which a reduction rounds */
     sherd_dtype wire;    /* type that a reduction sends */
-    /* type in which gradients are kept; deterministic: what their integers become */
+    /* type in which gradients are stored; deterministic: the type to which their integers are
+     * converted */
     sherd_dtype grad;
 } sherdi_types;
 
@@ -99,7 +100,8 @@ typedef struct sherdi_plan_unit {
     int    is_open_ended; /* SHERD_USES_ANY: backward_uses are listed, but any number may come; the
                              gradient is open until the micro-batch ends */
     int    retains_grads; /* a complete gradient keeps its place until the micro-batch ends */
-    size_t eval_kept;     /* number among the units kept for evaluation, from 1 on; 0: not kept */
+    /* number among the units that stay gathered in evaluation, from 1 on; 0: does not stay */
+    size_t eval_kept;
     size_t activation; /* what its forward leaves for its backward; SHERDI_NO_ACTIVATION: nothing */
 } sherdi_plan_unit;
 
@@ -112,20 +114,20 @@ typedef struct sherdi_piece {
     int    is_never_written; /* frozen segment's padding: its tier makes zeros, and reads nothing */
 } sherdi_piece;
 
-/* A part of what a rank updates. The parts of its state lie one after the other: each is `elems`
- * long and begins `stride_elems` after the one before (sherdi_plan_part_offset). */
+/* A part of the elements that a rank updates. The parts of its state lie one after the other: each
+ * is `elems` long and begins `stride_elems` after the one before (sherdi_plan_part_offset). */
 typedef struct sherdi_block {
     int          segment;
-    size_t       offset_elems; /* from the start of what this rank owns of the segment */
+    size_t       offset_elems; /* from the start of this rank's part of the segment */
     size_t       elems;
     size_t       stride_elems;
     size_t       first_span, num_spans;
     sherdi_space space;        /* where its state rests and it is updated (NVMe: on the host) */
     size_t       extent;       /* number in its space's tier */
     size_t       state_offset; /* bytes, inside that extent */
-    /* On storage, where the bf16 parameter is a half of the master: the parameter's values are kept
-     * with the state, this many bytes from the start of the extent's slot
-     * (sherdi_block_keeps_values). Values behind all state of the extent are its tail. */
+    /* On storage, where the bf16 parameter is a half of the master: the parameter's values are
+     * stored with the state, this many bytes from the start of the extent's slot
+     * (sherdi_block_keeps_values). Values after all state of the extent are its tail. */
     size_t       value_offset;
     sherdi_space grad_space;  /* where its slice of the gradient rests; has_slices only */
     size_t       grad_offset; /* bytes in that space's arena; NVMe: extent of the gradients' tier */
@@ -133,10 +135,10 @@ typedef struct sherdi_block {
 
 #define SHERDI_NO_ACTIVATION SIZE_MAX
 
-/* What a unit's forward leaves for its backward. Forward writes it to its place on the device.
- * Several activations share a place, and then each but the last leaves it after the unit's forward:
- * to its place in host memory, and from there, or from the device where that is the host, to its
- * extent. Backward brings it back by the same way. */
+/* The activation of a unit: bytes that its forward stores for its backward. Forward writes it to
+ * its place on the device. Several activations share a place, and then each but the last leaves it
+ * after the unit's forward: to its place in host memory, and from there, or from the device where
+ * that is the host, to its extent. Backward brings it back by the same way. */
 typedef struct sherdi_activation {
     int    unit;
     size_t bytes;  /* a multiple of SHERD_ALIGN_BYTES */
@@ -200,13 +202,14 @@ typedef enum sherdi_buffer_id {
     SHERDI_BUFFER_PARAM_RING,
     SHERDI_BUFFER_GRAD_RING,
     SHERDI_BUFFER_HOST_SCALARS,
-    SHERDI_BUFFER_HOST_ACTIVATIONS, /* where activations wait, or pass on their way from and to NVMe */
-    SHERDI_BUFFER_SNAPSHOT,         /* asynchronous save: a copy of what this rank saves */
-    SHERDI_BUFFER_FILL,             /* first values on their way from the trainer */
+    /* where activations wait, or pass on their way from and to NVMe */
+    SHERDI_BUFFER_HOST_ACTIVATIONS,
+    SHERDI_BUFFER_SNAPSHOT, /* asynchronous save: a copy of the data that this rank saves */
+    SHERDI_BUFFER_FILL,     /* first values on their way from the trainer */
     SHERDI_BUFFERS,
 } sherdi_buffer_id;
 
-/* What moves bytes, or what else an operation counts. */
+/* The media that move bytes, and other counts of operations. */
 typedef enum sherdi_medium {
     SHERDI_MOVES_WIRE = 0, /* sent by this rank, control data included */
     SHERDI_MOVES_DOWN,     /* device to host */
@@ -219,17 +222,17 @@ typedef enum sherdi_medium {
     SHERDI_MEDIA,
 } sherdi_medium;
 
-/* What this rank moves when the trainer follows the plan, by medium. */
+/* The bytes that this rank moves when the trainer follows the plan, by medium. */
 typedef struct sherdi_plan_moves {
     uint64_t micro[SHERDI_MEDIA]; /* in a micro-batch */
     uint64_t step[SHERDI_MEDIA];  /* at a boundary */
     uint64_t index_bytes;         /* written at a boundary: the part that is a commit's record */
 } sherdi_plan_moves;
 
-/* What the plan knows of the machine. A size of 0: unknown. */
-/* What bounds the host memory that may still be taken. */
+/* The properties of the machine that the plan uses. A size of 0: unknown. */
+/* The limit of the host memory that may still be allocated. */
 typedef enum sherdi_memory_bound {
-    SHERDI_BOUND_HOST, /* what is free */
+    SHERDI_BOUND_HOST, /* the free memory */
     SHERDI_BOUND_GROUP,
     SHERDI_BOUND_PROCESS,
     SHERDI_BOUND_VARIABLE, /* SHERD_MEMORY_LIMIT */
@@ -250,10 +253,10 @@ typedef struct sherdi_machine {
                             later blocks are updated */
 } sherdi_machine;
 
-/* Offsets of the small data that kernels read and write, in bytes from the start of its buffer.
- * Where the device has memory of its own there are two such buffers, one for the kernels of each
- * space; otherwise there is one. The results come first, then what the kernels are told.
- * sherdi_plan_optimizer says where each optimizer's data is in them. */
+/* Offsets of the small data that kernels read and write, in bytes from the start of its buffer. If
+ * the device has separate memory, the plan has two of these buffers, one for the kernels of each
+ * space; otherwise it has one. The results come first, then the inputs of the kernels.
+ * sherdi_plan_optimizer has the offsets of each optimizer's data. */
 typedef struct sherdi_plan_scalars {
     size_t head; /* sherdi_scalars_head */
     size_t norms;
@@ -268,21 +271,22 @@ typedef struct sherdi_plan_scalars {
 typedef struct sherdi_plan_optimizer {
     const sherdi_optimizer *optimizer;
     size_t                  coeffs; /* by group, of the groups that name it */
-    /* SHERDI_GRAIN_TENSOR only: norms and ratios by parameter, of those that it updates; groups:
-     * the group of each such parameter, -1: no ratio */
+    /* SHERDI_GRAIN_TENSOR only: norms and ratios of the parameters that it updates; groups: the
+     * group of each of them, -1: no ratio */
     size_t norms, ratios;
     size_t groups;
 } sherdi_plan_optimizer;
 
 /* Who owns what: the parameters of the model in segments, their slices in blocks. */
 typedef struct sherdi_plan_layout {
-    sherdi_types types;           /* for parameters with the engine's compute type */
-    sherdi_types wide;            /* for parameters that are fp32 beside it */
-    int          has_accumulator; /* gradients are added to those kept, or kept in another type */
-    int          is_sliced;       /* this rank updates a slice (stage >= 1), else everything */
+    sherdi_types types; /* for parameters with the engine's compute type */
+    sherdi_types wide;  /* for wide parameters */
+    /* gradients are added to stored ones, or stored in another type */
+    int has_accumulator;
+    int is_sliced;  /* this rank updates a slice (stage >= 1), else everything */
     int has_slices; /* gradients are reduced in backward, to slices: stages 2, 3, deterministic */
     int has_transient;    /* gradients are made in the transient pool */
-    int is_deterministic; /* gradients are kept as 64-bit integers, a slice at every stage */
+    int is_deterministic; /* gradients are stored as 64-bit integers, a slice at every stage */
     int fixed_shift;      /* 50 - ceil(log2(ranks * accumulation)): the integers count 2^-shift */
 
     sherdi_plan_param *params;
@@ -303,7 +307,7 @@ typedef struct sherdi_plan_layout {
     size_t                 padding_elems; /* of all segments together, whole */
 } sherdi_plan_layout;
 
-/* When what is where: the order of the passes, and from when to when units are in the pools. */
+/* The order of the passes, and the times during which units are in the pools. */
 typedef struct sherdi_plan_schedule {
     sherdi_sequence    train, eval;
     sherdi_live_range *transients;
@@ -317,29 +321,29 @@ typedef struct sherdi_plan_schedule {
 typedef struct sherdi_plan_packing {
     sherdi_plan_buffer buffers[SHERDI_BUFFERS];
     size_t total_bytes, host_bytes, pinned_bytes; /* host and pinned are parts of the total */
-    /* In the staging buffer: new values of bound parameters, behind the gradients; or of a block
+    /* In the staging buffer: new values of bound parameters, after the gradients; or of a block
      * that is updated on the device when its parameters rest elsewhere. */
     size_t publish_offset;
     /* whole of the largest reduction, where the world receives into room of its own */
     size_t reduced_bytes;
     size_t receive_bytes;      /* that room: the other ranks' slices; not in the buffers here */
-    size_t grad_staging_bytes; /* of one slot; there are num_grad_stagings */
+    size_t grad_staging_bytes; /* of one slot; the buffer has num_grad_stagings slots */
     int    num_grad_stagings;
-    size_t bounce_param_offset; /* in a bounce buffer: new values, behind the gradient */
-    /* in a bounce buffer: directions of a block, behind the new values */
+    size_t bounce_param_offset; /* in a bounce buffer: new values, after the gradient */
+    /* in a bounce buffer: directions of a block, after the new values */
     size_t bounce_direction_offset;
     size_t bounce_bytes; /* of one buffer; there are num_bounces */
     int    num_bounces;
     size_t workspace_offset; /* in the directions: where the workspace begins */
-    /* beside the buffers, while a checkpoint is saved or loaded: slots for its data on their way
-     * from and to its files */
+    /* in addition to the buffers, while a checkpoint is saved or loaded: slots for the transfers of
+     * its files */
     size_t checkpoint_slot_bytes, checkpoint_slots;
     /* fill buffer: values, then the same in the parameter's type */
     size_t fill_elems, fill_cast_offset;
     size_t ring_bytes, param_ring_bytes, grad_ring_bytes; /* of one buffer */
 } sherdi_plan_packing;
 
-/* What rests elsewhere than on the device, by extent of its tier, and activations. */
+/* Data that does not rest on the device, by extent of its tier, and activations. */
 typedef struct sherdi_plan_offload {
     /* Extents of the state by space, of the parameters and of the gradients on NVMe. */
     sherdi_extent *extents[SHERDI_SPACES];
@@ -348,9 +352,9 @@ typedef struct sherdi_plan_offload {
      * it. NULL: all are needed. */
     unsigned char *measured_state, *measured_grads;
     /* Extents of state on storage may have tails: bf16 values that exist elsewhere too, which a
-     * step writes and does not read. A tail is an extent of its own, in the tier behind all others,
-     * and in a slot behind its own head (sherdi_ring_tail). All extents have one, which may be
-     * empty, or none has. */
+     * step writes and does not read. A tail is a separate extent: in the tier it comes after all
+     * other extents, and in a slot after the rest of its own extent (sherdi_ring_tail). All extents
+     * have one, which may be empty, or none has. */
     size_t         num_tails;
     sherdi_piece  *pieces;
     sherdi_extent *piece_extents;
@@ -366,7 +370,7 @@ typedef struct sherdi_plan_offload {
     size_t                  activation_transfers; /* most that are under way at once */
     /* of the files: state (both sets), parameters, gradients, activations */
     uint64_t nvme_bytes[4];
-    uint64_t index_bytes; /* of the index file beside those of the state */
+    uint64_t index_bytes; /* of the index file, in addition to those of the state */
 } sherdi_plan_offload;
 
 typedef struct sherdi_plan {
@@ -380,8 +384,8 @@ typedef struct sherdi_plan {
     sherdi_plan_offload  offload;
     sherdi_plan_scalars  scalars;
     sherdi_plan_moves    moves;
-    /* Collectives of a plain run of the program. The hash is of their kinds and sizes, which all
-     * ranks have alike. */
+    /* Collectives of the plain sequence of calls. The hash is of their kinds and sizes, which are
+     * the same on all ranks. */
     size_t   num_collectives;
     uint64_t collectives_hash;
 } sherdi_plan;
@@ -394,15 +398,15 @@ typedef struct sherdi_scalars_head {
 } sherdi_scalars_head;
 
 /* Words of 64 bits that say which open-ended units have a gradient in a micro-batch: one bit each
- * in the order of the units, then one for whether there was a backward pass at all. 0: there are no
- * such units. */
+ * in the order of the units, then one for whether the micro-batch had a backward pass. 0: no unit
+ * is open-ended. */
 static inline size_t sherdi_plan_used_words(size_t num_open_ended)
 {
     return num_open_ended == 0 ? 0 : num_open_ended / 64 + 1;
 }
 
 /** Makes the plan of one rank. Pure: the same arguments give the same plan. Errors: E_INVAL
- *  (binding at stage 3, atoms that cannot be kept whole), E_NOTSUP (types that cannot be combined),
+ *  (binding at stage 3, atoms that would be divided), E_NOTSUP (types that cannot be combined),
  *  E_NOMEM. */
 sherd_status sherdi_plan_create(const sherdi_model *model, const sherdi_settings *settings,
                                 int rank, int world_size, const sherdi_machine *machine,
@@ -427,8 +431,8 @@ static inline const sherdi_segment *sherdi_param_segment(const sherdi_plan *plan
     return &plan->layout.segments[plan->layout.params[param].segment];
 }
 
-/** Returns the bytes of host memory that a save or load of a checkpoint takes meanwhile, beside the
- *  buffers. */
+/** Returns the bytes of host memory that a save or load of a checkpoint temporarily needs in
+ *  addition to the buffers. */
 static inline size_t sherdi_plan_checkpoint_bytes(const sherdi_plan *plan)
 {
     return (plan->packing.checkpoint_slots + 2) * plan->packing.checkpoint_slot_bytes;
@@ -477,7 +481,7 @@ static inline int sherdi_segment_is_encoded(const sherdi_segment *segment)
     return sherdi_has_encoded(segment->encodings, SHERDI_MOST_PARTS);
 }
 
-/** Returns whether the bf16 values of a block's parameter are kept with its state on storage. */
+/** Returns whether the bf16 values of a block's parameter are stored with its state on storage. */
 static inline int sherdi_block_keeps_values(const sherdi_block *block)
 {
     return block->value_offset != SHERDI_NO_OFFSET;
@@ -531,18 +535,19 @@ sherd_status sherdi_plan_check_encodings(const sherdi_plan *plan, const sherdi_m
 /* In plan_offload.c, for the layout. */
 /** Returns the bytes of a block's state: all its parts together. */
 size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block);
-/** Returns whether the values of a block's parameter are stored with its state: the bf16 parameter is
- *  a half of the master, so a commit needs both. */
+/** Returns whether the values of a block's parameter are stored with its state: the bf16 parameter
+ *  is a half of the master, so a commit needs both. */
 int sherdi_plan_keeps_values(const sherdi_plan *plan, const sherdi_block *block);
 /** Returns whether these values are read with the state, because the parameter rests on storage. */
 int sherdi_plan_reads_values(const sherdi_plan *plan, const sherdi_block *block);
-/** Return the bytes of these values, and where those begin that are read with the state, behind it. */
+/** Return the bytes of these values, and the begin of those that are read with the state, after
+ *  it. */
 size_t sherdi_plan_values_bytes(const sherdi_plan *plan, const sherdi_block *block);
 size_t sherdi_plan_values_begin(const sherdi_plan *plan, const sherdi_block *block);
 /** Returns the bytes of the state and of values that are read with it. */
 size_t sherdi_plan_stored_bytes(const sherdi_plan *plan, const sherdi_block *block);
-/** Returns where a segment's parameters rest; adds to *host_elems what they take of the host's
- *  budget. */
+/** Returns the space where a segment's parameters rest; adds their part of the host's budget to
+ *  *host_elems. */
 sherdi_space sherdi_plan_param_space(const sherdi_plan *plan, const sherdi_segment *segment,
                                      size_t *host_elems);
 /** Returns the number of extents of the state's tier on storage, tails included. */
@@ -556,7 +561,7 @@ size_t sherdi_plan_block_elems(const sherdi_plan *plan);
  *  between. */
 sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan, const sherdi_model *model);
 
-/** Returns what this rank moves in a step. */
+/** Returns the bytes that this rank moves in a step. */
 static inline uint64_t sherdi_plan_moved(const sherdi_plan *plan, sherdi_medium medium)
 {
     return plan->moves.micro[medium] * (uint64_t)plan->settings.batch.accumulation +

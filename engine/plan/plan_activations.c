@@ -1,8 +1,7 @@
 /* Where activations rest. The activations of a tier pass through places that they share, in the
- * order of forward: one that is n-th takes place n modulo the number of places. Where backward runs
- * in reverse, those that are last in forward are first in backward: as many as there are places
- * stay where they are and are never moved. Places in host memory on the way to a drive work in the
- * same way. */
+ * order of forward: one that is n-th takes place n modulo the number of places. If backward is the
+ * reverse of forward, the last units of forward are the first of backward: the last ones, one for
+ * each place, are never moved. Places in host memory on the way to a drive work in the same way. */
 #include "engine/plan/plan.h"
 
 #include "base/checked.h"

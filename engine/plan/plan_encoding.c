@@ -2,8 +2,7 @@
  * where that is possible; the rest is refused with the reason. */
 #include "engine/plan/plan.h"
 
-/* Returns the part whose sign bit is free to hold the ties of a master that is beside its
- * parameter; 0: none. */
+/* Returns the part whose sign bit is free to hold the ties of a split master; 0: none. */
 static int ties_part_of(const sherdi_segment *segment)
 {
     for (int i = 1; i < sherdi_segment_parts(segment); i++) {
@@ -50,8 +49,7 @@ static int can_be_encoded(const sherdi_plan *plan, const sherdi_segment *segment
            (!is_apart || plan->settings.update.master_encoding != SHERDI_MASTER_BESIDE);
 }
 
-/* An fp32 parameter is its own master, or has an fp32 master: no master of such a parameter is
- * encoded. */
+/* An fp32 parameter is its own master, or has an fp32 master: its master is never encoded. */
 void sherdi_plan_encode(const sherdi_plan *plan, sherdi_segment *segment)
 {
     for (int i = 1; i < sherdi_segment_parts(segment); i++) {

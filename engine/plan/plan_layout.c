@@ -8,8 +8,8 @@
 #include <string.h>
 
 /* Arrays whose starts are a large power of two apart share the sets of some processors' first-level
- * caches. An update that walks three such arrays falls to a third of its speed. So blocks of such
- * sizes keep their parts SKEW_ELEMS further apart: in fp32 a page and four lines. */
+ * caches. An update that walks three of these arrays falls to a third of its speed. So blocks of
+ * these sizes have their parts SKEW_ELEMS further apart: in fp32 a page and four lines. */
 #define ALIASING_ELEMS ((size_t)1 << 20)
 #define SKEW_ELEMS     ((size_t)1088)
 
@@ -45,8 +45,8 @@ static int atoms_are_whole(const sherdi_model_param *param, size_t start, size_t
     return 1;
 }
 
-/* Lays out the unit's parameters that are in `segment`, for a given slice. Returns the end;
- * SIZE_MAX: an atom cannot be kept whole. */
+/* Lays out the unit's parameters that are in `segment`, for slices of this length. Returns the end;
+ * SIZE_MAX: an atom would be divided. */
 static size_t params_lay_out(sherdi_plan *plan, const sherdi_model *model,
                              const sherdi_model_unit *unit, int segment, size_t slice_elems)
 {

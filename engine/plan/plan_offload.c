@@ -244,7 +244,7 @@ static void tails_end(sherdi_plan *plan)
 }
 
 /* Places the values that are stored with states. In a tail they follow each other, without the gaps
- * that are between states. */
+ * between states. */
 static sherd_status values_lay_out(sherdi_plan *plan)
 {
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
@@ -338,7 +338,7 @@ static void device_gradients_lay_out(sherdi_plan *plan)
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         sherdi_segment *segment = &plan->layout.segments[s];
         size_t          elem    = sherdi_grad_bytes(plan, segment);
-        size_t          first; /* where what this rank updates begins in what is kept */
+        size_t          first; /* the begin of this rank's elements in the stored array */
 
         (void)sherdi_plan_owned(plan, segment, &first);
         first                = plan->layout.has_slices ? 0 : first;
@@ -506,8 +506,8 @@ static void ring_size(sherdi_plan *plan, sherdi_buffer_id id, size_t longest, si
     plan->packing.buffers[id].bytes = *bytes_out * sherdi_min_size(count, (size_t)buffer_count);
 }
 
-/* Marks the extents on NVMe that the first of two sweeps needs, if not all segments have such a
- * sweep. */
+/* Marks the extents on NVMe that the first of two sweeps needs, if not all segments have two
+ * sweeps. */
 static sherd_status measured_mark(sherdi_plan *plan)
 {
     size_t states = plan->offload.num_extents[SHERDI_SPACE_STORAGE];
@@ -574,7 +574,7 @@ sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan, const sherdi_model *
         sherdi_plan_has_generations(plan)
             ? plan->settings.offload.state.tier->index_bytes(sherdi_plan_stored(plan))
             : 0;
-    /* a state of which only a part is on storage cannot be resumed, so it needs no spare slots */
+    /* a state of which only a part is on storage cannot be resumed, so it needs no second set */
     plan->offload.nvme_bytes[0] =
         (uint64_t)(sherdi_plan_has_generations(plan) ? 2 : 1) *
         extents_end(plan->offload.extents[SHERDI_SPACE_STORAGE], sherdi_plan_stored(plan));

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-/* What gets an offset: a unit; or with free packing one of its live ranges. */
+/* An object with an offset: a unit; or with free packing one of its live ranges. */
 typedef struct pack_item {
     size_t bytes, offset;
     size_t index;
@@ -165,8 +165,8 @@ static sherd_status eval_keeps_add(packing *p, size_t begin)
     return SHERD_OK;
 }
 
-/* A unit and what it reads are in the pool together whenever the unit is acquired; this counts as a
- * time of its own. */
+/* A unit and the units that it reads are in the pool together whenever the unit is acquired; this
+ * counts as a separate time. */
 static sherd_status reads_add(packing *p, const sherdi_model *model, size_t begin)
 {
     for (size_t u = 0; u < model->num_units; u++) {

@@ -1,7 +1,7 @@
 /* Schedule: decides when units are gathered and released. Gathers start ahead of their use, as far
  * as the wire needs it and prefetch_bucket_size and max_live_parameters allow it. plan_pack.c then
  * gives the units offsets from their lifetimes, so the size of the pool is the peak, and does not
- * depend on timing. tell.c counts the collectives with their bytes. */
+ * depend on timing. emit.c counts the collectives with their bytes. */
 #include "engine/plan/plan.h"
 
 #include "base/checked.h"
@@ -68,7 +68,7 @@ static size_t gathered_elems(const sherdi_plan *plan, int unit)
 
 /* ------------------------------------------------- gathers, live ranges -- */
 
-/* What the next acquire needs is gathered ahead, whatever its size; more only while less than
+/* The units of the next acquire are gathered ahead, whatever their size; more only while less than
  * AHEAD_BYTES are ahead. An acquire starts the next gather before it waits for its own. So with one
  * unit ahead the wire has its next transfer when one is over. A second unit ahead hides the start
  * of a call (launch, meeting of the ranks) where transfers are short: 100 us at 50 GB/s between
@@ -158,7 +158,7 @@ static sherd_status prefetch(walk *w, size_t position)
     return SHERD_OK;
 }
 
-/* Releases what the acquire of `step` reached. */
+/* Releases the units that the acquire of `step` reached. */
 static void walk_release(walk *w, const sherdi_step_of_pass *step)
 {
     int unit;
@@ -237,8 +237,9 @@ static void open_ended_mark(sherdi_plan *plan, int *marked, int unit)
     }
 }
 
-/* Takes over what the model declares of gradients. What an open-ended unit reads is open-ended too,
- * and so is what that reads: a use of a unit is one of all that it reads. */
+/* Copies the model's declarations about gradients. The units that an open-ended unit reads,
+ * directly or through others, are open-ended too: a use of a unit is a use of all units that it
+ * reads. */
 static sherd_status gradients_mark(sherdi_plan *plan, const sherdi_model *model)
 {
     int *marked =

@@ -1,5 +1,5 @@
-/* What the ranks tell each other beside data: one row for each kind of exchange. Who exchanges,
- * engine/run/agree.h says. */
+/* The messages that ranks exchange in addition to data: one row for each kind of exchange.
+ * engine/run/agree.h has the functions. */
 #ifndef SHERDI_ENGINE_PROGRAM_EXCHANGE_H
 #define SHERDI_ENGINE_PROGRAM_EXCHANGE_H
 

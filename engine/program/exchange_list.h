@@ -1,7 +1,7 @@
-/* Every kind of exchange: SHERDI_EXCHANGE(kind, words, name, what each rank tells, calls that
- * exchange it). `words` of 64 bits are what each rank tells, and sherdi_exchange_bytes adds what is
- * for each unit or parameter. A rank that calls something else is told the name; NULL: it is told
- * one that the caller gives. docs/inside-worlds.md has this table, and a test compares. */
+/* Every kind of exchange: SHERDI_EXCHANGE(kind, words, name, contents of a message, calls that
+ * exchange it). The message of a rank has `words` of 64 bits, and sherdi_exchange_bytes adds the
+ * bytes for each unit or parameter. A rank that calls something else gets the name in its message;
+ * NULL: it gets a name of the caller. docs/inside-worlds.md has this table, and a test compares. */
 SHERDI_EXCHANGE(STATUS, 1, "the ranks' statuses", "status",
                 "every collective call in which one rank alone can fail, once or more, but for "
                 "acquire and release; every boundary with LAMB")
@@ -47,7 +47,7 @@ SHERDI_EXCHANGE(LOADED, 3, "the values of a checkpoint",
                 "`sherd_checkpoint_load`")
 SHERDI_EXCHANGE(SAVED, 9, "the files of a checkpoint", "status, sizes and checksums of files",
                 "`sherd_checkpoint_save` (two, the second when all is written)")
-SHERDI_EXCHANGE(SAVING, 2, "an asynchronous save", "status, whether it still runs",
-                "every boundary while it runs")
+SHERDI_EXCHANGE(SAVING, 2, "an asynchronous save", "status, whether the save is in progress",
+                "every boundary during an asynchronous save")
 SHERDI_EXCHANGE(ACQUIRE, 0, NULL, "nothing: the ranks meet",
                 "every acquire at stage 3 with `SHERD_DEBUG=1`")

@@ -66,8 +66,8 @@ void sherdi_order_follows(const sherdi_order *order, const sherdi_op *op, sherdi
     }
 }
 
-/* Forgets accesses that the new one covers and has followed: whoever follows the new one follows
- * them too. */
+/* Forgets accesses that the new one covers and has followed: an operation that follows the new one
+ * follows them too. */
 static void covered_forget(sherdi_order_buffer *buffer, const sherdi_op *op,
                            const sherdi_range *range)
 {

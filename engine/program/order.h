@@ -1,14 +1,14 @@
 /* Works out what an operation has to wait for: every earlier operation on another lane (for one of
  * the drive, on the drive's lane too) that touched the bytes that it touches, where one of the two
  * writes. The accesses of operations that may not be over are remembered, each until a later one
- * covers it that followed it. Nothing here depends on what the operations do. */
+ * covers it that followed it. The order does not depend on the kinds of the operations. */
 #ifndef SHERDI_ENGINE_PROGRAM_ORDER_H
 #define SHERDI_ENGINE_PROGRAM_ORDER_H
 
 #include "engine/program/program.h"
 
-/* Accesses that are remembered for one buffer or file. Of older ones, only the position that their
- * lanes had reached is kept. */
+/* Accesses that are remembered for one buffer or file. Of older ones, only the latest position on
+ * each of their lanes is stored. */
 #define SHERDI_ORDER_ACCESSES 64
 
 /* An access that is remembered. Operations of a lane are numbered from 1 on; 0: none. */
@@ -32,8 +32,8 @@ typedef struct sherdi_order {
     sherdi_order_buffer buffers[SHERDI_BUFFERS_AND_FILES];
 } sherdi_order;
 
-/* What to wait for: by lane, the last operation. Those of the drive do not end in the order in
- * which they were given, so each is listed by itself. */
+/* The operations to wait for: by lane, the last one. Operations of the drive do not end in the
+ * order in which they were submitted, so each is listed separately. */
 #define SHERDI_ORDER_DRIVES 16
 typedef struct sherdi_follows {
     uint64_t last[SHERDI_LANES];
@@ -45,7 +45,8 @@ typedef struct sherdi_follows {
 /** Gives what `op` has to follow. Operations of the same lane are in order by themselves, except
  *  those of the drive. */
 void sherdi_order_follows(const sherdi_order *order, const sherdi_op *op, sherdi_follows *out);
-/** Records that `op` was given to its lane as its `number`-th operation, after what it follows. */
+/** Records that `op` was enqueued on its lane as its `number`-th operation, after the operations
+ *  that it follows. */
 void sherdi_order_enter(sherdi_order *order, const sherdi_op *op, uint64_t number);
 /** Records that operations are over, so nobody has to wait for them: on a lane that is not the
  *  drive, number `number` and those before it; on the drive, that one alone; with 0, all operations

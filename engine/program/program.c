@@ -1,5 +1,5 @@
-/* What the parts of the program share: operations, ranges, the slots of rings, and the progress.
- * See program.h. */
+/* Shared by the parts of the program: operations, ranges, the slots of rings, and the progress. See
+ * program.h. */
 #include "engine/program/program.h"
 
 #include "base/checked.h"

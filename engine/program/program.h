@@ -1,22 +1,22 @@
 /* The program: what every call of the trainer does, as operations, which are plain data. The
- * functions here hand operations over one by one, in order, to whoever asks. An engine carries them
- * out (run.c); with a dry engine they are added up, printed, played and proved (engine/proof). So
+ * functions here emit operations one by one, in order, to a callback. An engine executes them
+ * (run.c); with a dry engine they are counted, printed, simulated and proved (engine/proof). So
  * nothing is decided twice, and there is no list of all operations, which would be too large for a
  * large model.
  *
- * An operation names the lane that orders it, and the bytes that it reads and writes. What it has
- * to wait for follows from these alone (order.h) and is stored nowhere.
+ * An operation names the lane that orders it, and the bytes that it reads and writes. Its
+ * dependencies follow from these alone (order.h) and are not stored.
  *
  *   program.c          ranges of segments, blocks and slots
  *   program_units.c    acquire and release: gathers, the trainer's use
- *   program_activations.c  what forward leaves for backward
+ *   program_activations.c  activations
  *   program_grads.c    gradients of a window
  *   program_norm.c     the squares of a window's gradient
  *   program_walk.c     walks over the blocks: update, publish, fingerprint
- *   program_beside.c   an update beside the trainer's calls
- *   program_matrices.c directions of matrices, and what is made of them
- *   program_params.c   the parameters of a block, beside its state and at rest
- *   program_scalars.c  what kernels are told, and their results
+ *   program_beside.c   a queued update, which overlaps with the trainer's calls
+ *   program_matrices.c directions of matrices, and the updates from them
+ *   program_params.c   the parameters of a block, with its state and at rest
+ *   program_scalars.c  inputs and results of kernels
  *   program_values.c   first values, and any range of any value */
 #ifndef SHERDI_ENGINE_PROGRAM_PROGRAM_H
 #define SHERDI_ENGINE_PROGRAM_PROGRAM_H
@@ -25,7 +25,7 @@
 
 typedef enum sherdi_op_kind {
     SHERDI_OP_USE = 0, /* the trainer's own: reads parameters, in backward adds to gradients */
-    SHERDI_OP_ZERO,    /* with SHERDI_OP_GAPS: what no parameter covers of a block */
+    SHERDI_OP_ZERO,    /* with SHERDI_OP_GAPS: the elements of a block that no parameter covers */
     SHERDI_OP_COPY,    /* between pools, or between the trainer's memory and the engine's */
     SHERDI_OP_CAST,    /* to another type */
     SHERDI_OP_ACCUMULATE,
@@ -41,19 +41,19 @@ typedef enum sherdi_op_kind {
     SHERDI_OP_TAKE,     /* a caller gets them, and may change the copy */
     SHERDI_OP_READ,     /* a file's extent into a slot */
     SHERDI_OP_WRITE,    /* a slot to a file's extent */
-    SHERDI_OP_COMMIT,   /* of all extents of the state: what was written becomes valid, */
+    SHERDI_OP_COMMIT,   /* of all extents of the state: earlier writes become valid, */
     SHERDI_OP_ABANDON,  /* ... is forgotten, */
     SHERDI_OP_ROLLBACK, /* ... or the generation before becomes valid again */
     SHERDI_OP_NORM,
     SHERDI_OP_UPDATE, /* one sweep of the optimizer over a block */
-    SHERDI_OP_MATRIX, /* what the optimizer makes of a matrix of directions, in place */
+    SHERDI_OP_MATRIX, /* the update of a matrix from its directions, in place */
     SHERDI_OP_FINGERPRINT,
     SHERDI_OP_SAVE,    /* a block's values go to a checkpoint */
     SHERDI_OP_LOAD,    /* a block's values come from a checkpoint */
     SHERDI_OP_CLEAR,   /* results of kernels are set to zero */
     SHERDI_OP_COLLECT, /* the device's results, which have come down, are added to the host's */
     SHERDI_OP_POISON,  /* debug: fills what nobody may read any more with NaN */
-    SHERDI_OP_COEFFS,  /* the host writes what kernels are told of a step ... */
+    SHERDI_OP_COEFFS,  /* the host writes the inputs of kernels for a step ... */
     SHERDI_OP_RATIOS,  /* ... and, of the norms of tensors, the ratios */
     SHERDI_OP_HASH,    /* the host hashes a parameter that is whole on this rank */
     SHERDI_OP_POST,    /* the updater says how far it is; `part`: sherdi_post */
@@ -63,8 +63,8 @@ typedef enum sherdi_op_kind {
     SHERDI_OP_KINDS,
 } sherdi_op_kind;
 
-/* A lane: an order of work. Operations of one lane run in the order in which they are given, except
- * those of the drive. */
+/* A lane: an order of work. Operations of one lane run in the order in which they are enqueued,
+ * except those of the drive. */
 typedef enum sherdi_lane_id {
     SHERDI_LANE_COMPUTE = 0, /* the trainer's */
     SHERDI_LANE_UPDATE,
@@ -109,9 +109,10 @@ enum {
     SHERDI_USE_THIRD,                    /* by the kind of operation: */
     SHERDI_USE_STATE = SHERDI_USE_THIRD, /* of a block */
     SHERDI_USE_BEHIND =
-        SHERDI_USE_THIRD, /* a collective in place: what lies behind this rank's slice */
+        SHERDI_USE_THIRD, /* a collective in place: the bytes after this rank's slice */
     SHERDI_USE_WORKSPACE = SHERDI_USE_THIRD, /* of a matrix */
-    SHERDI_USE_PARAM, /* of an update: the compute type that it writes; the master where the two are one */
+    /* of an update: the compute type that it writes; the master where the two are one */
+    SHERDI_USE_PARAM,
     SHERDI_USE_SCALARS, /* what kernels add to */
     SHERDI_USES,
 };
@@ -121,27 +122,26 @@ typedef enum sherdi_ring {
     SHERDI_RING_STATE = 0,
     SHERDI_RING_PARAMS,
     SHERDI_RING_GRADS,
-    SHERDI_RING_ACTIVATIONS, /* its slots are the places that the plan gives activations */
+    SHERDI_RING_ACTIVATIONS, /* its slots are the places of activations */
     SHERDI_RINGS,
 } sherdi_ring;
 
 #define SHERDI_OP_MEETS  1u  /* no rank goes on before all ranks are there */
 #define SHERDI_OP_STABLE 2u  /* a gather that does not meet */
-#define SHERDI_OP_GAPS   4u  /* ZERO: of a block, what no parameter covers */
-#define SHERDI_OP_ADDS   8u  /* a reduction is added to what is there */
+#define SHERDI_OP_GAPS   4u  /* ZERO: of a block, the elements that no parameter covers */
+#define SHERDI_OP_ADDS   8u  /* a reduction is added to the present values */
 #define SHERDI_OP_WAITS  16u /* the calling thread goes on when the operation is over */
-#define SHERDI_OP_ALONE                                                                            \
-    32u /* of what this rank holds: other ranks may have more or fewer of them */
+#define SHERDI_OP_ALONE  32u /* on this rank's data: other ranks may have more or fewer of them */
 #define SHERDI_OP_AHEAD                                                                            \
     64u /* for what comes later: parameters for the next micro-batch, state for the boundary */
 #define SHERDI_OP_LATE                                                                             \
     128u /* for what came before: of a gradient that has waited in a staging buffer ... */
 #define SHERDI_OP_FIRST  256u /* ... in the first micro-batch of the window */
-#define SHERDI_OP_BESIDE 512u /* given by the updater, beside the trainer's calls */
+#define SHERDI_OP_BESIDE 512u /* submitted by the updater, concurrently with the trainer's calls */
 #define SHERDI_OP_MEASURES                                                                         \
-    1024u /* adds the squares of what it leaves, which is of op.to, to the norm */
+    1024u /* adds the squares of its result, which is in op.to, to the norm */
 
-/* How far an update beside the trainer's calls is. */
+/* The progress of a queued update. */
 typedef enum sherdi_post {
     SHERDI_POST_UNIT = 0, /* the parameters of op.unit are new where they rest */
     SHERDI_POST_WALK,     /* of all units; no kernel of the update is under way */
@@ -156,13 +156,13 @@ typedef struct sherdi_op {
     uint32_t            flags;
     sherd_dtype         from, to;
     size_t              elems; /* for a collective, of a slice */
-    /* Number of the first element, for values that are given or asked for and what is made of them:
-     * in the model; for ENCODE and DECODE in the block. */
+    /* Number of the first element. For operations on values of the caller and on their conversions:
+     * in the model. For ENCODE and DECODE: in the block. */
     uint64_t     index;
     int          part;   /* the part of these values: of the optimizer's state, or SHERDI_VALUE_...;
                         * for EXCHANGE its kind */
     size_t       extent; /* of a file */
-    sherdi_ring  ring;   /* the ring whose slot the extent comes into, or goes back from */
+    sherdi_ring  ring;   /* the ring whose slot the extent is read into, or written from */
     int          sweep;  /* of the optimizer */
     sherdi_space space;  /* whose kernels and scalars are used */
     sherdi_range uses[SHERDI_USES];
@@ -174,7 +174,7 @@ typedef sherd_status (*sherdi_op_fn)(void *ctx, const sherdi_op *op);
 
 #define SHERDI_NO_EXTENT SIZE_MAX
 
-/* What a rank did with a unit in this window; the ranks compare it at the boundary. */
+/* The uses of a unit by a rank in this window; the ranks compare them at the boundary. */
 typedef struct sherdi_unit_uses {
     uint64_t runs;        /* micro-batches with a gradient */
     uint64_t acquired[3]; /* by pass */
@@ -219,8 +219,8 @@ typedef struct sherdi_activation_state {
     unsigned char is_stored;           /* ... in its extent */
 } sherdi_activation_state;
 
-/* Values of a parameter beside the parts of the optimizer's state; the numbers of the parts come
- * first. */
+/* Values of a parameter in addition to the parts of the optimizer's state; the numbers of the parts
+ * come first. */
 enum {
     /* what passes read; a frozen parameter's only value */
     SHERDI_VALUE_COMPUTE = SHERDI_MOST_PARTS,
@@ -239,30 +239,31 @@ typedef struct sherdi_values {
     unsigned parts; /* bit i: part i of the optimizer's state, or SHERDI_VALUES_... */
 } sherdi_values;
 
-/* What is known of an extent while its values are given. */
+/* The state of an extent while its values are written. */
 typedef struct sherdi_fill_extent {
     uint32_t left;     /* parameters whose values have not come yet */
     uint16_t is_begun; /* some of its values have come */
-    uint16_t is_spare; /* what was written of it is not committed */
+    uint16_t is_spare; /* its writes are not committed */
 } sherdi_fill_extent;
 
-/* A slot of a ring. An extent may have a tail, which lies behind it in the slot and is an extent of
- * its own. */
+/* A slot of a ring. An extent may have a tail, which comes after it in the slot and is a separate
+ * extent. */
 typedef struct sherdi_slot {
     size_t head, tail; /* the extents that are in it; SHERDI_NO_EXTENT: none */
     int    is_changed; /* since it was last written */
 } sherdi_slot;
 
-/* A ring: its slots, and the extents that pass through them. */
+/* A ring: its slots, and the extents that are transferred through them. */
 typedef struct sherdi_ring_progress {
     sherdi_slot        *slots;
     size_t              num_slots;
-    size_t              next; /* the slot whose turn it is to make room */
+    size_t              next; /* the slot that is freed next */
     sherdi_fill_extent *extents;
     size_t              num_extents;
 } sherdi_ring_progress;
 
-/* What the next operations depend on, beside the plan: what is where by now. */
+/* The state on which the next operations depend, in addition to the plan: the present places of
+ * data. */
 typedef struct sherdi_progress {
     sherdi_unit_state *units;
     sherdi_cursor      train, eval;
@@ -272,20 +273,20 @@ typedef struct sherdi_progress {
     sherdi_staged_grad staged[SHERDI_MOST_STAGED];
     int                staged_next;
     size_t             bounced; /* blocks whose gradient went down in this walk */
-    size_t             met;     /* operations of this walk that meet, and were given */
-    uint32_t           flags;   /* of all operations that are given now */
+    size_t             met;     /* synchronizing operations of this walk that were enqueued */
+    uint32_t           flags;   /* of all operations that are enqueued now */
     /* 1: the parameters that are published next come from an update; 0: from the state as it is. */
     int is_updated;
-    int is_last; /* the micro-batch under way ends the window */
-    int is_beside; /* an update beside the trainer's calls was begun; nobody has waited for its end, */
-    int                      is_walking;  /* ... nor for the end of its walk */
-    sherdi_ring_progress    *rings;       /* [SHERDI_RINGS] */
+    int is_last;                    /* the micro-batch under way ends the window */
+    int is_beside;                  /* a queued update was begun; no call has waited for its end, */
+    int is_walking;                 /* ... nor for the end of its walk */
+    sherdi_ring_progress    *rings; /* [SHERDI_RINGS] */
     sherdi_activation_state *activations; /* as in the plan */
 } sherdi_progress;
 
 struct sherdi_program;
 
-/* What the trainer's calls do about an update beside them: program_beside.c. */
+/* The operations of the trainer's calls for a queued update: program_beside.c. */
 typedef struct sherdi_program_updates_ops {
     sherd_status (*await)(const struct sherdi_program *program, sherdi_post post, int unit);
     int (*may_gather)(const struct sherdi_program *program, int unit);
@@ -297,7 +298,7 @@ typedef struct sherdi_program {
     sherdi_progress                  *progress;
     sherdi_op_fn                      fn;
     void                             *ctx;
-    const sherdi_program_updates_ops *updates; /* NULL: no update is ever beside the calls */
+    const sherdi_program_updates_ops *updates; /* NULL: no update is ever queued */
     /* Whether an await of the unit would return at once, on all ranks; NULL: it never would. */
     int (*is_posted)(void *ctx, int unit);
 } sherdi_program;
@@ -313,35 +314,36 @@ void         sherdi_progress_close(sherdi_progress *progress);
 sherd_status sherdi_progress_open_beside(sherdi_progress *progress, const sherdi_progress *of,
                                          const sherdi_plan *plan, sherdi_mem *mem);
 void         sherdi_progress_close_beside(sherdi_progress *progress);
-/** Forgets what the slots of a ring hold: it is read again, or the slots are used otherwise. */
+/** Forgets the contents of the slots of a ring: they are read again, or the slots are used
+ *  otherwise. */
 void sherdi_progress_forget(sherdi_progress *progress, sherdi_ring ring);
-/** Forgets what the slot that the extent of that number takes holds. */
+/** Forgets the contents of the slot of the extent of that number. */
 void sherdi_progress_release(sherdi_progress *progress, sherdi_ring ring, size_t number);
-/** Records that not all writes of a ring were made: what its slots hold is written again. */
+/** Records that not all writes of a ring were made: the contents of its slots are written again. */
 void sherdi_progress_keep(sherdi_progress *progress, sherdi_ring ring);
 
-/** Records that all first values of a ring are there: an extent of which some are given later is
- *  read first. */
+/** Records that all first values of a ring are complete: an extent with later writes is read
+ *  first. */
 void sherdi_progress_complete(sherdi_progress *progress, sherdi_ring ring);
 
 /* ---- events: values ---- */
 
-/** Fills what this rank holds of a parameter, from the trainer, or from what its own memory has; in
+/** Fills this rank's part of a parameter, from the trainer, or from the parameter's own memory; in
  *  any order, and repeatedly. After a failure, the same call once more makes it good; after one of
  *  a drive, call sherdi_progress_keep before. */
 sherd_status sherdi_program_fill(const sherdi_program *program, size_t param, int is_given);
 /** Puts values of a range, from who gives them (SHERDI_OP_FILL): as much of it as this rank holds,
  *  in ascending portions, and in each portion by part. Parts of the state go where this rank
  *  updates it. With the master weights, or with SHERDI_VALUE_COMPUTE of a trainable parameter,
- *  which is put as both, all copies of the parameter that rest here are set. Adds what this rank
- *  has of their fingerprint, as they rest, where the engine keeps it: of what is frozen, and of
- *  state with generations. */
+ *  which is put as both, all copies of the parameter that rest here are set. Adds this rank's share
+ *  of their fingerprint, in the stored form, for values with a running fingerprint: frozen
+ *  parameters, and state with generations. */
 sherd_status sherdi_program_put(const sherdi_program *program, const sherdi_values *values);
-/** Gives values of a range to who asks (SHERDI_OP_TAKE), in the same order: of the state and the
- *  gradient what this rank updates (of the integers of the deterministic mode its slice), of the
- *  compute type all that rests here. */
+/** Returns values of a range to the caller (SHERDI_OP_TAKE), in the same order: of the state and
+ *  the gradient the elements that this rank updates (of the integers of the deterministic mode its
+ *  slice), of the compute type all elements that rest on this rank. */
 sherd_status sherdi_program_get(const sherdi_program *program, const sherdi_values *values);
-/** Writes what is still in slots to the drive. */
+/** Writes the extents that are still in slots to the drive. */
 sherd_status sherdi_program_fill_end(const sherdi_program *program);
 /** Hashes a parameter that is resident, or bound. */
 sherd_status sherdi_program_hash(const sherdi_program *program, size_t param);
@@ -351,27 +353,27 @@ sherd_status sherdi_program_fingerprint(const sherdi_program *program, const she
 
 /* ---- events: acquire and release ---- */
 
-/** Gathers what is missing and what the plan gathers ahead, begins gradients, and emits the
- *  trainer's use of them. A call that fails changes nothing. E_NOMEM: what is held, or a gradient
- *  that is open, is in the way. */
+/** Gathers missing units and those that the plan gathers ahead, begins gradients, and emits the
+ *  trainer's use of them. A call that fails changes nothing. E_NOMEM: a held unit, or an open
+ *  gradient, uses the memory. */
 sherd_status sherdi_program_acquire(const sherdi_program *program, int unit, sherd_pass pass);
 /** Releases all that the acquire reached, whatever fails meanwhile; reduces gradients that are
  *  complete. */
 sherd_status sherdi_program_release(const sherdi_program *program, int unit, sherd_pass pass);
-/** Counts all that is acquired, for any pass, as released, whatever was to become of it; emits no
- *  operation. Call sherdi_program_forget and _window_begin after it. */
+/** Counts all acquired units, for any pass, as released; emits no operation. Call
+ *  sherdi_program_forget and _window_begin after it. */
 void sherdi_program_let_go(const sherdi_program *program);
-/** Gives up what releases left gathered for evaluation (eval_keep). */
+/** Drops the units that stayed gathered for evaluation (eval_keep). */
 sherd_status sherdi_program_eval_leave(const sherdi_program *program);
 /** Forgets all that is gathered, and begins the passes anew. */
 sherd_status sherdi_program_forget(const sherdi_program *program);
-/** Reads parameters for the next micro-batch, as many as there are slots. */
+/** Reads parameters for the next micro-batch, into all slots. */
 sherd_status sherdi_program_fetch_ahead(const sherdi_program *program);
 
 /* ---- events: activations ---- */
 
-/** Give the place of a unit's activation to the trainer: to write what is read later, or what is
- *  not (EVAL), and to read. E_STATE if that is not possible now. */
+/** Return the place of a unit's activation to the trainer: for a write that is read later, for a
+ *  write that is not (EVAL), and for a read. E_STATE if that is not possible now. */
 sherd_status sherdi_program_activation_put(const sherdi_program *program, int unit);
 sherd_status sherdi_program_activation_scratch(const sherdi_program *program, int unit);
 sherd_status sherdi_program_activation_get(const sherdi_program *program, int unit);
@@ -379,7 +381,7 @@ sherd_status sherdi_program_activation_get(const sherdi_program *program, int un
  *  backward. */
 sherd_status sherdi_program_activation_release(const sherdi_program *program, int unit,
                                                sherd_pass pass);
-/** Forgets what was put. */
+/** Discards the activations. */
 void sherdi_program_activations_forget(const sherdi_program *program);
 
 /* ---- events: micro-batch and window ---- */
@@ -388,8 +390,8 @@ void sherdi_program_activations_forget(const sherdi_program *program);
  *  gradients of the same open-ended units: a rank without one that another rank has began it
  *  (sherdi_program_gradient_begin). */
 sherd_status sherdi_program_micro_batch_end(const sherdi_program *program);
-/** Reduces what is reduced late, zeroes what no micro-batch brought, and brings all of it to where
- *  it rests. */
+/** Makes late reductions, zeroes gradients that no micro-batch has, and copies all gradients to the
+ *  space where they rest. */
 sherd_status sherdi_program_window_end(const sherdi_program *program);
 /** Begins a window that knows nothing of the last one, however that one ended. */
 sherd_status sherdi_program_window_begin(const sherdi_program *program);
@@ -398,7 +400,7 @@ sherd_status sherdi_program_window_begin(const sherdi_program *program);
 
 /** Exchanges control data between the ranks; the operation's `part` is the kind. */
 sherd_status sherdi_program_exchange(const sherdi_program *program, sherdi_exchange_kind kind);
-/** Writes what kernels are told, by SHERDI_OP_COEFFS or SHERDI_OP_RATIOS, and sends it to the
+/** Writes the inputs of kernels, by SHERDI_OP_COEFFS or SHERDI_OP_RATIOS, and sends them to the
  *  device. */
 sherd_status sherdi_program_scalars_tell(const sherdi_program *program, sherdi_op_kind kind);
 /** Adds the norms of tensors over the ranks, where a rank has only a part of them. */
@@ -407,7 +409,7 @@ sherd_status sherdi_program_sum(const sherdi_program *program);
  *  drive. */
 sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_kind kind);
 
-/* What a walk over the blocks does with each block. */
+/* The work of a walk on each block. */
 typedef enum sherdi_walk {
     SHERDI_WALK_MEASURE = 0, /* the first sweep of an optimizer that measures before it writes */
     SHERDI_WALK_UPDATE,
@@ -418,19 +420,19 @@ typedef enum sherdi_walk {
     SHERDI_WALK_LOAD_SOME, /* the same for some of the state: the rest stays */
 } sherdi_walk;
 
-/** Begins an update beside the trainer's calls: SHERDI_WALK_UPDATE by `updater`, a program with a
- *  progress of its own (sherdi_progress_open_beside). From now on acquires wait for their units. */
+/** Begins a queued update: SHERDI_WALK_UPDATE by `updater`, a program with its own progress
+ *  (sherdi_progress_open_beside). From now on acquires wait for their units. */
 void sherdi_program_beside_begin(const sherdi_program *program, const sherdi_program *updater);
-/** Ends it: waits for it (SHERDI_POST_END), and publishes what no acquire has published. A failure
- *  of the update is not returned. */
+/** Ends it: waits for it (SHERDI_POST_END), and publishes the units that no acquire has published.
+ *  A failure of the update is not returned. */
 sherd_status sherdi_program_beside_end(const sherdi_program *program);
 /** Forgets an update that has failed and ended. */
 void sherdi_program_beside_forget(const sherdi_program *program);
 /** Returns whether a rank may never acquire a unit (SHERD_USES_ANY) that is whole on every rank.
  *  Where its gather meets the others', no acquire can publish it. */
 int sherdi_program_has_loose_publish(const sherdi_plan *plan);
-/** Returns whether updates can run beside the trainer's calls: the host updates blocks, nothing in
- *  the walk meets the other ranks, and on devices every publish has its acquire. */
+/** Returns whether updates can be queued: the host updates blocks, no operation of the walk
+ *  synchronizes the ranks, and on devices every publish has its acquire. */
 int sherdi_program_can_be_beside(const sherdi_plan *plan);
 /** Waits for the updater to be that far, if it is not known to be. */
 sherd_status sherdi_program_await(const sherdi_program *program, sherdi_post post, int unit);
@@ -439,18 +441,18 @@ sherd_status sherdi_program_await(const sherdi_program *program, sherdi_post pos
 int sherdi_program_may_gather(const sherdi_program *program, int unit);
 /** Says how far the updater is. */
 sherd_status sherdi_program_post(const sherdi_program *updater, sherdi_post post, int unit);
-/** Reads state for the next walk, as much as there are slots. */
+/** Reads state for the next walk, into all slots. */
 sherd_status sherdi_program_read_ahead(const sherdi_program *program);
-/** Sums the squares of what this rank holds of the gradient, and brings the results of all kernels
- *  to the host. */
+/** Sums the squares of this rank's part of the gradient, and copies the results of all kernels to
+ *  the host. */
 sherd_status sherdi_program_norm(const sherdi_program *program);
 /** Does the same for one parameter's gradient, while a step is prepared. */
 sherd_status sherdi_program_param_norm(const sherdi_program *program, size_t param);
 sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk);
-/** Ends a walk that has failed on this rank. The other ranks do not know of it yet, and still come
- *  to what the walk gathers on its way; so this rank does too, and emits nothing else. What it
- *  brings does not matter: the exchange after the walk tells all ranks of the failure. The rings
- *  must be settled. */
+/** Ends a walk that has failed on this rank. The other ranks do not know of it yet, and still make
+ *  the gathers of the walk; so this rank makes them too, and emits nothing else. Their data does
+ *  not matter: the exchange after the walk reports the failure to all ranks. The rings must be
+ *  settled. */
 sherd_status sherdi_program_walk_leave(const sherdi_program *program, sherdi_walk walk);
 /** Brings the results of kernels to the host, which waits for them. */
 sherd_status sherdi_program_collect(const sherdi_program *program);
@@ -458,7 +460,7 @@ sherd_status sherdi_program_collect(const sherdi_program *program);
  *  next walk. */
 sherd_status sherdi_program_fingerprint_send(const sherdi_program *program);
 sherd_status sherdi_program_fingerprint_sent(const sherdi_program *program);
-/** Sends what the ranks have updated to all ranks, where it has not been sent yet. */
+/** Sends the updated values of each rank to all ranks, if they have not been sent yet. */
 sherd_status sherdi_program_publish(const sherdi_program *program);
 /** Does so for one unit whose update all ranks have waited for. */
 sherd_status sherdi_program_unit_publish(const sherdi_program *program, int unit);
@@ -482,7 +484,7 @@ static inline sherdi_unit_state *sherdi_program_unit(const sherdi_program *progr
 {
     return &program->progress->units[unit];
 }
-/** Returns the slot that the extent of that number takes. */
+/** Returns the slot of the extent of that number. */
 static inline sherdi_slot *sherdi_progress_slot(sherdi_progress *progress, sherdi_ring ring,
                                                 size_t number)
 {
@@ -519,8 +521,8 @@ void      sherdi_op_use(sherdi_op *op, int role, sherdi_access access, sherdi_ra
  *  come, so all of `whole` but this rank's slice is written. */
 void         sherdi_op_gather_in_place(sherdi_op *op, const sherdi_plan *plan, sherdi_range whole);
 sherd_status sherdi_program_emit(const sherdi_program *program, const sherdi_op *op);
-/** Gives these flags to all operations from now on, beside those that they have. Returns what
- *  progress->flags has to be set to again. */
+/** Adds these flags to all operations from now on. Returns what progress->flags has to be set to
+ *  again. */
 uint32_t sherdi_program_flag(const sherdi_program *program, uint32_t flags);
 /** Emits an operation that makes `dst` of `src`. A copy is as long as its source, and counts what
  *  passes over the link. */
@@ -558,8 +560,8 @@ sherd_status sherdi_program_widen(const sherdi_program *program, const sherdi_se
                                   sherdi_range src, sherdi_range dst);
 /** Returns a block's state: where it rests, or in the slot that a walk takes. */
 sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block);
-/** Returns the values that are kept with that state on storage (sherdi_block_keeps_values), in that
- *  slot. */
+/** Returns the values that are stored with that state on storage (sherdi_block_keeps_values), in
+ *  that slot. */
 sherdi_range sherdi_state_values_at(const sherdi_plan *plan, const sherdi_block *block);
 /** Returns the block's parameters in the compute type: where they rest in memory, or pass on their
  *  way to the trainer's. */
@@ -577,23 +579,23 @@ static inline int sherdi_op_is_trainers(sherdi_op_kind kind)
     return kind == SHERDI_OP_USE || kind == SHERDI_OP_PUT || kind == SHERDI_OP_GET;
 }
 
-/** Return the first `bytes` bytes of the slot that the extent of that number takes; the number of
- *  slots; the number of extents. */
+/** Return the first `bytes` bytes of the slot of the extent of that number; the number of slots;
+ *  the number of extents. */
 sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring ring, size_t number,
                               size_t bytes);
 size_t       sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring ring);
 size_t       sherdi_ring_extents(const sherdi_plan *plan, sherdi_ring ring);
-/** Returns the most transfers that are under way at once: out of each slot and into it, tails
- *  apart, and one more. */
+/** Returns the most transfers that are in flight at once: out of each slot and into it, tails
+ *  separately, and one more. */
 size_t sherdi_program_transfers(const sherdi_plan *plan);
 /** Returns the number of an extent's tail; SHERDI_NO_EXTENT: it has none. */
 size_t sherdi_ring_tail(const sherdi_plan *plan, sherdi_ring ring, size_t extent);
 /** Returns the bytes of an extent with its tail, in the slot of that number. */
 sherdi_range sherdi_ring_whole(const sherdi_plan *plan, sherdi_ring ring, size_t number,
                                size_t extent);
-/** Read an extent, or a tail, into the slot of that number, unless it is there; read an extent with
- *  its tail; write it back with its tail, which frees the slot. What is read is what was written
- *  last, committed or not. */
+/** Read an extent, or a tail, into the slot of that number, unless it is already in it; read an
+ *  extent with its tail; write it back with its tail, which frees the slot. A read returns the last
+ *  write, committed or not. */
 sherd_status sherdi_program_read(const sherdi_program *program, sherdi_ring ring, size_t number,
                                  size_t extent, int unit);
 sherd_status sherdi_program_read_whole(const sherdi_program *program, sherdi_ring ring,

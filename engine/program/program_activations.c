@@ -1,8 +1,7 @@
 /* Activations: forward puts them, backward gets them. An activation leaves its place when the
- * trainer has written it, if another one takes the place before backward comes to it; it comes back
- * when the one behind it has ended, which is before its backward begins. So what is moved, and from
- * where, follows from where the bytes are by now (sherdi_activation_state), on the plan and off
- * it. */
+ * trainer has written it, if another one takes the place before backward comes to it; it is moved
+ * back when the one after it has ended, which is before its backward begins. So the moves follow
+ * from the present place of the bytes (sherdi_activation_state), on the plan and off it. */
 #include "engine/program/program.h"
 
 static sherdi_activation_state *state_of(const sherdi_program *program, const sherdi_activation *a)

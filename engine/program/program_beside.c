@@ -1,6 +1,6 @@
-/* An update beside the trainer's calls. The updater, a thread of the engine's own, walks over the
- * blocks in the order of the units, and says after each unit that its parameters are new. An
- * acquire waits for its own unit, and for nothing else:
+/* A queued update, which overlaps with the trainer's calls. The updater, a thread of the engine's
+ * own, walks over the blocks in the order of the units, and says after each unit that its
+ * parameters are new. An acquire waits for its own unit, and for nothing else:
  *
  *     trainer   queue | acquire 0, use | acquire 1, use | ... | backward 1 ... | the next boundary
  *     updater         | unit 0 | unit 1 | unit 2 | ... | writes | commit |
@@ -87,8 +87,8 @@ static sherd_status await_emit(const sherdi_program *program, sherdi_post post, 
     return sherdi_program_emit(program, &op);
 }
 
-/* Where a publish meets the other ranks, a rank whose update has failed takes part too. What it
- * brings does not matter. */
+/* Where a publish meets the other ranks, a rank whose update has failed takes part too. Its data
+ * does not matter. */
 static sherd_status unit_await(const sherdi_program *program, int unit)
 {
     sherdi_unit_state *state  = sherdi_program_unit(program, unit);

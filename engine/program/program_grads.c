@@ -1,20 +1,20 @@
-/* The gradients of a window: where they are made, what happens when the gradient of a unit is
- * complete, and what is left for the end of the window.
+/* The gradients of a window: where they are made, the operations when the gradient of a unit is
+ * complete, and those at the end of the window.
  *
- *   stage 0, 1   made whole in the gradient arena, reduced at the end of the window; with several micro-batches made in
- *                the transient pool and added to a whole accumulator
- *   stage 2, 3   made in the transient pool, reduced to the slice at the last planned use; gradients of offloaded state
- *                go through a staging buffer to where they rest
- *   deterministic, any stage: as stages 2 and 3, with slices of 64-bit integers
+ *   stage 0, 1     made whole in the gradient arena, reduced at the end of the window; with several
+ *                  micro-batches made in the transient pool and added to a whole accumulator
+ *   stage 2, 3     made in the transient pool, reduced to the slice at the last planned use;
+ *                  gradients of offloaded state are copied through a staging buffer
+ *   deterministic  as stages 2 and 3, at any stage, with slices of 64-bit integers
  *
  * An open-ended unit (SHERD_USES_ANY) has no last planned use. The end of the micro-batch completes
  * its gradient, after the ranks have agreed which of these units have one.
  *
- * In the last micro-batch of the window, what makes a staged slice adds its squares to the norm, so
- * that nobody reads it for that.
+ * In the last micro-batch of the window, the operation that makes a staged slice adds its squares
+ * to the norm, so that the slice is not read for the norm.
  *
  * `runs` of a unit counts the micro-batches of the window that brought a gradient. The first one
- * overwrites what was there, the later ones add to it. */
+ * overwrites the old values, the later ones add to it. */
 #include "engine/program/program_walk.h"
 
 #include "base/checked.h"
@@ -30,7 +30,7 @@ static const sherdi_segment *gradient_segment(const sherdi_plan *plan, int unit,
     return segment->has_gradient ? segment : NULL;
 }
 
-/* What the gradient arena keeps of a segment. */
+/* A segment's part of the gradient arena. */
 static sherdi_range kept_gradient(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     size_t elems = plan->layout.has_slices ? segment->slice_elems : segment->padded_elems;
@@ -189,7 +189,7 @@ sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int un
 
 /* ----------------------------------------------------------------- complete -- */
 
-/* Copies the gradient that the trainer left in its own memory into the segment. */
+/* Copies the gradient in the trainer's own memory into the segment. */
 static sherd_status bound_take(const sherdi_program *program, size_t param)
 {
     const sherdi_plan    *plan    = program->plan;
@@ -263,7 +263,7 @@ static sherdi_op reduce_of(const sherdi_plan *plan, const sherdi_segment *segmen
     return op;
 }
 
-/* Stages 2 and 3: reduces the gradient to this rank's slice; `adds`: to what the window has so
+/* Stages 2 and 3: reduces the gradient to this rank's slice; `adds`: to the sum of the window so
  * far. */
 static sherd_status scatter_emit(const sherdi_program *program, const sherdi_segment *segment,
                                  sherdi_range dst, sherd_dtype dst_dtype, int adds)
@@ -395,7 +395,8 @@ static sherd_status staged_drain(const sherdi_program *program, int slot)
 }
 
 /* Whether the host works on the way from a staging buffer. If it does, the slice stays there until
- * its slot is needed again, so that it does not delay what the ranks reduce meanwhile. */
+ * its slot is needed again, so that it does not delay the reductions of the ranks in the
+ * meantime. */
 static int drain_needs_host(const sherdi_plan *plan)
 {
     return !plan->machine.has_device || plan->layout.has_accumulator ||
@@ -421,8 +422,8 @@ static sherd_status staged_reduce(const sherdi_program *program, const sherdi_se
     return drain_needs_host(plan) ? SHERD_OK : staged_drain(program, slot);
 }
 
-/* Brings staged slices to where they rest: as soon as their slot is needed again, and by the end of
- * the window. */
+/* Copies staged slices to the space where they rest: as soon as their slot is needed again, and by
+ * the end of the window. */
 static sherd_status staged_drain_all(const sherdi_program *program)
 {
     int slots = program->plan->packing.num_grad_stagings;

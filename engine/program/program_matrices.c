@@ -2,7 +2,7 @@
  * the ranks gather those of the segment. Each rank that updates a part of a matrix then makes all
  * of that matrix, because every step of the method needs the whole (Liu et al. 2025 distribute Muon
  * in the same way). A segment of k matrices on P ranks is cut into at most k + P - 1 parts, so the
- * ranks together make at most so many matrices. */
+ * ranks together compute at most k + P - 1 matrices. */
 #include "engine/program/program_walk.h"
 
 static sherdi_range directions_at(size_t first_elem, size_t elems)

@@ -48,7 +48,7 @@ static int is_in_memory(sherdi_space space)
     return space != SHERDI_SPACE_STORAGE;
 }
 
-/* Whether `next` reads on where `run` ends. Where no other rank updates by what this rank keeps,
+/* Whether `next` reads on where `run` ends. If no other rank updates with this rank's gradient,
  * only padding is between two segments; it is zero and stays zero. */
 static int norm_goes_on(const sherdi_plan *plan, const sherdi_op *run, const sherdi_op *next)
 {
@@ -63,7 +63,7 @@ static int norm_goes_on(const sherdi_plan *plan, const sherdi_op *run, const she
            (behind->offset == end || (is_all_ours && behind->offset == padded));
 }
 
-/* Emits the run, and begins an empty one. */
+/* Emits the range, and begins an empty one. */
 static sherd_status norm_flush(const sherdi_program *program, sherdi_op *run)
 {
     sherdi_op op = *run;
@@ -72,7 +72,8 @@ static sherd_status norm_flush(const sherdi_program *program, sherdi_op *run)
     return op.elems > 0 ? sherdi_program_emit(program, &op) : SHERD_OK;
 }
 
-/* Adds to the run what goes on with it; else emits the run, and begins another one with `op`. */
+/* Adds `op` to the range if it continues the range; else emits the range, and begins another one
+ * with `op`. */
 static sherd_status norm_add(const sherdi_program *program, sherdi_op *run, const sherdi_op *op)
 {
     sherdi_range       *all          = &run->uses[SHERDI_USE_SRC];
@@ -118,8 +119,8 @@ static sherd_status fixed_norm(const sherdi_program *program, const sherdi_segme
     return SHERD_OK;
 }
 
-/* Adds the squares of elements [first, end) of a block. A gradient on a drive only passes through
- * its slot. */
+/* Adds the squares of elements [first, end) of a block. A gradient on a drive is only temporarily
+ * in its slot. */
 static sherd_status block_norm(const sherdi_program *program, const sherdi_segment *segment,
                                const sherdi_block *block, size_t first, size_t end, sherdi_op *run)
 {
@@ -182,8 +183,8 @@ sherd_status sherdi_program_norm(const sherdi_program *program)
     return sherdi_program_collect(program);
 }
 
-/* Adds the squares of what this rank holds of elements [begin, end) of a segment; both are at
- * chunks, as blocks are. */
+/* Adds the squares of this rank's part of elements [begin, end) of a segment; both are at chunks,
+ * as blocks are. */
 static sherd_status range_norm(const sherdi_program *program, const sherdi_segment *segment,
                                size_t begin, size_t end)
 {

@@ -1,5 +1,5 @@
-/* The parameter of a block, beside its state: where a kernel has it, and how new values come to
- * where it rests (program_walk.h). */
+/* The parameter of a block, with its state: its place for a kernel, and the copy of new values to
+ * the space where it rests (program_walk.h). */
 #include "engine/program/program_walk.h"
 
 /* The element of a parameter's arena memory at which this rank's slice begins. */
@@ -109,7 +109,7 @@ static sherd_status param_rest(const sherdi_program *program, const sherdi_segme
                : SHERD_OK;
 }
 
-/* ------------------------------------------- values that are kept with the state -- */
+/* ----------------------------------------- values that are stored with the state -- */
 
 sherdi_range sherdi_state_values_at(const sherdi_plan *plan, const sherdi_block *block)
 {
@@ -127,8 +127,8 @@ static int is_updated_at_rest(sherdi_walk walk, const sherdi_segment *segment)
     return sherdi_walk_has_gradient(walk) && segment->param_space == SHERDI_SPACE_HOST;
 }
 
-/* Gives the half of a block's masters that the parameter is, beside the state. Values that were not
- * read with the state come from where the parameter rests. */
+/* Returns the parameter's half of a block's split masters. Values that were not read with the state
+ * come from where the parameter rests. */
 static sherd_status values_open(const sherdi_program *program, sherdi_walk walk,
                                 const sherdi_segment *segment, const sherdi_block *block,
                                 sherdi_range *out)
@@ -182,8 +182,8 @@ static sherd_status values_close(const sherdi_program *program, sherdi_walk walk
 
 /* ------------------------------------------------- the kernel's and at rest -- */
 
-/* Gives the parameter with which the kernel works; _param_close brings what the kernel changed to
- * where it rests. */
+/* Returns the parameter with which the kernel works; _param_close copies the kernel's changes to
+ * the space where it rests. */
 sherd_status sherdi_program_param_open(const sherdi_program *program, sherdi_walk walk,
                                        const sherdi_segment *segment, const sherdi_block *block,
                                        sherdi_range *out)

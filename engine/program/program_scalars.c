@@ -1,7 +1,7 @@
-/* The scalars of kernels: the small data that kernels are told (coefficients, ratios) and add to
- * (norms, counts, fingerprints). Without a device there is one set. With one, each side has its
- * own: what is told goes up from the host's, and the device's results come down behind the host's,
- * to which they are added. */
+/* The scalars of kernels: the small inputs of kernels (coefficients, ratios) and their sums (norms,
+ * counts, fingerprints). Without a device there is one set. With one, each side has its own: inputs
+ * are copied up from the host's, and the device's results are copied down after the host's, to
+ * which they are added. */
 #include "engine/program/program_walk.h"
 
 #include "collectives/world.h"
@@ -21,7 +21,7 @@ sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_space space)
                                      sizeof(uint64_t));
 }
 
-/* ------------------------------------------------------------------- told -- */
+/* ----------------------------------------------------------------- inputs -- */
 
 static sherdi_range told_at(const sherdi_plan *plan, sherdi_space space)
 {
@@ -81,7 +81,7 @@ sherd_status sherdi_program_clear(const sherdi_program *program, sherdi_lane_id 
                : SHERD_OK;
 }
 
-/* Where results of the device arrive on the host: behind the host's own. */
+/* The place of the device's results on the host: after the host's own. */
 static sherdi_range arrived_at(const sherdi_plan *plan, size_t offset, size_t bytes)
 {
     return sherdi_range_of(SHERDI_BUFFER_HOST_SCALARS, plan->scalars.shared_bytes + offset, bytes);

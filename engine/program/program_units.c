@@ -1,7 +1,7 @@
-/* Acquire and release: which units must be gathered, what is gathered ahead, and what is in the
- * way. The program follows the plan's sequence as long as the trainer does. On and off the plan, a
- * unit goes to its planned offset: an acquire evicts what was only gathered ahead there, and fails
- * if something there is held. */
+/* Acquire and release: which units must be gathered, which are gathered ahead, and which must be
+ * evicted. The program follows the plan's sequence as long as the trainer does. On and off the
+ * plan, a unit goes to its planned offset: an acquire evicts units that were only gathered ahead
+ * into this memory, and fails if a held unit uses it. */
 #include "engine/program/program.h"
 
 #include "base/checked.h"
@@ -33,7 +33,7 @@ static const sherdi_step_of_pass *cursor_take(sherdi_cursor *cursor, int unit, s
             return i == 0 ? step : NULL;
         }
     }
-    return NULL; /* the sequence has no such acquire */
+    return NULL; /* the sequence does not have this acquire */
 }
 
 /* Returns the live range of `unit` that contains the step before cursor->next; NULL: there is
@@ -168,8 +168,8 @@ static fetch fetch_of(const sherdi_program *program, sherd_pass pass,
                    plan->schedule.num_train_fetches};
 }
 
-/* Reads a piece from the drive through a slot. Then starts the read of the piece that takes the
- * slot next: it comes as many fetches later as there are slots. */
+/* Reads a piece from the drive through a slot. Then starts the read of the piece that uses the slot
+ * next, whose fetch comes later by the number of slots. */
 static sherd_status piece_fetch(const sherdi_program *program, const sherdi_segment *segment,
                                 size_t piece, size_t number, const fetch *from, sherdi_range own)
 {
@@ -428,7 +428,7 @@ static sherd_status unit_leave(const sherdi_program *program, int unit)
 }
 
 /* Takes back the holds on the first `count` units that an acquire reaches. If their gathers were
- * given (may_lack_bytes), a failure behind that can mean that the bytes do not come: then they do
+ * enqueued (may_lack_bytes), a later failure can mean that the bytes do not arrive: then they do
  * not count as gathered. */
 static void units_unhold(const sherdi_program *program, int unit, size_t count, int may_lack_bytes)
 {
@@ -455,14 +455,13 @@ static void gradients_unbegin(const sherdi_program *program, int unit, size_t co
     }
 }
 
-/* What an acquire has taken so far, to be taken back if it fails. */
+/* The changes of an acquire so far, to be undone if it fails. */
 typedef struct taken {
     size_t held, begun;
-    int    is_gathered; /* all gathers have been given */
+    int    is_gathered; /* all gathers have been enqueued */
 } taken;
 
-/* Waits for the end of an update beside the trainer's calls, and then begins what that update has
- * kept from beginning. */
+/* Waits for the end of a queued update, and then begins the operations that had to wait for it. */
 static sherd_status walk_await(const sherdi_program *program)
 {
     if (!program->progress->is_walking) {

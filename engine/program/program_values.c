@@ -1,6 +1,7 @@
-/* Values of a parameter and of its state, any range of them, in fp32: what a caller gives goes to
- * where it rests, and what a caller asks for comes from there. Master weights that are given also
- * go, in the compute type, to where the parameter rests. First values are a whole parameter.
+/* Values of a parameter and of its state, any range of them, in fp32: values of a caller are
+ * written to the space where they rest, and values for a caller are read from it. Written master
+ * weights are also written, in the compute type, to the space where the parameter rests. First
+ * values are a whole parameter.
  *
  * A range passes through the fill buffer, a portion at a time. With several parts each portion lies
  * in one block, and all its parts are moved before the next portion comes: so the block's extent is
@@ -120,9 +121,9 @@ typedef struct value_range {
     size_t                param;
     int                   part;
     int                   is_last;    /* of the parts that are put */
-    int                   is_put;     /* 1: values are given; 0: asked for */
-    size_t                begin, end; /* in the segment's whole: what the fill buffer has */
-    size_t                param_end;  /* end of what this rank holds of the parameter */
+    int                   is_put;     /* 1: values are written; 0: read */
+    size_t                begin, end; /* in the whole segment: the range in the fill buffer */
+    size_t                param_end;  /* end of this rank's part of the parameter */
 } value_range;
 
 static sherdi_op range_op(const value_range *s, sherdi_op_kind kind, sherdi_lane_id lane)
@@ -145,7 +146,7 @@ static value_range range_within(const value_range *s, size_t first, size_t count
     return within;
 }
 
-/* The part that lies in what this rank updates. */
+/* The part that lies in the elements that this rank updates. */
 static value_range range_owned(const value_range *s)
 {
     size_t first;
@@ -203,7 +204,7 @@ static sherd_status slot_clear(const value_range *f, sherdi_ring ring, size_t sl
     return sherdi_program_emit(f->program, &zero);
 }
 
-/* Brings an extent into a slot. It is read if it is asked for or has some of its values already;
+/* Reads an extent into a slot. It is read if it is asked for or has some of its values already;
  * otherwise it begins with zeros. */
 static sherd_status slot_begin(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
 {
@@ -216,8 +217,7 @@ static sherd_status slot_begin(const value_range *f, sherdi_ring ring, size_t sl
                : sherdi_program_read_whole(f->program, ring, slot, extent, f->segment->unit);
 }
 
-/* Chooses a slot whose extent is on the drive already; if there is none, the slot whose turn it
- * is. */
+/* Chooses a slot whose extent is on the drive already; otherwise the slot that is freed next. */
 static size_t slot_choose(sherdi_ring_progress *ring)
 {
     size_t i = 0;
@@ -230,7 +230,7 @@ static size_t slot_choose(sherdi_ring_progress *ring)
 }
 
 /* Invariant: no two slots of a ring hold the same extent. So the first slot that holds an extent
- * has all that has come of it. */
+ * has all of its values so far. */
 static int are_held_once(const sherdi_ring_progress *ring)
 {
     for (size_t i = 0; i < ring->num_slots; i++) {
@@ -244,7 +244,7 @@ static int are_held_once(const sherdi_ring_progress *ring)
     return 1;
 }
 
-/* Gives a slot with the extent in it. */
+/* Returns a slot with the extent in it. */
 static sherd_status slot_take(const value_range *f, sherdi_ring which, size_t extent, size_t *out)
 {
     sherdi_ring_progress *ring = &f->program->progress->rings[which];
@@ -346,7 +346,7 @@ static sherd_status values_cast(const value_range *f, size_t begin, size_t end, 
     return is_apart && f->is_put ? bytes_move(f, space, at, near) : SHERD_OK;
 }
 
-/* Whether this rank's share of the fingerprint is kept while weights are put. */
+/* Whether this rank's share of the fingerprint is computed while weights are put. */
 static int is_counted(const value_range *f)
 {
     return f->segment->kind == SHERDI_SEGMENT_FROZEN ||
@@ -394,8 +394,7 @@ static sherdi_range half_at(const value_range *f, const sherdi_block *block, she
     return values;
 }
 
-/* Moves a part that is not stored as fp32. Putting a master that is beside its parameter sets the
- * parameter too. */
+/* Moves a part that is not stored as fp32. Putting a split master sets the parameter too. */
 static sherd_status encoded_move(const value_range *f, const sherdi_block *block, const cuts *c,
                                  sherdi_range state)
 {
@@ -562,7 +561,7 @@ static sherd_status values_call(const value_range *f, sherdi_op_kind kind)
 }
 
 /* Puts weights that a caller gives, or that are in the trainer's own memory, to where they rest.
- * The parameter comes first: where a master is beside it, its half of the parameter counts. */
+ * The parameter comes first: for a split master, its half counts. */
 static sherd_status weights_put(value_range *f, int is_given)
 {
     value_range master;
@@ -611,8 +610,8 @@ static sherd_status weights_look(value_range *f)
     return values_count(f);
 }
 
-/* The range that this rank has of a part: of the compute type all that rests here, else what it
- * updates. */
+/* This rank's range of a part: of the compute type all elements that rest on this rank, else the
+ * elements that it updates. */
 static value_range range_had(const value_range *f)
 {
     if (f->part == SHERDI_VALUE_COMPUTE) {
@@ -678,7 +677,7 @@ static size_t chunk_border(const value_range *f, size_t start, size_t end)
                                                                                          : border;
 }
 
-/* Runs over what this rank holds of a range, as much at a time as the fill buffer has room for. */
+/* Walks over this rank's part of a range, in portions of the fill buffer. */
 static sherd_status portions_run(const sherdi_program *program, const sherdi_values *values,
                                  part_fn run)
 {
@@ -715,7 +714,7 @@ static sherdi_values weights_of(const sherdi_program *program, size_t param)
                            .parts = info->is_frozen ? SHERDI_VALUES_COMPUTE : SHERDI_VALUES_MASTER};
 }
 
-/* Each rank does it for what it holds. */
+/* Each rank does it for its part. */
 static sherd_status values_run(const sherdi_program *program, const sherdi_values *values,
                                part_fn run)
 {

@@ -1,10 +1,10 @@
-/* Walks over the blocks. For each block, state and gradient come to where a kernel works with them,
- * the kernel runs, and what changed goes back. What is on a drive passes through slots. A read
- * waits for nothing but its slot, so as many extents are on their way as there are slots.
+/* Walks over the blocks. For each block, state and gradient are copied to the space of the kernel,
+ * the kernel is executed, and the changes are copied back. Data on a drive is transferred through
+ * slots. A read waits only for its slot, so the number of extents in flight is the number of slots.
  *
- *     state in         updated on     parameters in    new values
- *     device           device         device           written by the kernel
- *     device           device         host, drive      staging, then down
+ *     state in         updated on parameters in new values
+ *     device           device device written by the kernel
+ *     device           device host, drive staging, then down
  *     host, drive      host           device           bounce, then up
  *     host, drive      host           host             written by the kernel
  *     host, drive      host           drive            written by the kernel into a slot
@@ -12,7 +12,7 @@
  * If the bf16 parameter is a half of the master and the state is on a drive, a slot also has room
  * for the parameter's values, and they are written with the state: so a commit has all that a
  * resume needs. An update does not read these values. It takes them from where the parameter rests,
- * down the link or in host memory. Other walks take what the drive has. / */
+ * down the link or in host memory. Other walks use the values on the drive. */
 #include "engine/program/program_walk.h"
 
 #include "base/checked.h"
@@ -22,7 +22,7 @@
 
 /* ------------------------------------------------------------- what walks do -- */
 
-/* Whether a unit is left as it is: no rank reached it in the window, and the settings say so. The
+/* Whether a unit is not updated: no rank reached it in the window, and the settings skip it. The
  * ranks have agreed on `runs`. */
 static int is_skipped(const sherdi_program *program, sherdi_walk walk, int unit)
 {
@@ -37,7 +37,8 @@ static int visits(sherdi_walk walk, const sherdi_segment *segment)
     return walk != SHERDI_WALK_MEASURE || sherdi_segment_is_measured(segment);
 }
 
-/* Whether a walk needs an extent: SHERDI_WALK_MEASURE does not need one without such a segment. */
+/* Whether a walk needs an extent: SHERDI_WALK_MEASURE does not need an extent without a segment of
+ * two sweeps. */
 static int visits_extent(const sherdi_plan *plan, sherdi_walk walk, sherdi_ring ring, size_t extent)
 {
     const unsigned char *measured =
@@ -134,8 +135,8 @@ static int is_last_of_extent(const sherdi_plan *plan, const sherdi_block *block)
     return 1;
 }
 
-/* Empties the slot of an extent that will be written completely, including what no parameter
- * covers. */
+/* Empties the slot of an extent that will be written completely, including elements that no
+ * parameter covers. */
 static sherd_status slot_empty(const sherdi_program *program, const sherdi_block *block)
 {
     const sherdi_plan *plan = program->plan;
@@ -403,9 +404,9 @@ sherd_status sherdi_program_publish(const sherdi_program *program)
     return SHERD_OK;
 }
 
-/* Publishes a bound segment at once, because the next segment needs the staging buffer; and
- * whatever is published early, but for an update beside the trainer's calls: there the acquire does
- * so, which meets at the same place on every rank. */
+/* Publishes a bound segment at once, because the next segment needs the staging buffer; and all
+ * segments that are published early, except in a queued update: in this case the acquire does so,
+ * which synchronizes at the same place on every rank. */
 static sherd_status segment_close(const sherdi_program *program, const sherdi_segment *segment)
 {
     if (segment->is_bound && segment->kind != SHERDI_SEGMENT_FROZEN) {
@@ -429,7 +430,7 @@ static uint64_t parts_bytes(const sherdi_segment *segment, size_t elems, unsigne
     return bytes;
 }
 
-/* Counts what a sweep moves through memory. */
+/* Counts the bytes that a sweep moves through memory. */
 static void sweep_count(const sherdi_plan *plan, const sherdi_segment *segment, sherdi_op *op)
 {
     const sherdi_sweep *sweep = &segment->optimizer->sweeps[op->sweep];
@@ -446,7 +447,7 @@ static void sweep_count(const sherdi_plan *plan, const sherdi_segment *segment, 
 }
 
 /* Emits the last sweep, which writes the parameter, or the first, which takes norms. `gradient`:
- * what the block is updated by. */
+ * the gradient of the block. */
 static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
                                 const sherdi_segment *segment, const sherdi_block *block,
                                 sherdi_range gradient, sherdi_range param)
@@ -546,8 +547,8 @@ static sherd_status block_work(const sherdi_program *program, sherdi_walk walk,
     return sherdi_walk_publishes(walk) ? master_publish(program, segment, block, param) : SHERD_OK;
 }
 
-/* Leaves a block as it is; an update counts its fingerprint. What was read ahead for the block is
- * used up as usual. */
+/* Leaves a block as it is; an update counts its fingerprint. Reads ahead for the block are used up
+ * as usual. */
 static sherd_status block_pass(const sherdi_program *program, sherdi_walk walk,
                                const sherdi_segment *segment, const sherdi_block *block)
 {
@@ -593,7 +594,7 @@ static sherd_status segment_direct(const sherdi_program *program, const sherdi_s
     return sherdi_program_matrices_make(program, segment);
 }
 
-/* Gives what a block is updated by: its gradient, or its part of the orthogonal matrices. */
+/* Returns the input of a block's update: its gradient, or its part of the orthogonal matrices. */
 static sherd_status gradient_open(const sherdi_program *program, const sherdi_segment *segment,
                                   const sherdi_block *block, sherdi_range *out)
 {
@@ -698,10 +699,10 @@ sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk
     return SHERD_OK;
 }
 
-/* The operations of a walk that was left, without those that the other ranks do not wait for. */
+/* The operations of an abandoned walk, without those that the other ranks do not wait for. */
 typedef struct rest_of_walk {
     const sherdi_program *program;
-    size_t                met; /* operations that meet and were given before the failure */
+    size_t                met; /* synchronizing operations that were enqueued before the failure */
 } rest_of_walk;
 
 static sherd_status rest_emit(void *ctx, const sherdi_op *op)

@@ -1,4 +1,4 @@
-/* What the parts of the walks share (program_walk.c, program_norm.c, program_matrices.c,
+/* Shared by the parts of the walks (program_walk.c, program_norm.c, program_matrices.c,
  * program_params.c). */
 #ifndef SHERDI_ENGINE_PROGRAM_WALK_H
 #define SHERDI_ENGINE_PROGRAM_WALK_H
@@ -48,11 +48,11 @@ static inline sherdi_range sherdi_bounce_at(const sherdi_plan *plan, const sherd
     return sherdi_range_of(SHERDI_BUFFER_BOUNCE, slot * plan->packing.bounce_bytes + offset, bytes);
 }
 
-/** Begins the reads of a walk: of as many extents as the ring has slots. */
+/** Begins the reads of a walk, into all slots of the ring. */
 sherd_status sherdi_program_slots_begin(const sherdi_program *program, sherdi_walk walk,
                                         sherdi_ring ring);
-/** Call it when a block's gradient is not needed any more: if it came from a drive, its slot goes
- *  on to the next extent. */
+/** Call it when a block's gradient is not needed any more: if it came from a drive, its slot is
+ *  used for the next extent. */
 sherd_status sherdi_program_gradient_give(const sherdi_program *program, sherdi_walk walk,
                                           const sherdi_block *block);
 /** Returns where kernels of that side add squares of the gradient. */
@@ -85,7 +85,8 @@ sherd_status sherdi_program_matrices_make(const sherdi_program *program,
 sherd_status sherdi_program_param_open(const sherdi_program *program, sherdi_walk walk,
                                        const sherdi_segment *segment, const sherdi_block *block,
                                        sherdi_range *out);
-/** Brings what the kernel made of the parameter to where it rests, if the walk makes new values. */
+/** Copies the kernel's new values of the parameter to the space where it rests, if the walk makes
+ *  new values. */
 sherd_status sherdi_program_param_close(const sherdi_program *program, sherdi_walk walk,
                                         const sherdi_segment *segment, const sherdi_block *block);
 /** Does what _param_open does for a block that an update leaves as it is, to count its

@@ -1,6 +1,6 @@
 /* Checks the invariants of a plan, and of the plans of all ranks together. The walks are long: they
- * are for tests, `sherd plan --check` and builds with slow asserts. sherd_engine_check_plans says
- * what they promise. */
+ * are for tests, `sherd plan --check` and builds with slow asserts. The comment of
+ * sherd_engine_check_plans lists the rules. */
 #include "engine/proof/check.h"
 
 #include "base/checked.h"
@@ -108,12 +108,12 @@ static sherd_status arenas_check(const sherdi_plan *plan)
 
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         const sherdi_segment *segment = &plan->layout.segments[s];
-        size_t kept = segment->is_resident ? segment->padded_elems : segment->slice_elems;
-        size_t made = plan->layout.has_slices ? segment->slice_elems : segment->padded_elems;
+        size_t elems = segment->is_resident ? segment->padded_elems : segment->slice_elems;
+        size_t made  = plan->layout.has_slices ? segment->slice_elems : segment->padded_elems;
 
         if (segment->param_offset != SHERDI_NO_OFFSET &&
             !cursor_take(segment->param_space == SHERDI_SPACE_HOST ? &host : &params,
-                         segment->param_offset, kept * sherdi_compute_bytes(segment))) {
+                         segment->param_offset, elems * sherdi_compute_bytes(segment))) {
             return BROKEN(plan, "parameters do not overlap in their arena", "segment", s);
         }
         if (segment->grad_offset != SHERDI_NO_OFFSET && !segment->is_staged &&
@@ -157,7 +157,7 @@ static sherd_status units_check(const sherdi_plan *plan)
     return SHERD_OK;
 }
 
-/* Blocks tile what the rank owns; spans lie inside their block and do not overlap. */
+/* Blocks tile the elements that the rank owns; spans lie inside their block and do not overlap. */
 static sherd_status blocks_check(const sherdi_plan *plan)
 {
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
@@ -232,7 +232,7 @@ static int units_overlap(const sherdi_plan *plan, int a, int b)
             right->transient_pool_offset < left->transient_pool_offset + left->transient_bytes);
 }
 
-/* A unit lies inside the pools. It does not overlap what it reads, nor do the units that it reads
+/* A unit lies inside the pools. It does not overlap the units that it reads, and they do not
  * overlap each other. */
 static sherd_status pools_check(const sherdi_plan *plan, const sherdi_model *model)
 {
@@ -318,8 +318,8 @@ sherd_status sherdi_plan_check(const sherdi_plan *plan, const sherdi_model *mode
 
 /* ------------------------------------------------------- of all ranks together -- */
 
-/* Adds what a rank updates: the spans of a parameter must begin where those of the ranks before
- * ended. */
+/* Adds the elements that a rank updates: the spans of a parameter must begin where those of the
+ * ranks before ended. */
 static sherd_status ownership_add(const sherdi_plan *plan, const sherdi_model *model, size_t *next)
 {
     if (!plan->layout.is_sliced) {
@@ -360,8 +360,8 @@ static int live_ranges_equal(const sherdi_live_range *a, const sherdi_live_range
     return 1;
 }
 
-/* What must be equal on all ranks: slices, the offsets of what peers read, the collectives and
- * their order. */
+/* Properties that must be equal on all ranks: slices, the offsets of memory that peers read, the
+ * collectives and their order. */
 static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *plan)
 {
     if (plan->layout.num_segments != first->layout.num_segments ||

@@ -1,12 +1,12 @@
-/* The invariants of plans, for one rank and for all ranks together. docs/inside-the-plan.md has them
- * as equations. */
+/* The invariants of plans, for one rank and for all ranks together. docs/inside-the-plan.md has
+ * them as equations. */
 #ifndef SHERDI_ENGINE_PROOF_CHECK_H
 #define SHERDI_ENGINE_PROOF_CHECK_H
 
 #include "engine/plan/plan.h"
 
 /** Checks that the plan fits the machine. E_NOMEM when the ranks of this host cannot hold it; the
- *  message has what is missing and the nearest setting that would fit. */
+ *  message says how much memory is missing and names the nearest setting that would fit. */
 sherd_status sherdi_plan_check_fit(const sherdi_plan *plan, const sherdi_model *model);
 
 /** Checks the plan's invariants, for tests and debug builds; a long walk. Every element is owned
@@ -27,8 +27,8 @@ typedef struct sherdi_plan_makers {
 sherd_status sherdi_plan_check_ranks(const sherdi_plan *plan, const sherdi_model *model,
                                      const sherdi_plan_makers *by);
 
-/** A part of sherdi_plan_check: whether extents, gradients, pieces and the places of activations tile
- *  what they should, and none share a place that may not. */
+/** A part of sherdi_plan_check: whether extents, gradients, pieces and the places of activations
+ *  tile their ranges, and none overlap that must be disjoint. */
 int sherdi_plan_offload_is_valid(const sherdi_plan *plan);
 
 /** Hashes all of a plan that its program depends on, except the rank. Two ranks with the same hash

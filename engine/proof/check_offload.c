@@ -1,5 +1,5 @@
-/* Checks that what rests outside the device, activations too, lies where nothing else does: a part of
- * the plan's invariants (check.h). */
+/* Checks that what rests outside the device, activations too, lies where nothing else does: a part
+ * of the plan's invariants (check.h). */
 #include "engine/proof/check.h"
 
 static int is_inside(size_t offset, size_t bytes, const sherdi_plan_buffer *buffer)
@@ -8,7 +8,7 @@ static int is_inside(size_t offset, size_t bytes, const sherdi_plan_buffer *buff
            bytes <= buffer->bytes - offset;
 }
 
-/* Two places are the same or have no byte in common, and of two that are the same one comes behind
+/* Two places are the same or have no byte in common, and of two that are the same one comes after
  * the other. */
 static int places_are_apart(const sherdi_activation *a, const sherdi_activation *b, size_t of_a,
                             size_t of_b)
@@ -95,8 +95,8 @@ static int states_are_valid(const sherdi_plan *plan, sherdi_space space)
             end == plan->offload.extents[space][extent].len_bytes);
 }
 
-/* Checks that values lie behind their block's state, or follow each other in a tail that has
- * nothing else. */
+/* Checks that values follow their block's state, or follow each other in a tail that has nothing
+ * else. */
 static int values_are_valid(const sherdi_plan *plan)
 {
     const sherdi_extent *all    = plan->offload.extents[SHERDI_SPACE_STORAGE];

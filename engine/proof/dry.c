@@ -48,11 +48,11 @@ static const sherdi_device_ops NOTHING[] = {
 
 static void used_join(sherdi_dry *dry)
 {
-    uint64_t *told  = dry->engine.exchange.used;
+    uint64_t *used  = dry->engine.exchange.used;
     size_t    count = sherdi_plan_used_words(dry->engine.plan->layout.num_open_ended);
 
     for (size_t i = 0; i < count; i++) {
-        told[i] |= dry->joined[i];
+        used[i] |= dry->joined[i];
         dry->joined[i] = 0;
     }
 }
@@ -77,7 +77,7 @@ static void generation_change(sherd_engine *engine, sherdi_op_kind kind)
     }
 }
 
-/* What an operation leaves in the engine, as far as calls look at it. */
+/* The effects of an operation on the fields of the engine that calls read. */
 static sherd_status op_answer(sherdi_dry *dry, const sherdi_op *op)
 {
     sherd_engine *engine = &dry->engine;

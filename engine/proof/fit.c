@@ -75,7 +75,7 @@ static void need_text(const sherdi_plan *plan, char text[NEED_CHARS])
     }
 }
 
-/* Returns 1 if the plan fits with another setting; writes what it needs. */
+/* Returns 1 if the plan fits with another setting; writes its needs. */
 static int other_fits(const sherdi_plan *plan, const sherdi_model *model, const other_plan *how,
                       char need[NEED_CHARS])
 {
@@ -175,8 +175,8 @@ static int beside_fits(const sherdi_plan *plan, const sherdi_model *model, char 
 }
 
 /* Finds the nearest setting that fits. It tries, in this order: a higher stage; stage 3 with
- * nothing gathered ahead; masters beside their parameters; offload to the host, if its memory is
- * not the device's; offload to the drive; more hosts of the same kind. */
+ * nothing gathered ahead; split masters; offload to the host, if its memory is not the device's;
+ * offload to the drive; more hosts of the same kind. */
 static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char *text,
                         size_t len_bytes)
 {

@@ -37,13 +37,13 @@ typedef struct rank_state {
     sherdi_order order;
     history      histories[SHERDI_LANES];
     sherdi_cells buffers[SHERDI_BUFFERS_AND_FILES];
-    uint32_t    *last;                    /* by thread of this rank: number of its last operation */
-    uint32_t    *hosts[GIVERS];           /* clocks of the threads that give operations */
-    uint32_t    *known;                   /* what both of them know */
-    uint32_t    *posts;                   /* [units + 2] clocks: of the updater when it posted */
-    uint32_t    *start;                   /* clock at the start of the operation in work */
-    int          is_forked;               /* the updater works */
-    uint64_t     given[SHERDI_LANES + 1]; /* the last is the updater's */
+    uint32_t    *last;          /* by thread of this rank: number of its last operation */
+    uint32_t    *hosts[GIVERS]; /* clocks of the threads that give operations */
+    uint32_t    *known;         /* what both of them know */
+    uint32_t    *posts;         /* [units + 2] clocks: of the updater when it posted */
+    uint32_t    *start;         /* clock at the start of the operation in work */
+    int          is_forked;     /* the updater works */
+    uint64_t     submitted[SHERDI_LANES + 1]; /* the last is the updater's */
     uint64_t     follows;
     open_use    *uses;
     size_t       num_uses, uses_capacity;
@@ -159,7 +159,8 @@ static sherd_status history_push(sherdi_hazard *hazard, history *history, uint32
     return SHERD_OK;
 }
 
-/* Forgets operations that are known to be over: whatever is given from now on comes after them. */
+/* Forgets operations that are known to be over: operations that are enqueued from now on come after
+ * them. */
 static void histories_prune(sherdi_hazard *hazard, rank_state *rank)
 {
     const uint32_t *known = known_of(hazard, rank);
@@ -252,25 +253,26 @@ static void drives_follow(sherdi_hazard *hazard, rank_state *rank, const sherdi_
     }
 }
 
-/* Makes the thread that gives the operation wait for what it waits for before that. */
+/* Makes the submitting thread wait for the operations that it has to wait for first. */
 static void host_waits(sherdi_hazard *hazard, rank_state *rank, const sherdi_op *op,
                        const sherdi_follows *follows)
 {
-    uint64_t  given = rank->given[SHERDI_LANE_DRIVE];
-    uint32_t *host  = rank->hosts[giver_of(op)];
+    uint64_t  submitted = rank->submitted[SHERDI_LANE_DRIVE];
+    uint32_t *host      = rank->hosts[giver_of(op)];
 
     if (op->lane != SHERDI_LANE_DRIVE) {
         drives_follow(hazard, rank, op, follows, host);
-    } else if (given >= hazard->params.drive_room) {
-        clock_follow(hazard, rank, SHERDI_LANE_DRIVE, given + 1 - hazard->params.drive_room, host);
+    } else if (submitted >= hazard->params.drive_room) {
+        clock_follow(hazard, rank, SHERDI_LANE_DRIVE, submitted + 1 - hazard->params.drive_room,
+                     host);
     }
     if (follows->num_drives > 0 || follows->is_all_drives || op->lane == SHERDI_LANE_DRIVE) {
         histories_prune(hazard, rank);
     }
 }
 
-/* Starts the operation after what the thread that gives it knows, and after what its lane was
- * given. */
+/* Starts the operation after everything that the submitting thread knows, and after the earlier
+ * operations of its lane. */
 static void lane_start(sherdi_hazard *hazard, const doing *doing)
 {
     rank_state    *rank = &hazard->ranks[doing->rank];
@@ -302,8 +304,8 @@ static void start_make(sherdi_hazard *hazard, const doing *doing)
     }
 }
 
-/* Returns a chain whose last transfer is over when this one starts. There is room for this
- * transfer, so there is such a chain. */
+/* Returns a chain whose last transfer is over when this one starts. A slot is free for this
+ * transfer, so a chain of this kind exists. */
 static size_t chain_find(const sherdi_hazard *hazard, const doing *doing)
 {
     const rank_state *rank = &hazard->ranks[doing->rank];
@@ -333,7 +335,7 @@ static void operation_number(sherdi_hazard *hazard, doing *doing)
     size_t lane = is_beside ? SHERDI_LANES : index < SHERDI_LANES ? index : SHERDI_LANE_DRIVE;
 
     doing->who = (sherdi_toucher){
-        .number = (uint32_t)++rank->given[lane],
+        .number = (uint32_t)++rank->submitted[lane],
         .thread = thread_of(hazard, doing->rank, index),
         .unit   = op->unit,
         .kind   = (uint8_t)op->kind,
@@ -479,8 +481,8 @@ static sherd_status conflict_fail(const sherdi_hazard *hazard, const sherdi_touc
                                   : "nothing orders the two");
 }
 
-/* Touches the operation's ranges; with `peer`, what it reads of the other rank, at the ranges of
- * the peer's operation. */
+/* Records the accesses to the operation's ranges; with `peer`, those to the other rank, at the
+ * ranges of the peer's operation. */
 static sherd_status ranges_enter(sherdi_hazard *hazard, const doing *doing,
                                  const struct doing *peer)
 {

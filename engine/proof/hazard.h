@@ -4,14 +4,18 @@
  *
  * Only these give order:
  *   - a lane, to its own operations, except the drive's lane;
- *   - what an operation follows (order.h). Who follows an operation of COMPUTE follows all that COMPUTE was given so far;
- *   - the calling thread: what it has waited for is before everything that it gives later. It waits for what an
- *     operation of its own follows, for a transfer that an operation of any other lane follows, for a transfer when
- *     there is no room for another, and for an operation with SHERDI_OP_WAITS;
- *   - the updater, which gives operations with SHERDI_OP_BESIDE: it begins at the fork after all that the calling thread knows, and
- *     waits like the calling thread. Who awaits one of its posts is behind all that it knew then;
- *   - between ranks, a call that meets: what the call followed on either rank is before what comes after the call on
- *     both. When the call is over on one rank, the other has read this rank's bytes; the call may not be over there.
+ *   - what an operation follows (order.h). An operation that follows one of COMPUTE follows all
+ *     operations that were enqueued on COMPUTE so far;
+ *   - the calling thread: operations that it has waited for are before everything that it enqueues
+ *     later. It waits for what an operation of its own follows, for a transfer that an operation of
+ *     any other lane follows, for a transfer when there is no room for another, and for an
+ *     operation with SHERDI_OP_WAITS;
+ *   - the updater, which gives operations with SHERDI_OP_BESIDE: it begins at the fork after all
+ *     that the calling thread knows, and waits like the calling thread. A thread that awaits one of
+ *     its posts is after everything that the updater knew at the post;
+ *   - between ranks, a synchronizing call: operations that the call followed on either rank are
+ *     before operations after the call on both. When the call is over on one rank, the other has
+ *     read this rank's bytes; the call may not be over there.
  *
  * The check knows no engine and no plan. It is used at seal and in tests, never in the loop. */
 #ifndef SHERDI_ENGINE_PROOF_HAZARD_H
@@ -25,12 +29,12 @@ typedef enum sherdi_hazard_drop {
     SHERDI_HAZARD_DROP_LANE,   /* operations of lane `by` follow none of lane `followed` */
     SHERDI_HAZARD_DROP_MEETS,  /* calls of `kind` do not meet: all, or those from `number` up to
                                  `last_number`; a gather then reads as a stable one does */
-    SHERDI_HAZARD_DROP_NUMBER, /* the follow of that number is left out; a rank counts from 1 on */
+    SHERDI_HAZARD_DROP_NUMBER, /* the follow of that number is omitted; a rank counts from 1 on */
     SHERDI_HAZARD_DROP_AWAIT,  /* awaits of the post `number` (sherdi_post) wait for nothing */
 } sherdi_hazard_drop;
 
 typedef struct sherdi_hazard_params {
-    int    has_device; /* 0: only the wire and the drive work beside the calling thread */
+    int    has_device; /* 0: only the wire and the drive overlap with the calling thread */
     size_t drive_room; /* transfers that may be in progress at once; at least 1 */
     size_t num_units;  /* of which the updater posts */
     int    uses_last;  /* 1: a use lasts until sherdi_hazard_end; 0: it is over where it begins */
@@ -56,23 +60,21 @@ void sherdi_hazard_close(sherdi_hazard *hazard);
  *  only in the offsets of the ranks' own slices. Of an await by one rank alone the other has
  *  another kind, whatever it is.
  *
- *  Errors  E_STATE  nothing orders it after an earlier operation; the message says who, where and how many bytes. The check
- *                  cannot be used any more.
- *         E_NOMEM
- *  / */
+ *  Errors  E_STATE  it is not ordered after an earlier operation; the message names both, the place
+ *                   and the number of bytes. The check cannot be used any more.
+ *          E_NOMEM
+ */
 sherd_status sherdi_hazard_op(sherdi_hazard *hazard, const sherdi_op *one, const sherdi_op *other);
 
-/** Begins an update beside the calling thread's operations. */
+/** Begins a queued update, which overlaps with the calling thread's operations. */
 void sherdi_hazard_fork(sherdi_hazard *hazard);
 
 /**
  *  With `uses_last`: ends a use (sherdi_op_is_trainers), the latest one of this unit, segment and
- *  parameter that has not ended. Nobody sees when in between the trainer works. So nothing that
- *  another lane or rank is given meanwhile may conflict with the use, whatever it follows; and what
- *  comes later has to follow the end.
- *
- *  Errors  as above; E_STATE also if there is no such use.
- *  / */
+ *  parameter that has not ended. Nobody sees when in between the trainer works. So no operation of
+ *  another lane or rank may conflict with the use in the meantime, whatever it follows; and later
+ *  operations have to follow the end. Errors as above; E_STATE also if the use does not exist.
+ */
 sherd_status sherdi_hazard_end(sherdi_hazard *hazard, const sherdi_op *one, const sherdi_op *other);
 
 /** Returns how many follows rank `one` has had so far. */

@@ -123,7 +123,7 @@ static int is_same_toucher(const sherdi_toucher *a, const sherdi_toucher *b)
 static void cells_prune(sherdi_cells *cells, sherdi_readers *readers, const uint32_t *one,
                         const uint32_t *other)
 {
-    size_t kept = 0;
+    size_t count = 0;
 
     for (size_t i = 0; i < cells->count; i++) {
         sherdi_cell c = cells->at[i];
@@ -133,13 +133,13 @@ static void cells_prune(sherdi_cells *cells, sherdi_readers *readers, const uint
             c.writer = (sherdi_toucher){0};
         }
         readers_forget(readers, &c.readers, one, other);
-        if (kept == 0 || c.readers != 0 || cells->at[kept - 1].readers != 0 ||
-            !is_same_toucher(&c.writer, &cells->at[kept - 1].writer)) {
-            cells->at[kept++] = c;
+        if (count == 0 || c.readers != 0 || cells->at[count - 1].readers != 0 ||
+            !is_same_toucher(&c.writer, &cells->at[count - 1].writer)) {
+            cells->at[count++] = c;
         }
     }
-    cells->count = kept;
-    cells->limit = 2 * kept + 64;
+    cells->count = count;
+    cells->limit = 2 * count + 64;
 }
 
 /* ----------------------------------------------------------------- touches -- */

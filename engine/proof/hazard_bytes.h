@@ -1,4 +1,4 @@
-/* Remembers who touched which bytes, for hazard.c. Bytes are kept as cells: each buffer of a rank
+/* Remembers who touched which bytes, for hazard.c. Bytes are stored as cells: each buffer of a rank
  * is cut where accesses begin and end. A cell knows its last write, and the reads since then that
  * no later read has followed. Who is ordered after these is ordered after all earlier accesses.
  *
@@ -38,7 +38,7 @@ typedef struct sherdi_touch {
     size_t          begin, end; /* at least one byte */
     int             is_write;
     sherdi_toucher  who;
-    const uint32_t *clock;    /* what the touch comes after, and itself */
+    const uint32_t *clock;    /* the accesses before this access, and itself */
     const uint32_t *known[2]; /* by rank: what every later touch comes after */
 } sherdi_touch;
 

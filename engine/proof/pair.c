@@ -58,7 +58,7 @@ sherd_status sherdi_pair_collect(void *ctx, const sherdi_op *op)
     return SHERD_OK;
 }
 
-/* Writes what a side has as operation `at` of a call. */
+/* Writes operation `at` of a call, on one side. */
 static void op_text(const sherdi_pair_side *side, size_t at, char out[64])
 {
     const sherdi_op *op = at < side->num_ops ? &side->ops[at] : NULL;
@@ -87,7 +87,8 @@ static sherd_status use_add(sherdi_pair *pair, const sherdi_op *one, const sherd
     return SHERD_OK;
 }
 
-/* The same operation without bytes: what a rank does alone is nothing on the other. */
+/* The same operation without bytes: an operation that only one rank makes has no effect on the
+ * other. */
 static sherdi_op without_bytes(const sherdi_op *op)
 {
     sherdi_op nothing = *op;
@@ -120,7 +121,7 @@ static int is_behind(const sherdi_pair *pair, const sherdi_op *await)
     return side->at_beside == side->end_beside;
 }
 
-/* Proves what the updater does up to the post that `await` waits for; NULL: all of it. */
+/* Proves the updater's operations up to the post that `await` waits for; NULL: all of them. */
 static sherd_status beside_prove(sherdi_pair *pair, const sherdi_op *await)
 {
     sherdi_pair_side *sides = pair->sides;
@@ -196,8 +197,7 @@ static sherd_status ops_prove(sherdi_pair *pair, size_t at[RANKS], const size_t 
     return SHERD_OK;
 }
 
-/* Begins the update beside the calls, if the call in work does so, behind the operations before
- * it. */
+/* Begins the queued update, if the current call does so, after the operations before it. */
 static sherd_status fork_prove(sherdi_pair *pair, size_t at[RANKS])
 {
     const size_t ends[RANKS] = {pair->sides[0].forked_at, pair->sides[1].forked_at};
@@ -234,8 +234,8 @@ sherd_status sherdi_pair_prove(sherdi_pair *pair, int is_mirrored)
 /* Ends the trainer's use where it releases the unit. */
 sherd_status sherdi_pair_uses_end(sherdi_pair *pair, int unit, sherd_pass pass)
 {
-    size_t kept  = 0;
-    size_t which = 0;
+    size_t remaining = 0;
+    size_t which     = 0;
 
     for (size_t i = 0; i < pair->num_uses; i++) {
         if (pair->uses[i].unit == unit && pair->uses[i].pass == pass) {
@@ -248,10 +248,10 @@ sherd_status sherdi_pair_uses_end(sherdi_pair *pair, int unit, sherd_pass pass)
         if (u->unit == unit && u->pass == pass && u->acquire == which) {
             SHERDI_TRY(sherdi_hazard_end(pair->hazard, &u->ops[0], &u->ops[1]));
         } else {
-            pair->uses[kept++] = *u;
+            pair->uses[remaining++] = *u;
         }
     }
-    pair->num_uses = kept;
+    pair->num_uses = remaining;
     return SHERD_OK;
 }
 

@@ -1,6 +1,5 @@
 /* The operations of a call, as two ranks have them: paired, and checked for hazards. Operations of
- * an update beside the calls wait in a list of their own, and come as early or as late as awaits
- * allow. */
+ * a queued update wait in a separate list, and come as early or as late as awaits allow. */
 #ifndef SHERDI_ENGINE_PROOF_PAIR_H
 #define SHERDI_ENGINE_PROOF_PAIR_H
 
@@ -16,12 +15,12 @@ typedef struct sherdi_pair_side {
     sherd_engine      *engine;
     sherdi_op         *ops; /* operations of the call */
     size_t             num_ops, cap_ops;
-    sherdi_op         *beside; /* operations of an update beside the calls */
+    sherdi_op         *beside; /* operations of a queued update */
     size_t             num_beside, cap_beside;
     size_t             at_beside;  /* as many of these were proved */
     size_t             end_beside; /* as many of them are of an update that has begun */
-    size_t
-        forked_at; /* behind so many of the call's operations the update begins; SIZE_MAX: it does not */
+    /* the update begins after this number of the call's operations; SIZE_MAX: it does not begin */
+    size_t forked_at;
 } sherdi_pair_side;
 
 /* An operation that an acquire emits for its use, until the release. */

@@ -1,11 +1,12 @@
-/* Plays the plain run of a program against rates, to predict its time. Every operation takes the
- * seconds of what it moves, on its lane; it begins when its lane, what it follows and its thread
- * allow it. Exposed is the time for which the trainer's lane waits, and the boundary.
+/* Simulates the plain sequence of calls with rates, to predict its time. Every operation takes the
+ * seconds of the bytes that it moves, on its lane; it begins when its lane, the operations that it
+ * follows and its thread allow it. Exposed is the time for which the trainer's lane waits, and the
+ * boundary.
  *
- * A run of queued steps has two threads. All operations of an update beside the calls are played
+ * A sequence with queued steps has two threads. All operations of a queued update are simulated
  * when it begins, on the updater's clock. On the CPU its kernels take the cores, and the work of
  * the calling thread fills the time that they leave. */
-#include "engine/proof/tell.h"
+#include "engine/proof/emit.h"
 
 #include "base/checked.h"
 #include "engine/program/order.h"
@@ -16,7 +17,7 @@ typedef struct ends {
     size_t  count, capacity;
 } ends;
 
-/* An update beside the calls. */
+/* A queued update. */
 typedef struct beside {
     int     is_on; /* the last operation was the updater's */
     double  clock; /* of the updater */
@@ -26,7 +27,7 @@ typedef struct beside {
     size_t  count, capacity; /* numbers of them: two for a kernel */
     size_t  passed;          /* kernels that ended before the calling thread's clock */
     double  waits
-        [2 * SHERDI_TOLD_WINDOWS]; /* of the calling thread, by the micro-batches that have ended */
+        [2 * SHERDI_EMIT_WINDOWS]; /* of the calling thread, by the micro-batches that have ended */
 } beside;
 
 typedef struct play {
@@ -37,7 +38,7 @@ typedef struct play {
     ends               ends[SHERDI_LANES];
     double             host; /* the calling thread's clock */
     double compute_elems;    /* elements of all uses in a micro-batch; backward counts twice */
-    double marks[2 * SHERDI_TOLD_WINDOWS]; /* ends of the micro-batches */
+    double marks[2 * SHERDI_EMIT_WINDOWS]; /* ends of the micro-batches */
     int    num_micros;
     beside beside;
     sherdi_phase_name phase;
@@ -139,7 +140,7 @@ static double all_clocks(const play *p)
     return end;
 }
 
-/* Enters another part of the run, and keeps the end of the last one. */
+/* Enters another part of the sequence, and stores the end of the last one. */
 static void phase_enter(play *p, sherdi_phase_name phase)
 {
     int is_new_micro = p->has_begun && phase == SHERDI_IN_FORWARD && p->phase == SHERDI_IN_BACKWARD;
@@ -306,17 +307,17 @@ static void prediction_fill(const play *p, sherd_prediction *out)
  * trainer's work stands still. */
 static void prediction_queue(const play *p, sherd_prediction *out)
 {
-    double micros = p->plan->settings.batch.accumulation;
-    int    told   = p->num_micros / SHERDI_TOLD_WINDOWS; /* micro-batches of a window, 1 or 2 */
-    int    last   = p->num_micros - 1;
-    double waited = 0;
+    double micros  = p->plan->settings.batch.accumulation;
+    int    emitted = p->num_micros / SHERDI_EMIT_WINDOWS; /* micro-batches of a window, 1 or 2 */
+    int    last    = p->num_micros - 1;
+    double waited  = 0;
     double exposed;
 
-    out->queued_s = p->marks[last] - p->marks[last - told];
-    if (micros > told) {
-        out->queued_s += (micros - told) * (p->marks[last] - p->marks[last - 1]);
+    out->queued_s = p->marks[last] - p->marks[last - emitted];
+    if (micros > emitted) {
+        out->queued_s += (micros - emitted) * (p->marks[last] - p->marks[last - 1]);
     }
-    for (int micro = last - told + 1; micro <= last; micro++) {
+    for (int micro = last - emitted + 1; micro <= last; micro++) {
         waited += p->beside.waits[micro];
     }
     exposed            = out->queued_s - micros * p->rates->compute_s;
@@ -344,9 +345,9 @@ static void play_close(play *p)
     sherdi_free(p->order);
 }
 
-/* Plays the run of these parts; `fill` takes what it tells. */
+/* Simulates the sequence of these parts; `fill` takes the results. */
 static sherd_status play_run(const sherdi_plan *plan, const sherdi_model *model,
-                             const sherd_rates *rates, sherdi_told_parts parts,
+                             const sherd_rates *rates, sherdi_emit_parts parts,
                              void (*fill)(const play *p, sherd_prediction *out),
                              sherd_prediction *out)
 {
@@ -354,10 +355,10 @@ static sherd_status play_run(const sherdi_plan *plan, const sherdi_model *model,
     sherd_status status = play_open(&p);
 
     if (status == SHERD_OK) {
-        status = sherdi_dry_tell(plan, model, SHERDI_TELL_ONE, uses_sum, &p);
+        status = sherdi_dry_emit(plan, model, SHERDI_EMIT_ONE, uses_sum, &p);
     }
     if (status == SHERD_OK) {
-        status = sherdi_dry_tell(plan, model, parts, op_play, &p);
+        status = sherdi_dry_emit(plan, model, parts, op_play, &p);
     }
     if (status == SHERD_OK) {
         fill(&p, out);
@@ -369,8 +370,8 @@ static sherd_status play_run(const sherdi_plan *plan, const sherdi_model *model,
 sherd_status sherdi_dry_play(const sherdi_plan *plan, const sherdi_model *model,
                              const sherd_rates *rates, sherd_prediction *out)
 {
-    SHERDI_TRY(play_run(plan, model, rates, SHERDI_TELL_ALL, prediction_fill, out));
+    SHERDI_TRY(play_run(plan, model, rates, SHERDI_EMIT_ALL, prediction_fill, out));
     return sherdi_program_can_be_beside(plan)
-               ? play_run(plan, model, rates, SHERDI_TELL_QUEUED, prediction_queue, out)
+               ? play_run(plan, model, rates, SHERDI_EMIT_QUEUED, prediction_queue, out)
                : SHERD_OK;
 }

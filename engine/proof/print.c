@@ -1,5 +1,5 @@
 /* Prints the plan: a table for people, and one JSON object for programs. */
-#include "engine/proof/tell.h"
+#include "engine/proof/emit.h"
 #include "engine/report.h"
 
 #include "base/checked.h"
@@ -47,7 +47,7 @@ static double mib(size_t bytes)
 
 static void print_head(printer *out, const sherdi_plan *plan, const sherdi_model *model)
 {
-    print(out, "plan of rank %d of %d: stage %d, compute %s, wire %s, gradients kept in %s\n",
+    print(out, "plan of rank %d of %d: stage %d, compute %s, wire %s, gradients stored in %s\n",
           plan->rank, plan->world_size, plan->settings.sharding.stage,
           sherd_dtype_name(plan->settings.numerics.compute_dtype),
           sherd_dtype_name(plan->settings.numerics.comm_dtype),
@@ -69,7 +69,7 @@ static void print_total(printer *out, const char *name, const char *tier, uint64
           (double)bytes / 0x1p20);
 }
 
-/* Prints what the transport has for itself. */
+/* Prints the memory of the transport. */
 static void print_measured(printer *out, const char *tier, size_t bytes)
 {
     if (bytes > 0) {
@@ -192,7 +192,7 @@ static void print_live_ranges(printer *out, const char *title, const sherdi_live
     print(out, "\n");
 }
 
-/* What people call a collective: new values that go to all ranks are published. */
+/* The printed name of a collective: new values that are sent to all ranks are published. */
 static const char *collective_name(const sherdi_plan *plan, sherdi_phase_name phase,
                                    const sherdi_op *op)
 {
@@ -242,7 +242,7 @@ static sherd_status print_ops(printer *out, const sherdi_plan *plan, const sherd
 
     print(out, "%-10s %-15s %-28s %-15s %16s\n", "phase", "collective", "unit", "segment",
           "bytes sent");
-    SHERDI_TRY(sherdi_dry_tell(plan, model, SHERDI_TELL_FIRST, print_collective, &p));
+    SHERDI_TRY(sherdi_dry_emit(plan, model, SHERDI_EMIT_FIRST, print_collective, &p));
     print(out,
           "\nwire: %llu bytes sent by this rank per micro-batch, %llu per boundary, "
           "%llu per step of %d micro-batches\n",
@@ -349,13 +349,14 @@ static json_t *live_ranges_json(const sherdi_live_range *live_ranges, size_t num
     return list;
 }
 
-/* Lists the program of a plain run, with what each operation follows. */
+/* Lists the program of the plain sequence of calls, with the operations that each operation
+ * follows. */
 typedef struct op_lister {
     const sherdi_plan  *plan;
     const sherdi_model *model;
     json_t             *collectives, *program;
     sherdi_order       *order;
-    uint64_t            given[SHERDI_LANES];
+    uint64_t            submitted[SHERDI_LANES];
 } op_lister;
 
 static json_t *uses_json(const sherdi_plan *plan, const sherdi_op *op)
@@ -420,10 +421,10 @@ static sherd_status op_list(void *ctx, sherdi_phase_name phase, const sherdi_op 
         l->program,
         json_pack("{s:s, s:s, s:s, s:o, s:s?, s:s?, s:o, s:o}", "phase",
                   sherdi_phase_name_text(phase), "operation", sherdi_op_kind_name(op->kind), "lane",
-                  sherdi_lane_name(op->lane), "number", json_size(++l->given[op->lane]), "unit",
+                  sherdi_lane_name(op->lane), "number", json_size(++l->submitted[op->lane]), "unit",
                   op_unit(l->model, op), "segment", op_segment(l->plan, op), "uses",
                   uses_json(l->plan, op), "follows", follows_json(l->order, op)));
-    sherdi_order_enter(l->order, op, l->given[op->lane]);
+    sherdi_order_enter(l->order, op, l->submitted[op->lane]);
     return SHERD_OK;
 }
 
@@ -435,7 +436,7 @@ static sherd_status program_json(json_t *root, const sherdi_plan *plan, const sh
 
     l.order = sherdi_alloc(plan->mem, SHERDI_MEM_CONTROL, sizeof(*l.order));
     status  = l.order == NULL ? SHERD_E_NOMEM
-                              : sherdi_dry_tell(plan, model, SHERDI_TELL_FIRST, op_list, &l);
+                              : sherdi_dry_emit(plan, model, SHERDI_EMIT_FIRST, op_list, &l);
     sherdi_free(l.order);
     (void)json_object_set_new(root, "collectives", l.collectives);
     (void)json_object_set_new(root, "program", l.program);
@@ -460,8 +461,8 @@ static json_t *moves_json(const sherdi_plan *plan)
     return root;
 }
 
-/* Adds sizes: first by purpose, wherever it rests (of the state one slot, without the spare); then
- * by space, whatever it is. */
+/* Adds sizes: first by purpose, in all spaces (of the state one generation, without the spare);
+ * then by space, for all purposes. */
 static void sizes_set(json_t *root, const sherdi_plan *plan)
 {
     const sherdi_plan_buffer *b    = plan->packing.buffers;

@@ -1,4 +1,4 @@
-/* See prove.h. Below are first what a trainer calls, then the windows; pair.c checks the
+/* See prove.h. Below are first the calls of a trainer, then the windows; pair.c checks the
  * operations. */
 #include "engine/proof/prove.h"
 
@@ -6,7 +6,7 @@
 #include "engine/proof/check.h"
 #include "engine/proof/dry.h"
 #include "engine/proof/pair.h"
-#include "engine/proof/tell.h"
+#include "engine/proof/emit.h"
 #include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/fill.h"
@@ -32,13 +32,13 @@ typedef struct check {
 
 /* ------------------------------------------------------------------- calls -- */
 
-/* What a call is given, as far as it is given anything. */
-typedef struct given {
+/* The arguments of a call. */
+typedef struct call_args {
     int           unit;
     sherd_pass    pass;
     sherdi_walk   walk;
     sherdi_values values;
-} given;
+} call_args;
 
 typedef enum call_kind {
     CALL_FILL,
@@ -66,7 +66,7 @@ typedef enum call_kind {
     CALL_PUT,
 } call_kind;
 
-/* -------------------------------------------------- what a trainer calls -- */
+/* -------------------------------------------------- calls of a trainer -- */
 
 static sherd_status frozen_put(sherd_engine *engine)
 {
@@ -157,7 +157,7 @@ static sherd_status values_put(sherd_engine *engine, const sherdi_values *values
     return sherdi_values_write(engine, values->param, part, values->first, values->count, NULL);
 }
 
-static sherd_status activation_use(sherd_engine *engine, const given *what)
+static sherd_status activation_use(sherd_engine *engine, const call_args *what)
 {
     void *memory;
 
@@ -165,7 +165,7 @@ static sherd_status activation_use(sherd_engine *engine, const given *what)
                                         : sherd_activation_put(engine, what->unit, &memory);
 }
 
-static sherd_status call_run(sherd_engine *engine, call_kind kind, const given *what)
+static sherd_status call_run(sherd_engine *engine, call_kind kind, const call_args *what)
 {
     const sherdi_load_parts parts = {frozen_load, NULL, loaded_check, rest_take, engine};
     sherd_param             param = (sherd_param)what->values.param;
@@ -222,9 +222,9 @@ static sherd_status call_run(sherd_engine *engine, call_kind kind, const given *
     return SHERD_OK;
 }
 
-/* Makes a call on both ranks, or on rank `only`, counted from 1. Returns what it returns, before it
- * is proved. */
-static sherd_status call_make(check *check, int only, call_kind kind, const given *what)
+/* Makes a call on both ranks, or on rank `only`, counted from 1. Returns the status of the call,
+ * before it is proved. */
+static sherd_status call_make(check *check, int only, call_kind kind, const call_args *what)
 {
     sherd_status statuses[RANKS] = {SHERD_OK, SHERD_OK};
 
@@ -241,7 +241,7 @@ static sherd_status call_make(check *check, int only, call_kind kind, const give
     return statuses[only == 2 ? 1 : 0];
 }
 
-static sherd_status call_with(check *check, call_kind kind, const given *what)
+static sherd_status call_with(check *check, call_kind kind, const call_args *what)
 {
     SHERDI_TRY(call_make(check, 0, kind, what));
     return sherdi_pair_prove(&check->pair, 0);
@@ -249,7 +249,7 @@ static sherd_status call_with(check *check, call_kind kind, const given *what)
 
 static sherd_status call(check *check, call_kind kind)
 {
-    return call_with(check, kind, &(given){0});
+    return call_with(check, kind, &(call_args){0});
 }
 
 /* ------------------------------------------------------------------ values -- */
@@ -261,7 +261,7 @@ static sherd_status start(check *check)
     size_t params = check->plan->layout.num_params;
 
     for (size_t i = 0; i < 2 * params; i++) {
-        given what = {.values.param = i < params ? i : 2 * params - 1 - i};
+        call_args what = {.values.param = i < params ? i : 2 * params - 1 - i};
 
         SHERDI_TRY(call_with(check, CALL_FILL, &what));
     }
@@ -269,12 +269,12 @@ static sherd_status start(check *check)
 }
 
 /* Returns a half, or all, of the parameter whose turn it is. */
-static given values_next(check *check)
+static call_args values_next(check *check)
 {
-    size_t turn  = check->looked_at++;
-    size_t param = turn % check->plan->layout.num_params;
-    size_t elems = check->model->params[param].elems;
-    given  what  = {.values = {.param = param}};
+    size_t    turn  = check->looked_at++;
+    size_t    param = turn % check->plan->layout.num_params;
+    size_t    elems = check->model->params[param].elems;
+    call_args what  = {.values = {.param = param}};
 
     what.values.first = turn % 3 == 1 ? elems / 2 : 0;
     what.values.count = turn % 3 == 2 ? elems / 2 : elems - what.values.first;
@@ -287,7 +287,7 @@ static given values_next(check *check)
 static sherd_status values_read(check *check)
 {
     for (int i = 0; i < 2; i++) {
-        given what = values_next(check);
+        call_args what = values_next(check);
 
         SHERDI_TRY(call_with(check, CALL_GET, &what));
     }
@@ -297,7 +297,7 @@ static sherd_status values_read(check *check)
 /* Reads a gradient while a step is prepared. */
 static sherd_status gradient_read(check *check)
 {
-    given what = values_next(check);
+    call_args what = values_next(check);
 
     what.values.parts = SHERDI_VALUES_GRADIENT;
     return check->model->params[what.values.param].is_frozen
@@ -309,8 +309,8 @@ static sherd_status gradient_read(check *check)
 static sherd_status values_write(check *check)
 {
     for (int i = 0; i < 2; i++) {
-        given    what  = values_next(check);
-        unsigned parts = what.values.parts & ~SHERDI_VALUES_COMPUTE;
+        call_args what  = values_next(check);
+        unsigned  parts = what.values.parts & ~SHERDI_VALUES_COMPUTE;
 
         what.values.parts = parts == 0 ? SHERDI_VALUES_COMPUTE
                             : i == 0   ? SHERDI_VALUES_MASTER
@@ -333,8 +333,8 @@ static const sherdi_unit_state *state_of(const check *check, int unit)
  * another one has its place. */
 static sherd_status activation_try(check *check, int unit, sherd_pass pass)
 {
-    const given  what = {.unit = unit, .pass = pass};
-    sherd_status status;
+    const call_args what = {.unit = unit, .pass = pass};
+    sherd_status    status;
 
     if (check->plan->layout.units[unit].activation == SHERDI_NO_ACTIVATION) {
         return SHERD_OK;
@@ -352,8 +352,8 @@ static sherd_status activation_try(check *check, int unit, sherd_pass pass)
 static sherd_status unit_acquire_on(check *check, int only, int unit, sherd_pass pass,
                                     int *is_taken_out)
 {
-    const given  what = {.unit = unit, .pass = pass};
-    sherd_status status;
+    const call_args what = {.unit = unit, .pass = pass};
+    sherd_status    status;
 
     *is_taken_out = 0;
     status        = call_make(check, only, CALL_ACQUIRE, &what);
@@ -377,7 +377,7 @@ static sherd_status unit_acquire(check *check, int unit, sherd_pass pass, int *i
 
 static sherd_status unit_release_on(check *check, int only, int unit, sherd_pass pass)
 {
-    const given what = {.unit = unit, .pass = pass};
+    const call_args what = {.unit = unit, .pass = pass};
 
     SHERDI_TRY(sherdi_pair_uses_end(&check->pair, unit, pass));
     SHERDI_TRY(call_make(check, only, CALL_RELEASE, &what));
@@ -411,8 +411,8 @@ static sherd_status off_plan(check *check, int is_eval)
 }
 
 /* One rank alone uses the next open-ended unit twice, one use inside the other. Not if units are
- * gathered, or if it has an activation, which the use ends: then the ranks would differ in what is
- * there. */
+ * gathered, or if it has an activation, which the use ends: then the ranks would differ in their
+ * activations. */
 static sherd_status use_alone(check *check)
 {
     size_t units = check->plan->layout.num_units;
@@ -480,7 +480,7 @@ static sherd_status micro_batch_end(check *check, call_kind end)
 
 /* How a pass over a sequence goes. */
 typedef struct way {
-    size_t end;     /* number of steps that are run */
+    size_t end;     /* number of steps that are made */
     int    skipped; /* unit without a backward; -1: none */
     size_t leaves;  /* steps from one acquire off the plan to the next; 0: there are none */
     int    is_eval;
@@ -625,7 +625,7 @@ static sherd_status backward_ensure(check *check)
     return SHERD_OK;
 }
 
-/* Runs the micro-batches of a window, but for the end of the last. Every third window has a pass of
+/* Makes the micro-batches of a window, except the end of the last. Every third window has a pass of
  * EVAL in each, every third a save between them. */
 static sherd_status micro_batches_run(check *check, window_kind kind, size_t nth)
 {
@@ -668,10 +668,10 @@ static int can_undo(const check *check)
            !engine->storage.store->dry.record.note.is_written && engine->counters.step > 0;
 }
 
-/* What comes between two windows. */
+/* The calls between two windows. */
 static sherd_status between(check *check, window_kind kind, size_t nth)
 {
-    given what = values_next(check);
+    call_args what = values_next(check);
 
     SHERDI_TRY(nth % 2 == 1 ? call_with(check, CALL_FINGERPRINT, &what) : values_read(check));
     if (nth % 3 == 1) {
@@ -734,7 +734,7 @@ static sherd_status window_run(check *check, window_kind kind, size_t nth)
     return between(check, kind, nth);
 }
 
-/* Whether the layout can have such windows. */
+/* Whether the layout can have windows of the kind. */
 static int is_possible(const check *check, window_kind kind)
 {
     switch (kind) {
@@ -765,7 +765,7 @@ static sherd_status passes_run(check *check)
     return SHERD_OK;
 }
 
-/* Runs windows so that every kind comes after every kind: 0, 0 1, 0 2, ... 1, 1 2, ... and 0
+/* Makes windows so that every kind comes after every kind: 0, 0 1, 0 2, ... 1, 1 2, ... and 0
  * again. */
 static sherd_status windows_run(check *check)
 {

@@ -1,9 +1,9 @@
-/* The calls that tell of a plan, and what the proof has to do with an engine's life. */
+/* The calls that report on a plan, and the proof's part in an engine's life. */
 #include "base/assert.h"
 #include "engine/engine.h"
 #include "engine/proof/check.h"
 #include "engine/proof/prove.h"
-#include "engine/proof/tell.h"
+#include "engine/proof/emit.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/failure.h"
 #include "engine/modules.h"
@@ -61,18 +61,18 @@ static sherd_status rates_check(const sherd_rates *rates)
 sherd_status sherd_engine_predict(sherd_engine *engine, const sherd_rates *rates,
                                   sherd_prediction *out)
 {
-    sherd_rates      given;
+    sherd_rates      own;
     sherd_prediction prediction = {.struct_size = sizeof(prediction)};
     sherdi_plan     *plan;
     sherd_status     status;
 
     SHERDI_TRY(sherdi_api_need(rates != NULL, "sherd_engine_predict", "rates"));
-    sherd_rates_init(&given);
-    SHERDI_TRY(sherdi_api_read(rates, SHERDI_API_RATES, &given));
+    sherd_rates_init(&own);
+    SHERDI_TRY(sherdi_api_read(rates, SHERDI_API_RATES, &own));
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API_PREDICTION));
-    SHERDI_TRY(rates_check(&given));
+    SHERDI_TRY(rates_check(&own));
     SHERDI_TRY(sherdi_engine_plan_borrow(engine, "sherd_engine_predict", &plan));
-    status = sherdi_dry_play(plan, &engine->model, &given, &prediction);
+    status = sherdi_dry_play(plan, &engine->model, &own, &prediction);
     sherdi_engine_plan_return(engine, plan);
     SHERDI_TRY(status);
     sherdi_api_write(&prediction, out);
@@ -133,7 +133,7 @@ static sherd_state_part values_sum(const sherdi_plan *plan, const sherdi_optimiz
     return sum;
 }
 
-static sherd_status parts_tell(const sherdi_plan *plan, sherd_state_part_fn fn, void *ctx)
+static sherd_status parts_report(const sherdi_plan *plan, sherd_state_part_fn fn, void *ctx)
 {
     static const char *const ENCODINGS[] = {"parameter", "fp32", "bf16_beside", "bf16", "fp8"};
 
@@ -165,7 +165,7 @@ sherd_status sherd_engine_state_parts(sherd_engine *engine, sherd_state_part_fn 
     SHERDI_TRY(sherdi_api_need(fn != NULL, "sherd_engine_state_parts", "fn"));
     SHERDI_TRY(sherdi_engine_plan_borrow(engine, "sherd_engine_state_parts", &plan));
     sherdi_engine_callback_begin(engine, "sherd_engine_state_parts");
-    status = parts_tell(plan, fn, ctx);
+    status = parts_report(plan, fn, ctx);
     sherdi_engine_callback_end(engine);
     sherdi_engine_plan_return(engine, plan);
     return status;

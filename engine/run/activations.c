@@ -1,4 +1,4 @@
-/* What a trainer calls for activations. The program decides what is moved
+/* The calls of a trainer for activations. The program decides the moves
  * (engine/program/program_activations.c). */
 #include "engine/modules.h"
 #include "engine/run/engine_impl.h"

@@ -4,8 +4,7 @@
 
 #include "base/status.h"
 
-/** What sherd_param_address and sherd_param_grad_address do, with a status; messages name
- *  `call`. */
+/** Like sherd_param_address and sherd_param_grad_address, with a status; messages name `call`. */
 sherd_status sherdi_param_locate(sherd_engine *engine, const char *call, sherd_param param,
                                  void **out);
 sherd_status sherdi_param_locate_grad(sherd_engine *engine, const char *call, sherd_param param,

@@ -227,7 +227,7 @@ static sherd_status model_compare(const sherd_engine *engine, uint64_t word, she
     return SHERD_OK;
 }
 
-/* Finds the first item that differs: all ranks halve the list together until one item is left. */
+/* Finds the first item that differs: all ranks halve the list together until one item remains. */
 static sherd_status first_difference(const sherd_engine *engine, size_t *out)
 {
     size_t low  = 0; /* the first `low` items agree */

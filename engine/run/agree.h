@@ -1,5 +1,5 @@
-/* What must be the same on all ranks, and who differs. All of it goes through exchanges of the
- * kinds in engine/program/exchange_list.h.
+/* Comparisons between ranks, which find the ranks that differ. All of it goes through exchanges of
+ * the kinds in engine/program/exchange_list.h.
  *
  * Either all ranks go on or none: each rank comes with its own outcome, and leaves with a failure
  * if any rank had one, its own or one that names the first rank that failed. Once the program of an
@@ -16,8 +16,8 @@ sherd_status sherdi_agree_status(sherd_engine *engine, sherd_status own);
 /** Does the same before there is an engine. */
 sherd_status sherdi_agree_world(sherd_world *world, sherd_status own);
 /** Does the same with a message of the kind's size, whose first word this sets to `own`. `all` gets
- *  the messages of all ranks; NULL: sherdi_agree_told has them. `when` says what the rank was
- *  doing, as in "rank 1 failed while it wrote values"; NULL: its call says enough. */
+ *  the messages of all ranks; NULL: sherdi_agree_told has them. `when` names the activity of the
+ *  rank, as in "rank 1 failed while it wrote values"; NULL: the name of its call suffices. */
 sherd_status sherdi_agree_on(sherd_engine *engine, sherdi_exchange_kind kind, sherd_status own,
                              void *mine, void *all, const char *when);
 /** Does the same with a sherdi_word_message. */
@@ -28,8 +28,8 @@ sherd_status sherdi_agree_word(sherd_engine *engine, sherdi_exchange_kind kind, 
 const void *sherdi_agree_told(const sherd_engine *engine, int rank);
 uint64_t    sherdi_agree_word_of(const sherd_engine *engine, int rank);
 uint64_t    sherdi_agree_sum(const sherd_engine *engine);
-/** Compares a word in a call of the trainer, whose name a rank in another call is told. *odd_out is
- *  the first rank whose word is not rank 0's; 0: all agree. */
+/** Compares a word in a call of the trainer; a rank in another call gets the name of this call.
+ *  *odd_out is the first rank whose word is not rank 0's; 0: all agree. */
 sherd_status sherdi_agree_same(sherd_engine *engine, const char *call, sherd_status own,
                                uint64_t word, int *odd_out);
 sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings);
@@ -45,11 +45,11 @@ typedef struct sherdi_argument {
 sherd_status sherdi_agree_call(sherd_engine *engine, const char *call,
                                const sherdi_argument *arguments, size_t count, sherd_status own);
 /** At the end of a micro-batch: begins, on every rank, the gradients of open-ended units that
- *  another rank has, and tells every rank whether any had a backward pass. Does nothing if there
- *  are no such units. */
+ *  another rank has, and exchanges whether any rank had a backward pass. Does nothing if no unit is
+ *  open-ended. */
 sherd_status sherdi_agree_used(sherd_engine *engine);
-/** Adds what this rank tells then: a bit for each open-ended unit that has a gradient, and one for
- *  a backward pass. Local. */
+/** Sets the message of this rank for it: a bit for each open-ended unit that has a gradient, and
+ *  one for a backward pass. Local. */
 void sherdi_agree_used_note(const sherd_engine *engine, uint64_t *words);
 /** Compares which units the ranks used in the window; call it before the window's gradients are
  *  reduced. E_STATE names the unit and the ranks that differ, or says that a micro-batch had no

@@ -286,8 +286,9 @@ static sherd_status asked_read(const sherd_engine *engine, const sherd_blob_para
     return SHERD_OK;
 }
 
-/* The bytes that the small blobs of this rank take together with one of `kind`. Beside rank 0,
- * whose blobs of the run are the valid ones, the run's and the rank's own have their room apart. */
+/* The bytes that the small blobs of this rank take together with one of `kind`. On ranks other than
+ * 0, the run's blobs and the rank's own have separate room, because rank 0's blobs of the run are
+ * the valid ones. */
 static size_t held_bytes(const sherd_engine *engine, sherdi_blob_kind kind)
 {
     size_t held = 0;

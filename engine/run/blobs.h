@@ -52,9 +52,9 @@ size_t sherdi_blobs_bytes(const sherdi_blobs *blobs, sherdi_blob_kind kind, int 
  *  the same on every machine; of the blobs of ranks only those of `rank`. */
 void sherdi_blobs_write(const sherdi_blobs *blobs, sherdi_blob_kind kind, int rank,
                         unsigned char *out);
-/** Puts all blobs of such a sequence into the list, of whatever kind and rank they are. The bytes
- *  need not be trusted. E_INVAL: they are damaged. E_NOMEM. After a failure, some of the blobs may
- *  have been put. */
+/** Puts all blobs of the sequence into the list, of any kind and rank. The bytes need not be
+ *  trusted. E_INVAL: they are damaged. E_NOMEM. After a failure, some of the blobs may have been
+ *  put. */
 sherd_status sherdi_blobs_read(sherdi_blobs *blobs, const unsigned char *bytes, size_t len_bytes);
 
 #endif

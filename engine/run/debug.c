@@ -2,12 +2,12 @@
  * their code is (is_debug).
  *
  * Ranks acquire the same units in the same order, or a boundary finds it. At stage 3, where others'
- * values are needed, a difference shows at once: acquires meet. Of open-ended units each rank
- * acquires what it likes, for EVAL excepted. What it gathers of any unit then differs too, because
- * it follows the plan in its own way. So the gathers themselves need not meet.
+ * values are needed, a difference shows at once: acquires meet. Each rank may acquire any
+ * open-ended units, except for EVAL. Its gathers of other units then differ too, because it follows
+ * the plan in its own way. So the gathers themselves need not meet.
  *
- * What becomes of a write to parameters depends on the layout: it is kept where parameters are
- * whole, and lost where they are gathered. So it is an error in every layout. */
+ * The effect of a write to parameters depends on the layout: it persists if parameters are whole,
+ * and is lost if they are gathered. So it is an error in every layout. */
 #include "engine/run/debug.h"
 
 #include "engine/run/engine_impl.h"
@@ -23,7 +23,7 @@ static size_t acquire_number(int unit, sherd_pass pass)
 
 sherd_status sherdi_debug_acquire_meet(sherd_engine *engine, int unit, sherd_pass pass)
 {
-    char nothing = 0; /* the names of the calls are what the ranks compare */
+    char nothing = 0; /* the ranks compare the names of the calls */
     int  is_free = engine->plan->layout.units[unit].is_open_ended && pass != SHERD_EVAL;
 
     if (!engine->settings.is_debug || engine->settings.sharding.stage < 3 ||

@@ -1,7 +1,7 @@
 /* Parameters and gradients as DLPack tensors: the address that they keep for the life of the
  * engine, with shape, type and device. The structs are DLPack's ABI (https://dmlc.github.io/dlpack,
- * version 1.0), laid out as in its header. The library needs no more of DLPack; whoever consumes a
- * tensor has that header. */
+ * version 1.0), laid out as in its header. The library needs no more of DLPack; programs that
+ * consume a tensor have dlpack.h. */
 #include "engine/run/engine_impl.h"
 
 #include "engine/run/address.h"
@@ -58,7 +58,7 @@ static dlpack_type type_of(sherd_dtype dtype)
                          .lanes = 1};
 }
 
-/* Strides are given although NULL would mean the same here: later versions of DLPack require
+/* Strides are set although NULL would have the same meaning: later versions of DLPack require
  * them. */
 static void shape_fill(exported *made, const sherdi_model_param *param)
 {

@@ -36,7 +36,7 @@ static sherdi_transfer *transfer_at(sherdi_drive *drive, size_t position)
 }
 
 /* Invariant: transfers lie in the order of their numbers, and each follows only transfers that were
- * given before it. So every wait ends. */
+ * submitted before it. So every wait ends. */
 static int are_in_order(sherdi_drive *drive)
 {
     uint64_t last = 0;
@@ -157,7 +157,7 @@ static int is_over(sherdi_transfer *transfer)
     return transfer->is_failed || transfer->tier->ops->is_done(transfer->tier, &transfer->io);
 }
 
-/* Returns the first transfer of the user's rings behind `number`; NULL: there is none. */
+/* Returns the first transfer of the user's rings after `number`; NULL: none. */
 static sherdi_transfer *next_of(sherdi_drive *drive, sherdi_user user, uint64_t number)
 {
     for (size_t i = 0; i < drive->num_sorted; i++) {
@@ -170,7 +170,8 @@ static sherdi_transfer *next_of(sherdi_drive *drive, sherdi_user user, uint64_t 
     return NULL;
 }
 
-/* Goes in the order in which transfers were given: the end of one may let the next one start. */
+/* Goes in the order in which transfers were submitted: the end of one may let the next one
+ * start. */
 static void rings_poll(sherdi_drive *drive, sherdi_user user)
 {
     sherdi_transfer *transfer;
@@ -189,7 +190,8 @@ static void rings_poll(sherdi_drive *drive, sherdi_user user)
 
 static sherd_status number_wait(sherdi_drive *drive, uint64_t number);
 
-/* Waits for what the transfer follows. Meanwhile the transfer itself may start, and end. */
+/* Waits for the operations that the transfer follows. Meanwhile the transfer itself may start, and
+ * end. */
 static void follows_wait(sherdi_drive *drive, const sherdi_transfer *transfer)
 {
     sherdi_follows follows = transfer->follows;
@@ -327,8 +329,8 @@ sherd_status sherdi_drive_wait_all(sherdi_drive *drive, sherdi_user user)
     return status;
 }
 
-/* Ends a transfer, or drops a read that has not started: its result is not needed. Whoever uses its
- * slot next follows only this transfer, so what it follows is over. */
+/* Ends a transfer, or drops a read that has not started: its result is not needed. The next user of
+ * its slot follows only this transfer, so the operations that the transfer follows must be over. */
 static void transfer_settle(sherdi_drive *drive, sherdi_transfer *transfer)
 {
     uint64_t number = transfer->number;
@@ -381,7 +383,7 @@ sherd_status sherdi_drive_settle(sherdi_drive *drive, sherdi_ring ring)
 void sherdi_drive_drop(sherdi_drive *drive, sherdi_ring ring)
 {
     (void)pthread_mutex_lock(drive->lock);
-    SHERDI_SLOW_ASSERT(!has_write(drive, ring)); /* what is written is waited for */
+    SHERDI_SLOW_ASSERT(!has_write(drive, ring)); /* writes are waited for */
     ring_settle(drive, ring);
     drive->outcomes[ring].status = SHERD_OK;
     (void)pthread_mutex_unlock(drive->lock);

@@ -1,7 +1,7 @@
 /* The drive's lane: transfers of extents between files and memory. A transfer starts as soon as the
- * operations that it follows are over, even if earlier transfers have not started. Whoever needs a
- * transfer waits for it. So only the number of slots that the program has limits the depth of the
- * pipeline.
+ * operations that it follows are over, even if earlier transfers have not started. An operation
+ * that needs a transfer waits for it. So only the number of slots that the program has limits the
+ * depth of the pipeline.
  *
  * Two threads use the drive: the trainer's and the updater (updater.h). A ring has one user at a
  * time, who alone starts, ends and waits for its transfers. The lock is held for the tables only,
@@ -14,7 +14,7 @@
 
 #include <pthread.h>
 
-/* A transfer, from when it is given until its end has been noted. */
+/* A transfer, from its submission until its end has been noted. */
 typedef struct sherdi_transfer {
     sherdi_io      io;
     sherdi_tier   *tier;
@@ -40,8 +40,9 @@ typedef struct sherdi_drive_others {
 
 typedef struct sherdi_drive {
     sherdi_transfer *transfers; /* [count] */
-    size_t                  *
-        sorted; /* [count]: the entries of transfers that are not over, in the order in which they were given */
+    /* [count]: the entries of transfers that are not over, in the order in which they were
+     * submitted */
+    size_t              *sorted;
     size_t               count, num_sorted;
     uint64_t             given;
     sherdi_order        *order;
@@ -69,7 +70,7 @@ void sherdi_drive_poll(sherdi_drive *drive, sherdi_user user);
 /** Waits until the transfer, of a ring of the caller's, is over. Returns its failure, or that of an
  *  earlier transfer of its ring; SHERD_OK if another transfer has taken its entry since. */
 sherd_status sherdi_drive_wait(sherdi_drive *drive, uint64_t number);
-/** Waits until all given transfers of the user's rings are over. Returns the first failure. */
+/** Waits until all submitted transfers of the user's rings are over. Returns the first failure. */
 sherd_status sherdi_drive_wait_all(sherdi_drive *drive, sherdi_user user);
 /** Waits until all transfers of a ring are over; drops reads that have not started. Returns, and
  *  forgets, the first failure since the last settle. */

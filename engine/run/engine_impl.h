@@ -1,5 +1,5 @@
-/* The engine's object, which only engine/ sees. Whoever works on a part of it finds the functions
- * in the header of that part. */
+/* The engine's object, which only engine/ sees. The functions for a part of it are in the header of
+ * this part. */
 #ifndef SHERDI_ENGINE_RUN_ENGINE_IMPL_H
 #define SHERDI_ENGINE_RUN_ENGINE_IMPL_H
 
@@ -43,13 +43,13 @@ typedef struct sherdi_optimizer_scalars {
     int32_t         *groups;
 } sherdi_optimizer_scalars;
 
-/* The lanes beside the compute lane (engine->backend). On the CPU all are the same lane. */
+/* The lanes other than the compute lane (engine->backend). On the CPU all are the same lane. */
 typedef struct sherdi_lanes {
     sherdi_backend *update;    /* norm and update of what rests on the device */
     sherdi_backend *up, *down; /* host to device, device to host */
 } sherdi_lanes;
 
-/* First values: what has come, by parameter. */
+/* First values: progress by parameter. */
 typedef struct sherdi_fill {
     int      *is_filled;
     uint64_t *shares;     /* of the fingerprint: frozen parameters, and state with generations */
@@ -58,7 +58,7 @@ typedef struct sherdi_fill {
     int       is_changed; /* ... and since then some were filled */
 } sherdi_fill;
 
-/* Room for what the ranks exchange of units. */
+/* Memory for the exchanges about units. */
 typedef struct sherdi_exchange {
     sherdi_unit_uses *own_uses; /* [units] */
     sherd_status      status;   /* of the last one by sherdi_agree_on: whether the ranks have met */
@@ -75,7 +75,7 @@ typedef struct sherdi_memory {
     size_t         pinned_bytes;               /* of the host's, locked for copies of the device */
 } sherdi_memory;
 
-/* What control data are for; their bytes are noted while the engine is sealed. */
+/* The purposes of control data; their bytes are noted while the engine is sealed. */
 typedef enum sherdi_control {
     SHERDI_CONTROL_MODEL = 0,
     SHERDI_CONTROL_PLAN,
@@ -124,7 +124,7 @@ typedef struct sherdi_failure {
     int            is_final; /* undo does not help; it can only be destroyed */
 } sherdi_failure;
 
-/* What the trainer said of its run, and how it differs from the run that was resumed. */
+/* The trainer's description of its run, and the differences from the run that was resumed. */
 typedef struct sherdi_identity {
     char run_text[SHERDI_RUN_TEXT_BYTES]; /* written with every commit */
     char resume_differs[4 * SHERDI_RUN_TEXT_BYTES];
@@ -136,7 +136,7 @@ typedef struct sherdi_first_groups {
     int trained;   /* first group with a trainable parameter */
 } sherdi_first_groups;
 
-/* What kernels read and write beside data. */
+/* Scalars: the inputs and results of kernels other than data. */
 typedef struct sherdi_kernel_data {
     sherdi_scalars      device, on_host; /* equal if the device's memory is the host's */
     unsigned char      *own;             /* if the plan has no buffer for them */
@@ -148,20 +148,21 @@ typedef struct sherdi_times {
     sherdi_compute_marks *units;          /* by unit */
     sherdi_mark           step;           /* of the boundary in progress */
     uint64_t              boundary_marks; /* marks.begun at the end of the last boundary */
-    uint64_t              boundary_wire; /* the last operation of the wire that was given by then */
-    double forward_s, backward_s;        /* the trainer's time between the last two boundaries */
+    /* the last operation of the wire that was enqueued by then */
+    uint64_t boundary_wire;
+    double   forward_s, backward_s; /* the trainer's time between the last two boundaries */
 } sherdi_times;
 
-/* What was trained so far. */
+/* Progress of the training. */
 typedef struct sherdi_counters {
     int64_t micro_step, step, skipped_steps;
-    /* How many more samples than this run's micro-batches would have are in those of earlier runs,
-     * with other batches or ranks */
+    /* Samples of earlier runs minus the samples that their micro-batches would have with this run's
+     * batch and ranks */
     int64_t samples_before;
 } sherdi_counters;
 
-/* The call that makes a function of the program's own run, and what held for the world before;
- * NULL: none does. */
+/* The call that executes a function of the program, and the earlier note of the world; NULL: no
+ * call does. */
 typedef struct sherdi_callback {
     const char *of, *of_world;
 } sherdi_callback;
@@ -213,13 +214,14 @@ struct sherd_engine {
     struct sherdi_checkpoints *checkpoints; /* of the module (checkpoint/save.h) */
 };
 
-/** Returns the samples of so many micro-batches of all ranks. */
+/** Returns the samples of a number of micro-batches of all ranks. */
 static inline int64_t sherdi_samples_of(const sherd_engine *engine, int64_t micro_batches)
 {
     return sherdi_samples(micro_batches, engine->settings.batch.micro_batch_size,
                           engine->world_size);
 }
-/** Returns the samples that all ranks had seen after a micro-batch, in earlier runs too. */
+/** Returns the samples that all ranks had seen after a micro-batch, including those of earlier
+ *  runs. */
 static inline int64_t sherdi_samples_at(const sherd_engine *engine, int64_t micro_step)
 {
     return (int64_t)((uint64_t)engine->counters.samples_before +
@@ -229,7 +231,7 @@ static inline int64_t sherdi_samples_seen(const sherd_engine *engine)
 {
     return sherdi_samples_at(engine, engine->counters.micro_step);
 }
-/** Sets the counters of what was seen. */
+/** Sets the counters of seen samples and micro-batches. */
 static inline void sherdi_samples_set(sherd_engine *engine, int64_t micro_step, int64_t samples)
 {
     engine->counters.micro_step = micro_step;

@@ -1,6 +1,6 @@
-/* Evaluation in many passes, between which parameters do not change: what was gathered stays
- * gathered, as far as the plan has room for it (sherd.eval_keep_units). plan_schedule.c decides
- * which units stay; program_units.c leaves them gathered at a release. */
+/* Evaluation in many passes, between which parameters do not change: units stay gathered, as far as
+ * the plan has room for them (sherd.eval_keep_units). plan_schedule.c decides which units stay
+ * gathered; program_units.c does not drop them at a release. */
 #include "engine/run/eval.h"
 
 #include "engine/run/agree.h"

@@ -4,7 +4,7 @@
 
 #include "base/status.h"
 
-/** Does what sherd_eval_end does, except for what is gathered. */
+/** Does the same as sherd_eval_end, except for gathered units. */
 void sherdi_eval_drop(sherd_engine *engine);
 
 #endif

@@ -19,7 +19,7 @@ void sherdi_engine_callback_end(sherd_engine *engine);
 /** Does this around a `progress` that may be NULL. */
 void sherdi_engine_progress(sherd_engine *engine, const char *call, sherd_progress_fn progress,
                             void *ctx, uint64_t done_bytes, uint64_t all_bytes);
-/** Returns what is left to do when an update or a write has failed. */
+/** Returns the remedy after the failure of an update or a write. */
 const char *sherdi_engine_way_out(const sherd_engine *engine);
 /** Marks the engine as lost; the thread's last error says why. */
 void sherdi_engine_poison(sherd_engine *engine, sherd_status status);

@@ -1,6 +1,6 @@
-/* First values: brings what a trainer's fill function gives to every place where this rank holds a
- * part of the parameter. Also computes fingerprints anew from the state. sherdi_fill_finish, at the
- * start, checks that everything is filled, and equally on all ranks. */
+/* First values: copies the values of a trainer's fill function to every place where this rank holds
+ * a part of the parameter. Also computes fingerprints anew from the state. sherdi_fill_finish, at
+ * the start, checks that everything is filled, and equally on all ranks. */
 #include "engine/run/fill.h"
 
 #include "base/checked.h"
@@ -95,8 +95,8 @@ static sherd_status sample_take(given_fill *given, uint64_t *out)
     return SHERD_OK;
 }
 
-/* Settles the rings that are filled. What could not be written stays in the ring's slots, to be
- * written again. */
+/* Settles the rings that are filled. Extents that could not be written stay in the ring's slots, to
+ * be written again. */
 static sherd_status rings_settle(sherd_engine *engine)
 {
     sherd_status status = SHERD_OK;
@@ -159,7 +159,7 @@ static sherd_status fill_check(const sherd_engine *engine, const char *call, she
     return sherdi_engine_need_param(engine, call, param);
 }
 
-/* Whether the parameter keeps the values that came with the state of an earlier run, or with a
+/* Whether the parameter already has values from the state of an earlier run, or from a
  * checkpoint. */
 static int is_kept(const sherd_engine *engine, sherd_param param)
 {
@@ -209,7 +209,7 @@ sherd_status sherdi_fill_bound(sherd_engine *engine)
 #define PORTION_ELEMS ((size_t)64 << 10)
 
 typedef struct portion {
-    uint64_t status; /* what the fill function returned */
+    uint64_t status; /* status of the fill function */
     float    values[PORTION_ELEMS];
 } portion;
 
@@ -352,7 +352,7 @@ static sherd_status unfilled_take(sherd_engine *engine)
     return SHERD_OK;
 }
 
-/* Returns what a rank has told of the first value of a parameter. */
+/* Returns a rank's message about the first value of a parameter. */
 static uint64_t start_told(const sherd_engine *engine, int rank, size_t param)
 {
     const uint64_t *words = sherdi_agree_told(engine, rank);
@@ -404,8 +404,8 @@ static sherd_status start_check(const sherd_engine *engine, size_t param)
     return SHERD_OK;
 }
 
-/* Gives what this rank compares of a parameter: a hash of all of it where it is whole, else the
- * sample. */
+/* Computes this rank's value for the comparison of a parameter: a hash of all of it if it is whole,
+ * else the sample. */
 static sherd_status start_hash(sherd_engine *engine, size_t param, uint64_t *out)
 {
     const sherdi_segment *segment =
@@ -419,7 +419,8 @@ static sherd_status start_hash(sherd_engine *engine, size_t param, uint64_t *out
     return SHERD_OK;
 }
 
-/* `all` has room for what each rank tells of its parameters; `mine`, too, for this rank. */
+/* `all` has room for the message of each rank about its parameters; `mine` for that of this
+ * rank. */
 static sherd_status starts_exchange(sherd_engine *engine, uint64_t *mine, uint64_t *all)
 {
     size_t       count = engine->model.num_params;
@@ -502,8 +503,8 @@ int sherdi_fill_commits(const sherd_engine *engine)
            !engine->storage.is_resumed && (!engine->fill.is_loaded || engine->fill.is_changed);
 }
 
-/* Brings what was filled to where it rests. If a drive does not return what it was given, the first
- * update, which reads it, finds out; unless fast_init is on. */
+/* Writes the filled values to the space where they rest. If a drive does not return the written
+ * bytes, the first update, which reads them, detects it, unless fast_init is on. */
 static sherd_status state_settle(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_fill_settle(engine));

@@ -39,7 +39,7 @@ const char *sherdi_run_subject(const sherd_engine *engine, const sherdi_op *op)
 
 /* ----------------------------------------------------------------- kernels -- */
 
-/* Zeroes what no parameter covers of a block. */
+/* Zeroes the elements of a block that no parameter covers. */
 static void gaps_zero(const sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op,
                       unsigned char *target)
 {
@@ -206,8 +206,8 @@ static void op_fingerprint(sherd_engine *engine, const sherdi_backend *lane, con
         sherdi_run_address(engine, op, SHERDI_USE_SRC), &scalars->head->fingerprint);
 }
 
-/* What a sweep needs of a block. The master lies with the other parts of the state, or is the
- * parameter itself. */
+/* The arguments of a sweep over a block. The master lies with the other parts of the state, or is
+ * the parameter itself. */
 static sherdi_sweep_args sweep_args(const sherd_engine *engine, const sherdi_op *op)
 {
     const sherdi_scalars    *scalars = sherdi_space_scalars(engine, op->space);
@@ -417,7 +417,7 @@ void sherdi_run_block_put(sherd_engine *engine, const sherdi_op *op, int part, s
 }
 /* -------------------------------------------------------------------- table -- */
 
-/* An operation that is queued on a lane, and runs in the lane's order. */
+/* An operation that is enqueued on a lane, and executed in the lane's order. */
 typedef void (*kernel_fn)(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op);
 
 static const kernel_fn KERNELS[SHERDI_OP_KINDS] = {

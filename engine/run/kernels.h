@@ -1,5 +1,5 @@
-/* Kernels: the operations that are queued on a lane, cannot fail at once, and run in the lane's
- * order. run.c gives them. */
+/* Kernels: the operations that are enqueued on a lane, cannot fail at once, and are executed in the
+ * lane's order. run.c enqueues them. */
 #ifndef SHERDI_ENGINE_RUN_KERNELS_H
 #define SHERDI_ENGINE_RUN_KERNELS_H
 

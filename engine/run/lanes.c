@@ -1,7 +1,7 @@
 /* The lanes of an engine: compute (the trainer's), update, up and down the link. Collectives use
- * the world's lane. Which operation follows which is derived for each operation from the bytes that
- * it touches (order.h); run.c makes the lanes follow each other. On the CPU all of them are one
- * lane, and nothing waits. */
+ * the world's lane. The dependencies of each operation are derived from the bytes that it accesses
+ * (order.h); run.c makes the lanes follow each other. On the CPU all of them are one lane, and
+ * nothing waits. */
 #include "engine/run/lanes.h"
 
 #include "engine/run/engine_impl.h"
@@ -46,8 +46,8 @@ void sherdi_lanes_close(sherd_engine *engine)
     engine->lanes = (sherdi_lanes){0};
 }
 
-/* At stage 3 an acquire follows what brings its unit, and nothing else is there to be read: so the
- * updates of later units run beside the forward of the first ones. */
+/* At stage 3 an acquire follows only the operations that gather its unit, so the updates of later
+ * units overlap with the forward of the first ones. */
 void sherdi_lanes_join(sherd_engine *engine)
 {
     if (engine->settings.sharding.stage == 3) {

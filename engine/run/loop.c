@@ -1,4 +1,4 @@
-/* Acquire and release, as the trainer calls them. Each runs an event of the program
+/* Acquire and release, as the trainer calls them. Each executes an event of the program
  * (program_units.c). This file adds the checks of SHERD_DEBUG, the marks of the trainer's own time,
  * and what happens when a gradient is lost. */
 #include "engine/run/loop.h"
@@ -54,10 +54,10 @@ static sherd_status backward_check(const sherd_engine *engine, int unit)
 }
 
 /* A drive's failure keeps this rank out of the world's next calls until the trainer reacts. If the
- * world can take back the calls in which the other ranks will wait, they need not be told now:
- * either this rank drops the window, which ends those calls, or it tries again and comes late. If
- * it gives up instead, sherdi_loop_give_up tells them this text. If the world cannot take calls
- * back, the ranks are told now, and the world is lost. */
+ * world can cancel the calls in which the other ranks will wait, they need not be notified now:
+ * either this rank drops the window, which ends these calls, or it tries again and is late. If it
+ * gives up instead, sherdi_loop_give_up sends them this text. If the world cannot cancel calls, the
+ * ranks are notified now, and the world is lost. */
 static void others_tell(sherd_engine *engine, sherd_status status, const char *text)
 {
     if (status != SHERD_E_IO || engine->world_size == 1) {
@@ -98,11 +98,12 @@ static sherd_status failure_tell(sherd_engine *engine, sherd_status status)
 {
     const sherdi_outcome failed = sherdi_outcome_of(status);
 
-    (void)engine->updater.ops->check(engine); /* if it was the update, the trainer is told now */
+    /* if the update failed, the failure is reported now */
+    (void)engine->updater.ops->check(engine);
     others_tell(engine, status, failed.text);
     if (status == SHERD_E_NOMEM && engine->window.lost.status != SHERD_OK) {
         return sherdi_outcome_end(
-            &engine->window.lost); /* it is kept until the window is dropped */
+            &engine->window.lost); /* it is stored until the window is dropped */
     }
     if (engine->run.users[SHERDI_RING_PARAMS] == SHERDI_USER_TRAINER) {
         (void)sherdi_run_settle(engine, SHERDI_RING_PARAMS); /* the next acquire reads again */
@@ -162,8 +163,8 @@ sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status)
     return sherdi_outcome_end(&engine->window.lost);
 }
 
-/* Tells the program whether the window ends with the micro-batch under way: its gradients are
- * measured where they are made. */
+/* Sets in the program whether the window ends with the current micro-batch, whose gradients are
+ * then measured when they are made. */
 static void last_note(sherd_engine *engine)
 {
     engine->run.program.progress->is_last =

@@ -1,4 +1,4 @@
-/* Acquire and release, the window, and what is gathered now. */
+/* Acquire and release, the window, and the gathered units. */
 #ifndef SHERDI_ENGINE_RUN_LOOP_H
 #define SHERDI_ENGINE_RUN_LOOP_H
 
@@ -23,12 +23,12 @@ void sherdi_loop_leave(sherd_engine *engine, sherd_status status);
 /** Returns E_STATE while other ranks wait for this one to discard its window: a collective call of
  *  this rank would meet the one in which they wait. */
 sherd_status sherdi_loop_left_check(const sherd_engine *engine);
-/** The engine is being destroyed: aborts the world if a failure of this rank's drive has left other
- *  ranks waiting. */
+/** The engine is being destroyed: aborts the world if other ranks wait because of a failure of this
+ *  rank's drive. */
 void sherdi_loop_give_up(sherd_engine *engine);
 /** Begins a window, after the last one is over or dropped. */
 void sherdi_loop_window_begin(sherd_engine *engine);
-/** Returns whether the window, once it has seen so many micro-batches, is over. */
+/** Returns whether the window is over after this number of micro-batches. */
 int sherdi_loop_ends_after(const sherd_engine *engine, int micro_batches);
 /** Returns E_STATE for a further micro-batch of a window that has as many as the deterministic mode
  *  can add. */

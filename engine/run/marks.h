@@ -18,7 +18,7 @@ typedef enum sherdi_mark_kind {
     SHERDI_MARK_EVAL,
     SHERDI_MARK_WAIT_GATHER,     /* the trainer's lane waited for parameters */
     SHERDI_MARK_WAIT_REDUCE,     /* ... for room for gradients, or for the last of them */
-    SHERDI_MARK_WAIT_UPDATE,     /* the trainer's thread waited for an update beside its calls */
+    SHERDI_MARK_WAIT_UPDATE,     /* the trainer's thread waited for a queued update */
     SHERDI_MARK_WAIT_ACTIVATION, /* the trainer's lane waited for an activation, or its place */
     SHERDI_MARK_GATHER,          /* time of the transfers themselves, hidden or not */
     SHERDI_MARK_REDUCE,
@@ -37,7 +37,7 @@ typedef struct sherdi_mark {
     int64_t          start_ns;  /* host's clock; 0: on a device, or not taken */
     int              slot;      /* on a device: index of the slot; below 0: none */
     uint64_t         range;     /* of a profiler (device->range_begin); 0: none */
-    int              is_beside; /* of an update beside the trainer's calls */
+    int              is_beside; /* of a queued update */
 } sherdi_mark;
 
 /* A pair of events, and the mark that they measure. */
@@ -58,9 +58,10 @@ typedef struct sherdi_marks {
     const sherdi_device_ops *device;
     sherdi_trace            *trace; /* NULL: no trace is wanted */
     sherdi_mark_slot        *slots; /* [SHERDI_MARK_SLOTS], a ring; NULL: the device is not timed */
-    pthread_mutex_t  lock; /* of the ring: an updater marks its kernels beside the trainer */
+    /* of the ring: an updater marks its kernels concurrently with the trainer */
+    pthread_mutex_t  lock;
     _Atomic uint64_t begun, resolved;
-    /* The world's thread adds too; [1]: of updates beside the trainer's calls */
+    /* The world's thread adds too; [1]: of queued updates */
     _Atomic int64_t spent_ns[2][SHERDI_MARK_KINDS];
     sherdi_mark_sum sums[SHERDI_MARK_KINDS];
     int             logs_transfers; /* log a line for each gather and reduction; rank 0 only */

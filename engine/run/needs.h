@@ -1,4 +1,4 @@
-/* What a call of the trainer needs of the engine: each need is checked, and said, in one place. */
+/* The preconditions of a call of the trainer: each is checked, with its message, in one place. */
 #ifndef SHERDI_ENGINE_RUN_NEEDS_H
 #define SHERDI_ENGINE_RUN_NEEDS_H
 
@@ -18,13 +18,13 @@ typedef enum sherdi_need {
     SHERDI_NEED_NO_WINDOW    = 1 << 9, /* nor a forward pass, if there are windows at all */
 } sherdi_need;
 
-/* What a call needs that changes values or counters. */
+/* The preconditions of a call that changes values or counters. */
 #define SHERDI_NEEDS_TO_WRITE                                                                      \
     (SHERDI_NEED_UNPREPARED | SHERDI_NEED_NO_EVAL | SHERDI_NEED_RELEASED | SHERDI_NEED_NO_WINDOW)
 
 /** Checks the engine as sherdi_engine_check_alive does. Then returns E_STATE for the first of
- *  `needs` (an OR of sherdi_need) that does not hold; the message begins with `call`. Whoever asks
- *  for SHERDI_NEED_STEPS or a later need asks for SHERDI_NEED_SEALED too. */
+ *  `needs` (an OR of sherdi_need) that does not hold; the message begins with `call`. A call with
+ *  SHERDI_NEED_STEPS or a later need must also have SHERDI_NEED_SEALED. */
 sherd_status sherdi_engine_need(const sherd_engine *engine, const char *call, unsigned needs);
 /** Return E_INVAL unless the parameter, or the unit, exists; the message begins with `call`. */
 sherd_status sherdi_engine_need_unit(const sherd_engine *engine, const char *call, sherd_unit unit);

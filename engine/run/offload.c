@@ -5,7 +5,7 @@
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-/* Functions of each form; what they return says that nothing is to be done. */
+/* Functions of each form; their results mean that nothing is to be done. */
 static sherd_status none_do(sherd_engine *engine)
 {
     return SHERD_OK;

@@ -1,7 +1,7 @@
-/* What may stand beside an engine whose data rests off the device: storage (extents in files, and
- * generations of state there), and an updater (a thread that updates while the trainer goes on).
- * Both are a module. An engine that needs one of them, in a build that has it, gets its table of
- * functions at seal; every other engine has a table whose functions do nothing.
+/* The optional parts of an engine whose data rests off the device: storage (extents in files, and
+ * generations of state in them), and an updater (a thread that updates while the trainer
+ * continues). Both are a module. An engine that needs one of them, in a build that has it, gets its
+ * table of functions at seal; every other engine has a table whose functions do nothing.
  *
  * All functions are local and do not block, unless a comment says otherwise. */
 #ifndef SHERDI_ENGINE_RUN_OFFLOAD_H
@@ -10,10 +10,10 @@
 #include "engine/optimizers/scaler.h"
 #include "engine/program/order.h"
 
-/* Bytes kept of the text that sherd_engine_describe_run was given, with its final zero. */
+/* Most bytes of the text of sherd_engine_describe_run, with its final zero. */
 #define SHERDI_RUN_TEXT_BYTES 256
 
-/* The threads that run operations. Each ring has one user at a time. */
+/* The threads that execute operations. Each ring has one user at a time. */
 typedef enum sherdi_user {
     SHERDI_USER_TRAINER = 0,
     SHERDI_USER_UPDATER,
@@ -48,8 +48,8 @@ typedef struct sherdi_storage_ops {
 
     /* ---- transfers: the drive's lane. An operation of it has a number from `submit` on. */
 
-    /* Enters the operation into the order, and starts it when what it follows is over. Blocks if
-     * there is no room, and for a write if writes are not overlapped. */
+    /* Enters the operation into the order, and starts it when the operations that it follows are
+     * over. Blocks if there is no room, and for a write if writes are not overlapped. */
     sherd_status (*submit)(sherd_engine *engine, const sherdi_op *op,
                            const sherdi_follows *follows);
     /* Starts what can start of the calling thread's transfers, and notes which ones are over. */
@@ -67,8 +67,8 @@ typedef struct sherdi_storage_ops {
     void (*drop)(sherd_engine *engine, sherdi_ring ring);
     /* Returns the time that a thread has waited for a ring since the last call. */
     sherdi_storage_waits (*waits_take)(sherd_engine *engine, sherdi_user user, sherdi_ring ring);
-    /* Returns what the trainer's calls have moved since the last call, with what was read ahead for
-     * an update that was not queued. */
+    /* Returns the bytes that the trainer's calls have moved since the last call, including reads
+     * ahead for an update that was not queued. */
     sherdi_file_traffic (*traffic_take)(sherd_engine *engine);
     /* Returns all that was moved, but for an update under way. Blocks until the rest is over. */
     sherdi_file_traffic (*traffic)(sherd_engine *engine);
@@ -79,11 +79,11 @@ typedef struct sherdi_storage_ops {
     sherd_status (*generation)(sherd_engine *engine, sherdi_op_kind kind);
     /* Commits the first values, so that all ranks are at one generation. Collective. */
     sherd_status (*begin)(sherd_engine *engine);
-    /* Records what the next commit writes with the state after update `step`: counters, scaler and
-     * blobs. is_written: values or counters were written between two updates, and undo cannot go
-     * back behind them. `commit` returns a failure of this. */
+    /* Records the note of the next commit, with the state after update `step`: counters, scaler and
+     * blobs. is_written: values or counters were written between two updates, and undo cannot
+     * restore the state before them. `commit` returns a failure of this. */
     void (*note)(sherd_engine *engine, int64_t step, const sherdi_scaler *scaler, int is_written);
-    /* Commits what was written since the last commit, with what was noted. Blocks. */
+    /* Commits the writes since the last commit, with the recorded note. Blocks. */
     sherd_status (*commit)(sherd_engine *engine, uint64_t fingerprint);
     /* Records that all ranks now know that every rank has the newest generation. */
     void (*agreed)(sherd_engine *engine);
@@ -102,7 +102,7 @@ typedef struct sherdi_storage_ops {
 typedef struct sherdi_storage {
     const sherdi_storage_ops *ops;
     uint64_t                  run;          /* names the files of the state; 0: there are none */
-    int                       is_resumed;   /* they are an earlier run's */
+    int                       is_resumed;   /* they belong to an earlier run */
     size_t                    pinned_bytes; /* of the rings, locked for transfers */
     struct sherdi_store      *store;        /* of the module; NULL: it is not open */
 } sherdi_storage;
@@ -163,7 +163,7 @@ extern const sherdi_updater_ops sherdi_updater_none;
 #include "engine/run/offload_list.h"
 #undef SHERDI_OFFLOAD
 
-/** Open what this build has, if the engine's plan needs it. Collective. */
+/** Open the parts that this build has, if the engine's plan needs them. Collective. */
 sherd_status sherdi_storage_open(sherd_engine *engine);
 sherd_status sherdi_updater_open(sherd_engine *engine);
 /** Gives the engine the tables that do nothing: at first, and when the others are closed. */

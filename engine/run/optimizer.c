@@ -76,8 +76,7 @@ static sherdi_schedule_point point_of(const sherd_engine *engine, int group, int
     };
 }
 
-/* Returns what the trainer gives a group in one of the lists of a step's parameters; NaN:
- * nothing. */
+/* Returns the trainer's value for a group in one of the lists of a step's parameters; NaN: none. */
 static double given_of(const sherd_step_params *params, const double *list, int group)
 {
     return list != NULL && group < params->group_count ? list[group] : NAN;

@@ -1,6 +1,6 @@
-/* Goes back to a generation of the state on NVMe: the one that an earlier run left (resume), or the
- * one before the last update (undo). Parameters are made anew from the master weights, so nothing
- * but the state has to be kept. */
+/* Goes back to a generation of the state on NVMe: the one of an earlier run (resume), or the one
+ * before the last update (undo). Parameters are made anew from the master weights, so only the
+ * state has to survive. */
 #include "engine/run/restore.h"
 
 #include "base/log.h"
@@ -40,8 +40,7 @@ static sherd_status generation_aim(sherd_engine *engine, uint64_t wanted, sherdi
     return SHERD_OK;
 }
 
-/* Returns the samples that the run had seen; an earlier version noted what they were made of
- * alone. */
+/* Returns the samples that the run had seen; an earlier version noted only their factors. */
 static int64_t note_samples(const sherd_engine *engine, const sherdi_state_note *note)
 {
     return note->samples != 0
@@ -139,8 +138,8 @@ static void number_compare(sherd_engine *engine, const char *what, int was, int 
     }
 }
 
-/* Reports a run that differs from the one that was left: values stay correct, but the steps use
- * other data than that run's would. */
+/* Reports a run that differs from the one that wrote the state: values stay correct, but the steps
+ * use other data than that run's would. */
 static void run_compare(sherd_engine *engine, const sherdi_state_note *note)
 {
     number_compare(engine, "gradient_accumulation_steps", note->accumulation,
@@ -197,8 +196,8 @@ static sherd_status state_commit(sherd_engine *engine, uint64_t wanted)
     return SHERD_OK;
 }
 
-/* Commits what was filled, so that all ranks are at the same generation: a start that failed may
- * have left some of them ahead. */
+/* Commits the filled values, so that all ranks are at the same generation: after a start that
+ * failed some of them may be ahead. */
 sherd_status sherdi_restore_begin(sherd_engine *engine)
 {
     uint64_t wanted = 0;

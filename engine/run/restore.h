@@ -10,7 +10,7 @@ sherd_status sherdi_restore_begin(sherd_engine *engine);
  *  have. Collective. */
 sherd_status sherdi_restore_resume(sherd_engine *engine);
 /** Goes back to generation `wanted`, which is the live one or, on ranks that are ahead, the one
- *  before it. What is not committed is dropped; counters and parameters become what they were. A
+ *  before it. Writes that are not committed are dropped; counters and parameters are restored. A
  *  failure poisons the engine if some rank may be at `wanted` already; the next undo then takes all
  *  ranks there. Collective. */
 sherd_status sherdi_restore_generation(sherd_engine *engine, uint64_t wanted);
@@ -22,7 +22,7 @@ sherd_status sherdi_restore_agreed(sherd_engine *engine);
 typedef struct sherdi_load_parts {
     sherd_status (*frozen)(void *ctx); /* puts the values of frozen parameters */
     sherdi_block_fn block;             /* puts those of a block */
-    sherd_status (*check)(void *ctx);  /* compares what was loaded with what was saved */
+    sherd_status (*check)(void *ctx);  /* compares the loaded values with the saved ones */
     sherd_status (*take)(void *ctx);   /* takes counters and blobs */
     void *ctx;
 } sherdi_load_parts;

@@ -1,6 +1,6 @@
-/* The executor: carries out the operations that the program hands over (run.h). op_run, near the
- * end, is the loop's body. Kernels, which are queued on a lane, are in kernels.c; the calls, which
- * can fail at once, are above it. */
+/* The executor: executes the operations that the program emits (run.h). op_run, near the end, is
+ * the loop's body. Kernels, which are queued on a lane, are in kernels.c; the calls, which can fail
+ * at once, are above it. */
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
@@ -65,7 +65,7 @@ static sherd_status lane_host_wait(sherd_engine *engine, sherdi_lane_id lane, ui
     }
 }
 
-/* The order forgets what is over. */
+/* The order drops accesses that are over. */
 sherd_status sherdi_run_lane_wait(sherd_engine *engine, sherdi_lane_id lane, uint64_t number)
 {
     if (lane == SHERDI_LANE_DRIVE) {
@@ -208,7 +208,7 @@ static sherd_status op_gather(sherd_engine *engine, const sherdi_op *op, uint64_
     transfer_marks marks  = marks_begin(engine, op, 0);
     sherd_status   status = sherdi_world_all_gather(engine->world, &args, number_out);
 
-    if (op->flags & SHERDI_OP_ALONE) { /* it publishes what an update beside the calls has made */
+    if (op->flags & SHERDI_OP_ALONE) { /* it publishes the values of a queued update */
         engine->updater.published_bytes += op->moves[SHERDI_MOVES_WIRE];
     }
     marks_end(engine, &marks);
@@ -365,8 +365,8 @@ static const call_fn CALLS[SHERDI_OP_KINDS] = {
     [SHERDI_OP_AWAIT]      = op_await,
 };
 
-/* An operation that was given to a lane which works by itself: later operations follow it. Under
- * the lock. */
+/* An operation that was submitted to an asynchronous lane: later operations follow it. Under the
+ * lock. */
 static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number)
 {
     const sherdi_backend *lane = lane_of(engine, op->lane);
@@ -403,7 +403,7 @@ static void kernel_run(sherd_engine *engine, const sherdi_op *op)
     }
 }
 
-/* Runs a kernel here, or queues it on a lane, where both threads may queue. */
+/* Executes a kernel, or enqueues it on a lane, on which both threads may enqueue. */
 static void kernel_give(sherd_engine *engine, const sherdi_op *op)
 {
     sherdi_run *run = &engine->run;
@@ -562,7 +562,7 @@ sherd_status sherdi_run_drop(sherd_engine *engine)
     engine->updater.ops->forget(engine);
     engine->fingerprints.is_untold = 0;
     for (int ring = 0; ring < SHERDI_RINGS;
-         ring++) { /* failures of what is dropped do not matter */
+         ring++) { /* failures of dropped operations do not matter */
         (void)sherdi_run_settle(engine, (sherdi_ring)ring);
     }
     status = sherdi_program_forget(&engine->run.program);

@@ -1,6 +1,6 @@
-/* Carries out the program: a table maps the kind of each operation to a function, and one loop runs
- * them. An operation is given to its lane after everything that it has to follow (order.h). The
- * host waits for a lane only where it works with what the lane has made. */
+/* Executes the program: a table maps the kind of each operation to a function, and one loop
+ * executes them. An operation is enqueued on its lane after the operations that it has to follow
+ * (order.h). The host waits for a lane only if it uses a result of the lane. */
 #ifndef SHERDI_ENGINE_RUN_RUN_H
 #define SHERDI_ENGINE_RUN_RUN_H
 
@@ -20,19 +20,19 @@ typedef sherd_status (*sherdi_block_fn)(void *ctx, const sherdi_op *op);
 
 /* The update whose coefficients SHERDI_OP_COEFFS writes. */
 typedef struct sherdi_coeffs_call {
-    const sherd_step_params *params; /* NULL: none were given */
+    const sherd_step_params *params; /* NULL: none */
     double                   grad_scale;
     int64_t                  step;
     uint64_t                 hash; /* result: of all coefficients */
 } sherdi_coeffs_call;
 
 typedef struct sherdi_run {
-    /* of order, given, users and the storage's tables, and around what is given to a lane that
-     * works by itself */
+    /* of order, given, users and the storage's tables, and around submissions to an asynchronous
+     * lane */
     pthread_mutex_t lock;
     sherdi_order    order;
     sherdi_progress progress;
-    sherdi_program  program;             /* hands the operations to run.c */
+    sherdi_program  program;             /* passes the operations to run.c */
     sherdi_user     users[SHERDI_RINGS]; /* who alone starts, ends and waits for its transfers */
     sherdi_link     links[SHERDI_USERS];
     sherdi_link     reported_link;       /* what reports have of it */
@@ -58,10 +58,10 @@ void sherdi_run_close(sherd_engine *engine);
  *  in sherdi_world_exchange, NULL: the kind's name. Meets; blocks. */
 sherd_status sherdi_run_exchange(sherd_engine *engine, sherdi_exchange_kind kind, const void *mine,
                                  void *all, const char *what);
-/** Carries out the exchange of an operation, with what sherdi_run_exchange was given. */
+/** Executes the exchange of an operation, with the arguments of sherdi_run_exchange. */
 sherd_status sherdi_run_answer(sherd_engine *engine, const sherdi_op *op);
-/** Commits what was written of the state between two updates, with the engine's counters and
- *  fingerprint; undo cannot go back behind it. */
+/** Commits writes of the state between two updates, with the engine's counters and fingerprint;
+ *  undo cannot restore the state before it. */
 sherd_status sherdi_run_commit_written(sherd_engine *engine);
 /** Moves the state in files forward (SHERDI_OP_COMMIT) or back (SHERDI_OP_ABANDON,
  *  SHERDI_OP_ROLLBACK). */
@@ -73,26 +73,26 @@ void sherdi_run_use_ring(sherd_engine *engine, sherdi_ring ring, sherdi_user use
 sherd_status sherdi_run_lane_wait(sherd_engine *engine, sherdi_lane_id lane, uint64_t number);
 /** Returns whether it is over, without waiting. */
 int sherdi_run_lane_is_over(const sherd_engine *engine, sherdi_lane_id lane, uint64_t number);
-/** Waits until the wire and the compute lane have done what they were given, so that the updater,
- *  which uses neither, need not follow them. At a boundary, behind the norm, little is left.
- *  Returns the first failure. */
+/** Waits until the wire and the compute lane are idle, so that the updater, which uses neither,
+ *  need not follow them. At a boundary, after the norm, little work remains. Returns the first
+ *  failure. */
 sherd_status sherdi_run_quiet(sherd_engine *engine);
 /** Waits until all collectives are over. Returns the first failure. */
 sherd_status sherdi_run_drain(sherd_engine *engine);
-/** Copies `count` elements of a part of the operation's block to `out`; what is in a device's
- *  memory comes through its copies. Call it from a sherdi_block_fn. E_DEVICE. */
+/** Copies `count` elements of a part of the operation's block to `out`; data in a device's memory
+ *  is copied by the device. Call it from a sherdi_block_fn. E_DEVICE. */
 sherd_status sherdi_run_block_get(sherd_engine *engine, const sherdi_op *op, int part,
                                   size_t offset_elems, size_t count, float *out);
 /** Copies `values` into the part; they may change after it returns. */
 void sherdi_run_block_put(sherd_engine *engine, const sherdi_op *op, int part, size_t offset_elems,
                           size_t count, const float *values);
-/** Waits until all transfers of a ring are over or dropped; then nothing is in its slots. Returns
- *  the first failure. */
+/** Waits until all transfers of a ring are over or dropped; then its slots are empty. Returns the
+ *  first failure. */
 sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring);
 /** Does the same with reads that nobody needs any more: how they end does not matter. Nothing of
  *  the ring is being written. */
 void sherdi_run_drop_ahead(sherd_engine *engine, sherdi_ring ring);
-/** Drops all that is gathered or under way, and what was written and not committed. Local. E_IO,
+/** Drops gathered units, operations in flight, and writes that are not committed. Local. E_IO,
  *  E_DEVICE. */
 sherd_status sherdi_run_drop(sherd_engine *engine);
 

@@ -1,6 +1,6 @@
 /* Scalars: the small data of kernels. Kernels read coefficients, spans and ratios, and add to
- * norms, counts and fingerprints. There is one set if the device's memory is the host's; otherwise
- * each side has one. All sums are integers, so the result is the sum of both sides. */
+ * norms, counts and fingerprints. The engine has one set if the device's memory is the host's;
+ * otherwise each side has one. All sums are integers, so the result is the sum of both sides. */
 #include "engine/run/scalars.h"
 
 #include "engine/run/engine_impl.h"
@@ -134,7 +134,7 @@ uint64_t sherdi_scalars_fingerprint(const sherd_engine *engine)
                : own;
 }
 
-/* -------------------------------------------------------------------- told -- */
+/* ---------------------------------------------------------------- messages -- */
 
 void sherdi_scalars_ratios(sherd_engine *engine)
 {

@@ -1,5 +1,5 @@
 /* The step: prepare (the ranks compare what they used, reduce gradients, measure the norm) and
- * apply (update, publish). loop.c is what comes before it, update.c what apply calls.
+ * apply (update, publish). loop.c has the calls before it, update.c the update of apply.
  *
  * At a boundary the ranks meet three times: to agree that the same units ran everywhere; for the
  * norm; and to publish the fingerprint. The last meeting also promises that every rank has written
@@ -44,7 +44,7 @@ static void report_fill(const sherd_step_report *report, sherd_step_report *out)
     }
 }
 
-/* Measures what this rank holds of the gradient. */
+/* Measures this rank's part of the gradient. */
 static sherd_status own_sumsq(sherd_engine *engine)
 {
     sherd_status status = sherdi_program_norm(&engine->run.program);
@@ -78,7 +78,7 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
                                "while it read its gradient, and nothing was updated"));
     if ((!plan->layout.is_sliced && !plan->layout.is_deterministic) ||
         (engine->run.told.stride_bytes == 0 && sherdi_norm_value(&own->norm) == 0)) {
-        return SHERD_OK; /* this rank has all of it, or all have told of nothing */
+        return SHERD_OK; /* this rank has all of it, or no rank has any */
     }
     for (int r = 0; r < engine->world_size; r++) {
         const sherdi_norm_message *other = sherdi_agree_told(engine, r);
@@ -105,8 +105,7 @@ static sherd_status range_check(const sherdi_fixed_counts *counts)
                        (unsigned long long)counts->out_of_range, SHERDI_FIXED_RANGE);
 }
 
-/* Ends what the trainer's calls have under way in a ring. What an update beside them has there goes
- * on. */
+/* Ends the operations of the trainer's calls in a ring. Those of a queued update continue. */
 static void ring_leave(sherd_engine *engine, sherdi_ring ring)
 {
     if (engine->run.users[ring] == SHERDI_USER_TRAINER) {
@@ -177,7 +176,8 @@ static sherd_status boundary_prepare(sherd_engine *engine)
     return SHERD_OK;
 }
 
-/* Whether this call ends the window behind its last micro-batch, and brings none itself. */
+/* Whether this call ends the window after its last micro-batch, without a micro-batch of its
+ * own. */
 static int is_end_alone(const sherd_engine *engine)
 {
     return engine->window.is_closing && engine->window.micro_seen > 0 &&
@@ -238,7 +238,7 @@ static sherd_status step_prepare(sherd_engine *engine)
 
 /* ------------------------------------------------------------------ apply -- */
 
-/* Adds to the report the times of what the device has passed since the last call. */
+/* Adds to the report the times of the marks that the device has passed since the last call. */
 static void times_add(sherd_engine *engine, sherd_step_report *report)
 {
     sherdi_marks *marks      = &engine->marks;
@@ -275,8 +275,8 @@ static void step_mark_end(sherd_engine *engine)
 }
 
 /* Completes the times of this boundary and of the window before it. The step's own mark ends here.
- * What the device has not passed yet counts for the next report, unless sherd_step_wait is called
- * before that. */
+ * Marks that the device has not passed yet count for the next report, unless sherd_step_wait is
+ * called before that. */
 static void times_close(sherd_engine *engine)
 {
     sherdi_lanes_join(engine);
@@ -288,8 +288,8 @@ static void times_close(sherd_engine *engine)
     times_add(engine, &engine->report);
 }
 
-/* Completes the report: what this boundary and the window before it moved and waited for. The
- * counts begin anew. */
+/* Completes the report: the bytes and waits of this boundary and the window before it. The counts
+ * begin anew. */
 static void boundary_close(sherd_engine *engine)
 {
     sherdi_run         *run     = &engine->run;
@@ -339,7 +339,7 @@ static double clip_coefficient(const sherd_engine *engine, const sherd_step_para
     return coefficient < 1 ? coefficient : 1;
 }
 
-/* Makes this rank's fingerprint of the state known. Drops what was read ahead for an update. */
+/* Makes this rank's fingerprint of the state known. Drops the reads ahead for an update. */
 static sherd_status own_fingerprint(sherd_engine *engine)
 {
     sherdi_run_drop_ahead(engine, SHERDI_RING_STATE);
@@ -368,8 +368,8 @@ static sherd_status apply_skip(sherd_engine *engine)
     return sherdi_scaler_update(&engine->scaler, 1);
 }
 
-/* Compares what the trainers of the ranks chose, before anything is written: a rank may also
- * discard instead. 0: it skips. */
+/* Compares the choices of the ranks' trainers, before anything is written: a rank may also discard
+ * instead. 0: it skips. */
 static sherd_status choice_compare(sherd_engine *engine, uint64_t choice)
 {
     int odd;
@@ -510,7 +510,7 @@ sherd_status sherd_step_prepare(sherd_engine *engine, sherd_step_report *out)
     return SHERD_OK;
 }
 
-/* Checks a number that the trainer gives: NaN (not given), or finite and at least 0. */
+/* Checks a number of the trainer: NaN (not set), or finite and at least 0. */
 static sherd_status given_check(const char *what, double value)
 {
     if (isnan(value) || (value >= 0 && isfinite(value))) {
@@ -652,8 +652,8 @@ static sherd_status queued_take(sherd_engine *engine)
     return status == SHERD_OK && !engine->fingerprints.has_own ? own_fingerprint(engine) : status;
 }
 
-/* Where the ranks have not met, because one has dropped the window or is lost, the outcome stays
- * untold. */
+/* If the ranks have not met, because one has dropped the window or is lost, the outcome stays
+ * unreported. */
 sherd_status sherdi_step_tell(sherd_engine *engine)
 {
     sherd_status status;

@@ -1,6 +1,6 @@
 /* The engine's tiers, opened as the plan says, and the generations of its state: see store.h. A
- * run's state has a file for each rank. Opening looks for files that earlier runs left, resumes one
- * of these runs if the configuration asks for it, and otherwise starts a new run. */
+ * run's state has a file for each rank. Opening looks for files of earlier runs, resumes one of
+ * these runs if the configuration asks for it, and otherwise starts a new run. */
 #include "engine/run/blobs.h"
 #include "engine/run/store.h"
 
@@ -80,8 +80,8 @@ static void queue_register(sherd_engine *engine)
     }
 }
 
-/* Hashes what the parts of the state mean: the optimizer's tag if there is one optimizer, else the
- * tag of each segment's. */
+/* Hashes the meaning of the parts of the state: the optimizer's tag if there is one optimizer, else
+ * the tag of each segment's. */
 static uint64_t optimizers_hash(uint64_t hash, const sherdi_plan *plan)
 {
     uint64_t tag = plan->layout.optimizers[0].optimizer->state_tag;
@@ -243,8 +243,8 @@ static sherd_status search_fail(sherd_status status)
 }
 
 /* Searches the folder. A process that was killed holds its files until its requests in flight have
- * ended, so a locked file that fits is waited for. After LOCK_PATIENCE_NS it is taken to belong to
- * a living run, and is left to that. */
+ * ended, so a locked file that fits is waited for. After LOCK_PATIENCE_NS it is considered to
+ * belong to a living run, and is not touched. */
 static sherd_status files_search(const sherd_engine *engine, const char *folder,
                                  file_search *search)
 {
@@ -267,8 +267,7 @@ static sherd_status files_search(const sherd_engine *engine, const char *folder,
     }
 }
 
-/* Chooses the newest of rank 0's runs for which every rank has its file; 0: there is none.
- * Collective. */
+/* Chooses the newest of rank 0's runs for which every rank has its file; 0: none. Collective. */
 static sherd_status run_choose(sherd_engine *engine, const file_search *search, uint64_t *out)
 {
     uint64_t wanted[MOST_RUNS] = {0};
@@ -292,8 +291,8 @@ static sherd_status run_choose(sherd_engine *engine, const file_search *search, 
     return SHERD_OK;
 }
 
-/* Reports why a run that was to be resumed is not: a new run in its place must not look like it. A
- * checkpoint, which fits any layout, may still be loaded; this code cannot know. */
+/* Reports why a run that was to be resumed is not resumed: a new run in its place must not look
+ * like it. A checkpoint, which fits any layout, may still be loaded; this code cannot know. */
 static void anew_report(const sherd_engine *engine, const char *folder, const file_search *search)
 {
     if (search->locked != 0) {
@@ -343,7 +342,7 @@ static sherd_status state_reopen(sherd_engine *engine, sherdi_state_params *para
     sherdi_store *store = engine->storage.store;
 
     store->is_worth_keeping =
-        1; /* whatever happens here or on another rank: it is an earlier run's */
+        1; /* even after a failure on this rank or another: it belongs to an earlier run */
     SHERDI_TRY(sherdi_agree_status(
         engine, sherdi_state_open(store->queue, params, &engine->mem, &store->state)));
     engine->storage.run        = params->id.run;
@@ -468,8 +467,8 @@ void sherdi_store_destroy(sherd_engine *engine)
     engine->storage.store = NULL;
 }
 
-/* Opens what a rank can open without the other ranks. From the drive on, the engine has this
- * table. */
+/* Opens the files that a rank can open without the other ranks. From the drive on, the engine has
+ * this table. */
 static sherd_status local_open(sherd_engine *engine)
 {
     sherd_status status;
@@ -633,7 +632,7 @@ static sherdi_storage_waits store_waits_take(sherd_engine *engine, sherdi_user u
 
 /* ------------------------------------------------------------ generations -- */
 
-/* The run's blobs are in the note of rank 0 alone, whose are the valid ones. */
+/* The run's blobs are only in the note of rank 0, because rank 0's are the valid ones. */
 static size_t run_blobs_bytes(const sherd_engine *engine)
 {
     return engine->rank == 0 ? sherdi_blobs_bytes(engine->blobs, SHERDI_BLOB_GLOBAL, 0) : 0;
@@ -740,7 +739,7 @@ int64_t sherdi_store_step(sherd_engine *engine)
     return engine->storage.store->stored_step;
 }
 
-/* Gives all ranks the run's blobs of rank 0, which are the valid ones. Collective. */
+/* Sends the run's blobs of rank 0, which are the valid ones, to all ranks. Collective. */
 static sherd_status run_blobs_share(sherd_engine *engine, unsigned char *bytes, uint64_t *len)
 {
     SHERDI_TRY(sherdi_world_broadcast(engine->world, len, sizeof(*len), 0));

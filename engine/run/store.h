@@ -8,7 +8,7 @@
 #include "engine/run/engine_impl.h"
 #include "engine/run/state_note.h"
 
-/* What a dry engine has in place of state on a drive. */
+/* The substitute for state on a drive in a dry engine. */
 typedef struct sherdi_dry_state {
     uint64_t            live;
     int                 has_previous;
@@ -17,11 +17,11 @@ typedef struct sherdi_dry_state {
 
 struct sherdi_store {
     sherdi_ioq         *queue;
-    sherdi_tier        *tiers[SHERDI_RINGS]; /* NULL: no such data rests on storage */
+    sherdi_tier        *tiers[SHERDI_RINGS]; /* NULL: no data of this kind rests on storage */
     sherdi_drive        drive;
     sherdi_state       *state; /* whose extents tiers has; NULL: without generations */
     sherdi_io_traffic   taken[SHERDI_IO_ACCOUNTS]; /* the queue's traffic that reports have */
-    sherdi_state_record record;                    /* to commit; or what a rollback found */
+    sherdi_state_record record;                    /* to commit; or the result of a rollback */
     unsigned char      *note; /* [SHERDI_STATE_NOTE_BYTES]: record and blobs of a generation */
     size_t              note_bytes;
     /* of the trainer's thread: the step that the drive had before an update that is under way */

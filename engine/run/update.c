@@ -1,13 +1,13 @@
-/* The walks over the blocks at a boundary (program_walk.c), and what the ranks exchange about them:
- * whether all have done the same, the sum of the fingerprints, and the norms of all tensors for an
- * optimizer that measures first. */
+/* The walks over the blocks at a boundary (program_walk.c), and the exchanges of the ranks about
+ * them: whether all have done the same, the sum of the fingerprints, and the norms of all tensors
+ * for an optimizer that measures first. */
 #include "engine/run/update.h"
 
 #include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/lanes.h"
 
-/* Waits for the transfers of a walk. One that only reads leaves alone what was read ahead. */
+/* Waits for the transfers of a walk. A walk that only reads does not use the reads ahead. */
 static void rings_settle(sherd_engine *engine, int is_written, sherdi_outcome *all)
 {
     sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_STATE));
@@ -17,7 +17,7 @@ static void rings_settle(sherd_engine *engine, int is_written, sherdi_outcome *a
     }
 }
 
-/* Brings to the host what a walk has summed. For a fingerprint the host does not wait: see
+/* Copies the sums of a walk to the host. For a fingerprint the host does not wait: see
  * sherdi_update_fingerprint. */
 static sherd_status results_bring(sherd_engine *engine, sherdi_walk walk)
 {
@@ -33,8 +33,8 @@ static sherd_status results_bring(sherd_engine *engine, sherdi_walk walk)
     return SHERD_OK;
 }
 
-/* Says that a walk beside the trainer's calls is over, but for its writes of the state. Parameters
- * and gradients are then the trainer's. */
+/* Marks the end of a queued walk, except for its writes of the state. Parameters and gradients are
+ * then the trainer's. */
 static void walk_post(sherd_engine *engine, sherdi_outcome *all)
 {
     if (engine->updater.ops->program(engine) == &engine->run.program) {
@@ -48,7 +48,7 @@ static void walk_post(sherd_engine *engine, sherdi_outcome *all)
     }
 }
 
-/* Runs a walk. When it returns, with or without a failure, every transfer of the walk is over. */
+/* Makes a walk. When it returns, with or without a failure, every transfer of the walk is over. */
 static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk)
 {
     sherdi_outcome all        = {.status = SHERD_OK};
@@ -111,14 +111,14 @@ sherd_status sherdi_update_range_fingerprint(sherd_engine *engine, const sherdi_
     return SHERD_OK;
 }
 
-/* Runs a walk that changes state, up to its fingerprint. */
+/* Makes a walk that changes state, up to its fingerprint. */
 static sherd_status walk_finish(sherd_engine *engine, sherdi_walk walk)
 {
     SHERDI_TRY(walk_run(engine, walk));
     return sherdi_update_fingerprint(engine);
 }
 
-/* Sends what this rank has updated to the others, where the walk has not. */
+/* Sends the updated values of this rank to the others, if the walk has not. */
 static sherd_status publish_run(sherd_engine *engine)
 {
     sherd_status status = sherdi_program_publish(&engine->run.program);
@@ -177,8 +177,8 @@ static sherd_status range_run(sherd_engine *engine)
     return publish_run(engine);
 }
 
-/* Of what is on no drive nothing fails but the device, for good. So the ranks need not tell each
- * other how it went. */
+/* Without a drive only the device can fail, and its failure is permanent. So the ranks need not
+ * exchange the status. */
 static int can_be_queued(const sherd_engine *engine)
 {
     return sherdi_has_device(engine) && !sherdi_plan_has_files(engine->plan);

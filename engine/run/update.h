@@ -4,7 +4,7 @@
 
 #include "engine/run/run.h"
 
-/** Runs the first of two sweeps: the norms, and the ratios of all parameters. It writes no state,
+/** Makes the first of two sweeps: the norms, and the ratios of all parameters. It writes no state,
  *  so if it fails on one rank, all ranks fail and the old state is whole. Does nothing if no
  *  optimizer measures first. Collective. */
 sherd_status sherdi_update_measure(sherd_engine *engine);
@@ -12,10 +12,10 @@ sherd_status sherdi_update_measure(sherd_engine *engine);
  *  is_awaited an update that only a device can fail is queued: the report then lacks the
  *  fingerprint (fingerprints.is_untold). Collective. */
 sherd_status sherdi_update_range(sherd_engine *engine, int is_awaited);
-/** Notes what the commit of this update records. Local. E_NUMERIC, as sherdi_scaler_update. */
+/** Records the note of this update's commit. Local. E_NUMERIC, as sherdi_scaler_update. */
 sherd_status sherdi_update_commit_note(sherd_engine *engine);
-/** Updates every block of this rank, makes fingerprints.own known, and commits what was noted
- *  (sherdi_update_commit_note). Local. E_IO. */
+/** Updates every block of this rank, makes fingerprints.own known, and commits with the recorded
+ *  note (sherdi_update_commit_note). Local. E_IO. */
 sherd_status sherdi_update_walk(sherd_engine *engine);
 /** Makes fingerprints.own known, where it is not: as _read_fingerprint does. Local. E_IO. */
 sherd_status sherdi_update_fingerprint(sherd_engine *engine);

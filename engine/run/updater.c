@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* The place of a unit on the board is its number; behind them comes the end of the walk. */
+/* The place of a unit on the board is its number; after them comes the end of the walk. */
 static size_t place_of(const sherd_engine *engine, sherdi_post post, int unit)
 {
     return post == SHERDI_POST_UNIT ? (size_t)unit : engine->plan->layout.num_units;
@@ -38,7 +38,8 @@ static const sherdi_program *program_of(const sherd_engine *engine)
 
 /* ---------------------------------------------------------------- accounts -- */
 
-/* What is read ahead for the next update counts for that, while the one before it is under way. */
+/* Reads ahead for the next update count for the next update, while the one before it is in
+ * progress. */
 static int account_of(uint64_t number)
 {
     return 1 + (int)(number % 2);
@@ -174,7 +175,7 @@ static void *updater_main(void *raw)
 
 /* ------------------------------------------------------- begin and take -- */
 
-/* Those of the update; activations are always the trainer's. */
+/* The rings of the update; activations always belong to the trainer. */
 static void rings_give(sherd_engine *engine, sherdi_user user)
 {
     for (int ring = 0; ring < SHERDI_RING_ACTIVATIONS; ring++) {
@@ -208,14 +209,14 @@ static void update_begin(sherd_engine *engine)
     state_set(updater, SHERDI_UPDATER_WORKING);
 }
 
-/* What fails in the update beside the trainer's calls, the ranks tell each other at the next
- * boundary, or before. Before it begins, nothing fails on one rank alone, so that all ranks begin
- * it. */
+/* The ranks exchange a failure of the queued update at the next boundary, or before. Before it
+ * begins, nothing fails on one rank alone, so that all ranks begin it. */
 static sherd_status updater_queue(sherd_engine *engine)
 {
     sherdi_run_drop_ahead(engine, SHERDI_RING_PARAMS); /* they are about to change */
     SHERDI_TRY(sherdi_run_quiet(engine));              /* the world or the device is lost */
-    SHERDI_TRY(sherdi_update_commit_note(engine));     /* the scaler, which all ranks have alike */
+    /* the scaler, which is the same on all ranks */
+    SHERDI_TRY(sherdi_update_commit_note(engine));
     engine->fingerprints.has_own   = 0;
     engine->fingerprints.is_untold = 1;
     engine->report.fingerprint     = 0;
@@ -248,7 +249,7 @@ void sherdi_updater_take(sherd_engine *engine, sherdi_post post)
     }
 }
 
-/* Takes what the update has moved, and its times. */
+/* Takes the bytes that the update has moved, and its times. */
 static void moved_take(sherd_engine *engine)
 {
     sherdi_updater_own *updater = engine->updater.own;
@@ -324,7 +325,7 @@ static void update_end(sherd_engine *engine)
 
     if (engine->updater.is_queued) {
         engine->updater.is_queued = 0;
-        /* a failure of another rank is told where the ranks meet, or by an acquire */
+        /* a failure of another rank is reported when the ranks meet, or by an acquire */
         (void)sherdi_program_beside_end(&engine->run.program);
         sherdi_program_beside_forget(&engine->run.program);
         moved_take(engine);
@@ -533,7 +534,7 @@ static sherd_status updater_open(sherd_engine *engine)
     return status == SHERD_OK ? thread_open(engine) : status;
 }
 
-/* A run whose last update has failed has not ended well, whoever knows of it. */
+/* A run whose last update has failed has not ended well, even if the failure is unreported. */
 static void failure_keep(sherd_engine *engine)
 {
     const sherdi_updater_own *updater = engine->updater.own;

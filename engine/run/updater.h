@@ -1,4 +1,4 @@
-/* The updater: a thread of the engine's own that carries out an update beside the trainer's calls
+/* The updater: a thread of the engine that executes a queued update while the trainer continues
  * (program_beside.c): the walk, the writes and the commit. It has its own program and progress. The
  * trainer's thread and the updater share the order and the drive under a lock, and wait for each
  * other by a board of numbers (collectives/board.h), one for each unit. */
@@ -43,7 +43,7 @@ struct sherdi_updater_own {
     int64_t         begun_ns, walked_ns, ended_ns;
     /* of the trainer's thread */
     int was_asked; /* to read ahead; nobody has waited for it */
-    int is_heard;  /* the trainer was told of a failure */
+    int is_heard;  /* a failure was reported to the trainer */
     /* A failure of the update, on this rank or another, as far as this thread knows of it; with the
      * way out */
     sherdi_outcome seen;

@@ -1,7 +1,7 @@
 /* The trainer's calls between two steps: they read and write ranges of values (sherd_param_read,
  * sherd_param_write, sherd_grad_norms) and set the counters. Before anything moves, the ranks
- * compare the arguments of their calls. After that exchange no rank reads any more what is about to
- * change. After the exchange that follows a write, all of it is written on every rank. */
+ * compare the arguments of their calls. After that exchange no rank reads the values that are about
+ * to change. After the exchange that follows a write, all of it is written on every rank. */
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
@@ -25,7 +25,7 @@
 /* How many elements ranks give each other at a time. */
 #define PORTION_ELEMS ((size_t)64 << 10)
 
-/* One call, with the arguments that all ranks must have alike. */
+/* One call, with the arguments that must be the same on all ranks. */
 typedef struct value_call {
     const char   *name;
     sherd_param   param;
@@ -49,7 +49,7 @@ static void parts_text(const sherdi_optimizer *optimizer, char *text, size_t len
 }
 
 /* Gives the part that a value's name means for a parameter, numbered as in sherdi_values.parts.
- * E_INVAL: there is no such value; the message has the names that exist. */
+ * E_INVAL: the value does not exist; the message has the names that exist. */
 static sherd_status value_part(const sherd_engine *engine, size_t param, sherd_value value,
                                int *out)
 {
@@ -157,7 +157,7 @@ static sherd_status target_take(void *raw, int part, size_t first, size_t count,
     return SHERD_OK;
 }
 
-/* Reads what this rank has of a range. */
+/* Reads this rank's part of a range. */
 static sherd_status range_get(sherd_engine *engine, const value_call *call, size_t first,
                               size_t count, float *out)
 {
@@ -290,8 +290,8 @@ static double norm_of(const sherd_engine *engine, size_t param, const sherdi_nor
     return is_lost ? (double)NAN : sqrt(sherdi_norm_value(sum)) * sherdi_optimizer_unscale(engine);
 }
 
-/* Gives the norms of some parameters. A failure is kept in *all: the other ranks wait in the sum,
- * so this rank goes on. */
+/* Gives the norms of some parameters. A failure is stored in *all: the other ranks wait in the sum,
+ * so this rank continues. */
 static sherd_status norms_share(sherd_engine *engine, size_t first, size_t count, double *out,
                                 sherdi_outcome *all)
 {
@@ -465,8 +465,8 @@ static sherd_status write_here(sherd_engine *engine, const value_call *call, con
 }
 
 /* Handles a write that failed on some rank. Where the values are state with generations, all ranks
- * go back to the generation that all have. Otherwise nothing is left that is alike on all ranks, so
- * the engine is poisoned for good. */
+ * go back to the generation that all have. Otherwise the ranks no longer have equal values, so the
+ * engine is poisoned permanently. */
 static sherd_status write_fail(sherd_engine *engine, int is_frozen, sherd_status status)
 {
     const sherdi_outcome failed = sherdi_outcome_of(status);
@@ -488,7 +488,7 @@ static sherd_status write_run(sherd_engine *engine, const value_call *call, cons
     uint64_t     unused;
     sherd_status status;
 
-    SHERDI_TRY(sherdi_step_tell(engine)); /* of the state as the step has left it */
+    SHERDI_TRY(sherdi_step_tell(engine)); /* of the state after the step */
     status = sherdi_program_forget(&engine->run.program);
     if (status == SHERD_OK) {
         status = write_here(engine, call, in, &change);

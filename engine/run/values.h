@@ -8,8 +8,8 @@
 
 /** Receives or gives the values of elements [first, first + count) of the parameter. They lie in
  *  the fill buffer, and `values` is valid until this function returns. `part` is numbered as in
- *  sherdi_values.parts. A return other than SHERD_OK ends the call, and is what the call
- *  returns. */
+ *  sherdi_values.parts. A return other than SHERD_OK ends the call, which returns the same
+ *  status. */
 typedef sherd_status (*sherdi_values_fn)(void *ctx, int part, size_t first, size_t count,
                                          float *values);
 
@@ -20,12 +20,12 @@ typedef struct sherdi_values_call {
     float            scale; /* factor for values that `fn` receives; 0: unscaled */
 } sherdi_values_call;
 
-/** Call it before the first get or put between two steps. Drops what was read ahead for others, and
- *  returns the first failure of those reads. */
+/** Call it before the first get or put between two steps. Drops the reads ahead for others, and
+ *  returns their first failure. */
 sherd_status sherdi_values_begin(sherd_engine *engine);
-/** Call it after the last one. Waits until all that was put is where it rests; the slots of the
- *  rings hold nothing then. E_IO: a part of it could not be written, and the caller abandons the
- *  state's generation. */
+/** Call it after the last one. Waits until all put values are written to the space where they rest;
+ *  the slots of the rings are empty then. E_IO: a part of it could not be written, and the caller
+ *  abandons the state's generation. */
 sherd_status sherdi_values_end(sherd_engine *engine);
 
 /**
@@ -36,7 +36,7 @@ sherd_status sherdi_values_end(sherd_engine *engine);
  *
  *  Blocking  yes. Between begin and end. Nothing of the parameter's unit is acquired.
  *  Errors    what `fn` returns; E_IO
- *  / */
+ */
 sherd_status sherdi_values_get(sherd_engine *engine, const sherdi_values *values,
                                sherdi_values_fn fn, void *ctx);
 /** The same, but of the compute type gives all that rests here: at stages 0 to 2 the whole
@@ -57,11 +57,11 @@ sherd_status sherdi_values_get_gradient(sherd_engine *engine, const sherdi_value
  *
  *  Blocking  yes. Between begin and end.
  *  Errors    what `fn` returns; E_IO. Then some of the range has been written.
- *  / */
+ */
 sherd_status sherdi_values_put(sherd_engine *engine, const sherdi_values *values,
                                sherdi_values_fn fn, void *ctx);
-/** Returns this rank's share of the fingerprint of what was put, as it rests, since the caller set
- *  it to 0; sherdi_program_put says of what it is kept. */
+/** Returns this rank's share of the fingerprint of the put values, in their stored form, since the
+ *  caller set it to 0; sherdi_program_put says for which values it is computed. */
 uint64_t *sherdi_values_share(sherd_engine *engine);
 
 /** Gives the range of a parameter's elements that a rank owns, [*first, *first + *count); at stage
@@ -77,8 +77,8 @@ void sherdi_values_slice(const sherd_engine *engine, size_t param, int rank, siz
 size_t sherdi_values_find_refused(const sherdi_segment *segment, int part, size_t count,
                                   const float *values);
 
-/** Carry out SHERDI_OP_FILL and SHERDI_OP_TAKE: `values` are asked for, or are given to who
- *  asked. */
+/** Execute SHERDI_OP_FILL and SHERDI_OP_TAKE: `values` are requested from the caller, or returned
+ *  to it. */
 sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float *values);
 sherd_status sherdi_values_tell(sherd_engine *engine, const sherdi_op *op, float *values);
 

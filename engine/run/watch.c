@@ -1,7 +1,7 @@
-/* What people watch during training: lines in the log and numbers in files (engine/monitor/), as
- * the configuration asks for them. Rank 0 writes all of it except the times of
- * wall_clock_breakdown, which every rank logs. The horizontal axis is samples, as in DeepSpeed, and
- * tags that DeepSpeed has too have its names. */
+/* Monitoring of the training: lines in the log and numbers in files (engine/monitor/), as the
+ * configuration asks for them. Rank 0 writes all of it except the times of wall_clock_breakdown,
+ * which every rank logs. The horizontal axis is samples, as in DeepSpeed, and tags that DeepSpeed
+ * has too have its names. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/monitor/monitor.h"
@@ -17,7 +17,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* What the module has of an engine while it is sealed. */
+/* The module's state in an engine while it is sealed. */
 struct sherdi_watch {
     sherdi_monitors monitors;
     int64_t         printed_ns, printed_micro; /* at the last line of steps_per_print */

@@ -1,12 +1,12 @@
-/* bound: a program that exists, and whose parameters stay where they are. The network below is a struct of plain arrays: its functions
- * reach the weights by their names in it, and its file is the struct as it lies in memory. So pointers into sherd's memory are of no
- * use to it. sherd is told where the arrays are (sherd_param_bind): it reads gradients and writes new values there. The optimizer's
- * state is sharded over the ranks, and no function of the network changes.
+/* bound: a program whose parameters stay in its own memory. The network below is a struct of plain
+ * arrays: its functions use the weights by name, and its file is a copy of the struct.
+ * sherd_param_bind passes the addresses of the arrays to sherd, which reads gradients, writes new
+ * values and shards the optimizer's state. No function of the network changes.
  *
- * A program that can take addresses from sherd binds nothing (examples/minimal, examples/gpt2). That takes less memory, since bound
- * weights in fp32 have masters of their own and bound gradients pass through memory of sherd's; and stage 3 needs it.
+ * Programs that use addresses of sherd (examples/minimal, examples/gpt2) need less memory, and can
+ * use stage 3.
  *
- *     ./bound [STAGE [FILE]]        alone; or as several ranks by sherd launch, mpirun, torchrun or srun */
+ *     ./bound [STAGE [FILE]]   alone; or as ranks by sherd launch, mpirun, torchrun or srun */
 #include <sherd.h>
 
 #include <math.h>
@@ -70,9 +70,9 @@ static int network_save(const char *path)
     return file == NULL || fwrite(&net, sizeof(net), 1, file) != 1 || fclose(file) != 0;
 }
 
-/* ------------------------------------------------ what is added ---- */
+/* -------------------------------------------- the additions for sherd ---- */
 
-/* Declares and binds the network's arrays. They are not filled: a bound parameter starts from its memory, alike on all ranks. */
+/* Declares and binds the arrays. They are not filled: their memory has the first values. */
 static int network_bind(sherd_engine *engine, sherd_unit *out)
 {
     const struct {
@@ -102,8 +102,8 @@ static int network_bind(sherd_engine *engine, sherd_unit *out)
     return 0;
 }
 
-/* A step. sherd zeroes `slope` at acquire, reads it at release, and has written new weights to `net` when sherd_step returns. FORWARD
- * is not acquired: network_learn has it inside. */
+/* A step. sherd zeroes `slope` at acquire, reads it at release, and has written new weights to
+ * `net` when sherd_step returns. FORWARD is not acquired: network_learn has it inside. */
 static int step_run(sherd_engine *engine, sherd_unit unit, int number)
 {
     TRY(sherd_unit_acquire(engine, unit, SHERD_BACKWARD));

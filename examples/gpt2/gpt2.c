@@ -1,16 +1,16 @@
 /* gpt2: trains GPT-2 on the bytes of a text, on any number of ranks, at any ZeRO stage. One file, to be copied as the beginning of a
- * trainer of your own: examples/minimal is the page before it, trainer the full trainer. It reads from top to bottom: options,
- * text, arithmetic, model, training, ranks. What is sherd's begins with sherd_, and a comment explains each call where it is used first.
- * Which stage is trained, and where state and parameters rest, is not in this file: the configuration says it.
+ * trainer of your own: examples/minimal is the page before it, trainer the full trainer. It reads from top to bottom: options, text,
+ * arithmetic, model, training, ranks. Names of sherd begin with sherd_, and a comment explains each call where it is used first. Which
+ * stage is trained, and where state and parameters rest, is not in this file: the configuration says it.
  *
- * It is not made for large models: it computes in fp32, with one thread of the CPU for each rank, and has no tokenizer, no dropout and
- * no sampling. Names and shapes of the parameters are those of transformers' GPT-2.
+ * It is not made for large models: it computes in fp32, with one thread of the CPU for each rank, and has no tokenizer, no dropout and no
+ * sampling. Names and shapes of the parameters are those of transformers' GPT-2.
  *
  *     cc -O3 -march=native gpt2.c $(pkg-config --cflags --libs sherd) -lm -pthread -o gpt2
  *     ./gpt2 --data text                                     one rank
  *     ./gpt2 --data text --ranks 4                           four ranks, threads of this process
  *     mpirun -n 4 ./gpt2 --data text                         four processes; torchrun, srun and sherd launch do, too
- *     ./gpt2 --data text --save runs/a --resume 1            goes on from the latest checkpoint there, if there is one */
+ *     ./gpt2 --data text --save runs/a --resume 1            continues from the latest checkpoint, if one exists */
 #define _GNU_SOURCE 1
 #include <sherd.h>
 
@@ -23,7 +23,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A call that can fail returns a status. All pass it on, and rank_main tells it once, with sherd's own sentence. */
+/* A call that can fail returns a status. All pass it on, and rank_main prints it once, with sherd's message. */
 #define TRY(call)                                                                                                                          \
     do {                                                                                                                                   \
         sherd_status status_ = (call);                                                                                                     \
@@ -35,7 +35,7 @@ enum { BYTES = 256, MAX_LAYERS = 64, MAX_BATCH = 256, MAX_RANKS = 64, EVAL_ROWS 
 /* ---------------------------------------------------------- options ---- */
 
 /* clang-format off */
-/* What the command line says; nothing writes to it once there are ranks. Texts come first, then numbers. */
+/* The options of the command line; they do not change once the ranks have started. Texts come first, then numbers. */
 enum { DATA, CONFIG, SAVE, BATCH, STEPS, LENGTH, LAYERS, WIDTH, HEADS, RANKS, EVAL_EVERY, SAVE_EVERY, RESUME, NUM_OPTIONS };
 static sherd_config *config;
 static struct { const char *name, *help, *text; long number, least, most; } option[NUM_OPTIONS] = {
@@ -101,7 +101,7 @@ static sherd_status config_make(void)
 
 static struct {
     unsigned char *bytes;
-    size_t         all, train; /* lengths; what is behind `train` is held out */
+    size_t         all, train; /* lengths; the text after `train` is held out */
 } text;
 
 static int text_read(void)
@@ -196,18 +196,18 @@ typedef struct param {
     sherd_param handle;      /* sherd's number of it */
 } param;
 
-/* What goes through the model: a row for each token. The attention weights are beside what they make. */
+/* The activations of the model: a row for each token. The attention weights are stored with their result. */
 typedef struct tensor {
     matrix data, grad;
     float *weights;
 } tensor;
 
-/* Places among the tensors and the params of a unit; a bias is behind its weight. The last unit's are NORM_1, with LN_F and HEAD. */
+/* Places among the tensors and the params of a unit; a bias comes after its weight. The last unit's are NORM_1, with LN_F and HEAD. */
 enum { IN, NORM_1, QKV, MIXED, MIDDLE, NORM_2, WIDE, ACTIVE, OUT, NUM_TENSORS };
 enum { LN_1 = 0, ATTN = 2, ATTN_OUT = 4, LN_2 = 6, MLP = 8, MLP_OUT = 10, LAYER_PARAMS = 12 };
 enum { WTE = 0, WPE = 1, LN_F = 0, HEAD = 2, NUM_OPS = 10 };
 
-/* A unit is what is acquired and released together: the embeddings, a layer, or the last norm with the head. */
+/* A unit is a set of parameters that are acquired and released together: the embeddings, a layer, or the last norm with the head. */
 typedef struct unit {
     sherd_unit         handle;
     const struct kind *kind;
@@ -259,7 +259,7 @@ static void linear(model *m, const param *p, const tensor *x, const tensor *y, i
     if (back) product_add(x->grad, y->grad, transposed(p->data));
 }
 
-/* LayerNorm (Ba et al. 2016): p[0] is the scale, p[1] the bias. Back, y becomes what they were applied to. */
+/* LayerNorm (Ba et al. 2016): p[0] is the scale, p[1] the bias. Back, y becomes their input. */
 static void norm(model *m, const param *p, const tensor *x, const tensor *y, int back)
 {
     size_t width = m->width;
@@ -292,7 +292,7 @@ static matrix head_of(const model *m, matrix table, size_t first, size_t n)
     return (matrix){table.at + n / m->heads * m->length * table.columns + first + n % m->heads * width, m->length, width, table.columns, 1};
 }
 
-/* x has queries, keys and values beside each other. A token sees itself and those before it. */
+/* A row of x has queries, then keys, then values. A token sees itself and those before it. */
 static void attention(model *m, const param *p, const tensor *x, const tensor *y, int back)
 {
     size_t length = m->length, w = m->width;
@@ -386,7 +386,7 @@ static const struct kind {
     {"head", {{"ln_f.weight", 0, 1}, {"ln_f.bias", 0, 1}}, {[NORM_1] = 1}, {{norm, LN_F, IN, NORM_1}, {head, HEAD, NORM_1, OUT}}}};
 /* clang-format on */
 
-/* Runs a unit. From acquire to release its parameters are whole on this rank, at any stage, and for BACKWARD there are gradients to add
+/* Computes a unit. From acquire to release its parameters are whole on this rank, at any stage, and for BACKWARD there are gradients to add
  * to; its release says that they are complete, and stages 2 and 3 then reduce them, each to the slices that the ranks own. */
 static sherd_status unit_run(model *m, unit *u, sherd_pass pass)
 {
@@ -406,7 +406,7 @@ static sherd_status unit_run(model *m, unit *u, sherd_pass pass)
     return sherd_unit_release(m->engine, u->handle, pass);
 }
 
-/* Runs all units. EVAL is a forward with no backward behind it. */
+/* Computes all units. EVAL is a forward without a backward. */
 static sherd_status pass_run(model *m, sherd_pass pass)
 {
     for (size_t i = 0; i < m->layers + 2; i++) TRY(unit_run(m, &m->units[pass == SHERD_BACKWARD ? m->layers + 1 - i : i], pass));
@@ -421,7 +421,7 @@ static matrix matrix_make(size_t rows, size_t columns)
     return matrix_of(at, rows, columns);
 }
 
-/* Declares a unit and its parameters, alike on all ranks. First values are GPT-2's: N(0, 0.02), less before residual sums. */
+/* Declares a unit and its parameters, in the same way on all ranks. First values are GPT-2's: N(0, 0.02), less before residual sums. */
 static sherd_status unit_declare(model *m, unit *u)
 {
     sherd_unit_params  about;
@@ -489,7 +489,7 @@ static sherd_status values_make(void *ctx, size_t first, size_t count, float *ou
 
 /* --------------------------------------------------------- training ---- */
 
-/* What one rank has. */
+/* The state of one rank. */
 typedef struct trainer {
     sherd_world      *world;
     sherd_engine_info info;
@@ -498,15 +498,15 @@ typedef struct trainer {
     sherd_status      status;
     int               rank, ranks, is_stopping, is_untold;
     long              step;
-    uint64_t          sequences; /* that all ranks have seen, in earlier runs too */
+    uint64_t          sequences; /* that all ranks have seen, including earlier parts of the run */
     double            loss;
 } trainer;
 
 static volatile sig_atomic_t is_asked_to_stop;
 static void                  stop_ask(int number) { is_asked_to_stop = number; }
 
-/* Tells the step that was queued last, for whose update sherd_step_wait waits. */
-static sherd_status step_tell(trainer *t)
+/* Prints the step that was queued last; sherd_step_wait waits for its update. */
+static sherd_status step_print(trainer *t)
 {
     sherd_step_report report;
 
@@ -519,13 +519,13 @@ static sherd_status step_tell(trainer *t)
     return SHERD_OK;
 }
 
-/* Tells the mean loss of EVAL_ROWS sequences of what is held out. All ranks acquire equally often, also where one has no sequence left. */
+/* Prints the mean loss of EVAL_ROWS sequences of the held-out text. All ranks acquire equally often, also one without a sequence. */
 static sherd_status evaluate(trainer *t)
 {
     size_t batch = t->m.batch, own = (size_t)t->rank * batch, starts = text.all - text.train - t->m.length;
     double loss = 0.0;
 
-    TRY(step_tell(t));
+    TRY(step_print(t));
     for (size_t first = 0; first < EVAL_ROWS; first += (size_t)t->ranks * batch) {
         for (size_t b = 0; b < batch; b++) t->m.rows[b] = text.bytes + text.train + (first + own + b) % EVAL_ROWS * starts / EVAL_ROWS;
         TRY(pass_run(&t->m, SHERD_EVAL));
@@ -536,19 +536,19 @@ static sherd_status evaluate(trainer *t)
     return SHERD_OK;
 }
 
-/* Saves DIR/step-000100: every rank writes what it owns, and the checkpoint is complete or not there. */
+/* Saves DIR/step-000100: every rank writes its slices, and the checkpoint is complete or does not exist. */
 static sherd_status step_save(trainer *t)
 {
     if (option[SAVE].text == NULL) return SHERD_OK;
-    TRY(step_tell(t));
+    TRY(step_print(t));
     TRY(sherd_checkpoint_save(t->m.engine, option[SAVE].text, NULL, NULL));
     if (t->rank == 0) printf("step %ld: saved in %s\n", t->step, option[SAVE].text);
     return SHERD_OK;
 }
 
-/* One step: its micro-batches, each ended by sherd_step_queue. The last of these calls takes the norm, clips and queues the update; what
- * the host updates (offload), it updates beside the next forward. So the step before is told as late as this.
- * The number of a sequence alone says where in the text it is: any number of ranks sees the same data, and a resumed run goes on. */
+/* One step: its micro-batches, each ended by sherd_step_queue. The last of these calls takes the norm, clips and queues the update; updates
+ * on the host (offload) overlap with the next forward. Therefore the step before is printed here. The position of a sequence in the text
+ * depends only on its number: any number of ranks sees the same data, and a resumed run continues. */
 static sherd_status step_run(trainer *t)
 {
     double sums[2] = {0.0, (double)is_asked_to_stop};
@@ -561,10 +561,10 @@ static sherd_status step_run(trainer *t)
         TRY(pass_run(m, SHERD_BACKWARD));
         for (size_t b = 0; b < m->batch; b++) sums[0] += m->losses[b] / t->info.train_batch_size;
         t->sequences += (uint64_t)t->ranks * m->batch;
-        TRY(step_tell(t));
+        TRY(step_print(t));
         TRY(sherd_step_queue(t->m.engine));
     }
-    TRY(sherd_world_sum_f64(t->world, sums, 2)); /* so all ranks stop behind the same step */
+    TRY(sherd_world_sum_f64(t->world, sums, 2)); /* so all ranks stop after the same step */
     t->loss        = sums[0];
     t->is_stopping = sums[1] > 0.0;
     t->is_untold   = 1;
@@ -584,7 +584,7 @@ static sherd_status steps_run(trainer *t)
     TRY(evaluate(t));
     TRY(step_save(t));
     if (option[SAVE].text != NULL) TRY(sherd_checkpoint_wait(t->m.engine, NULL)); /* if saves are asynchronous */
-    /* At the end, state on NVMe is removed, unless the run was stopped and nothing else has it. */
+    /* At the end, state on NVMe is removed, unless the run was stopped and no checkpoint has it. */
     return sherd_engine_keep_state(t->m.engine, t->is_stopping && option[SAVE].text == NULL);
 }
 
@@ -615,7 +615,7 @@ static sherd_status values_begin(trainer *t)
     char latest[4096];
     int  has_latest = 0;
 
-    if (option[RESUME].number > 0 && t->rank == 0) { /* one rank looks, and tells the others */
+    if (option[RESUME].number > 0 && t->rank == 0) { /* rank 0 looks for it */
         (void)snprintf(latest, sizeof(latest), "%s/latest", option[SAVE].text);
         has_latest = access(latest, F_OK) == 0;
     }
@@ -646,7 +646,7 @@ static sherd_status rank_run(trainer *t)
 
 static trainer trainers[MAX_RANKS];
 
-/* One rank, from its world on. If it fails it tells the reason and the other ranks, whose calls end then. */
+/* One rank, from its world on. If it fails it prints the reason and aborts the world, so that the calls of the other ranks end. */
 static void *rank_main(void *arg)
 {
     trainer *t = arg;
@@ -663,7 +663,7 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-/* Makes the worlds and runs the ranks: this process alone, or as a launcher has started it, or several threads. */
+/* Makes the worlds and starts the ranks: this process alone, or as a launcher has started it, or several threads. */
 static int ranks_run(void)
 {
     sherd_world *worlds[MAX_RANKS];

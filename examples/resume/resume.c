@@ -25,7 +25,7 @@ static sherd_status zeros(void *ctx, size_t first, size_t n, float *out)
     return SHERD_OK;
 }
 
-/* Whether the folder has a checkpoint: rank 0 looks, and tells the others. */
+/* Whether the folder has a checkpoint: rank 0 looks, and broadcasts the answer. */
 static int has_checkpoint(sherd_world *world, const char *folder)
 {
     char        latest[4096];

@@ -87,7 +87,7 @@ static void list_by_topology(const hwloc_api *api, hwloc_topology_t topology,
 {
     int       depth = api->get_type_depth(topology, HWLOC_OBJ_PU);
     unsigned  count = api->get_nbobjs_by_depth(topology, depth);
-    cpu_set_t left  = *allowed; /* so that no CPU is added twice, whatever the topology says */
+    cpu_set_t left  = *allowed; /* so that no CPU is added twice, with any topology */
 
     list->count = 0;
     for (unsigned i = 0; i < count; i++) {
@@ -167,7 +167,7 @@ static int cores_of(const sherdi_cpu_list *list, int first, int end)
 }
 
 /* Returns the position of the first CPU of core number `core` of the list; the end of the list if
- * it has no such core. */
+ * the core does not exist. */
 static int core_find(const sherdi_cpu_list *list, int core)
 {
     int i = 0;
@@ -236,7 +236,7 @@ static void binding_choose_together(const sherdi_cpu_list *list, const sherdi_cp
     }
 }
 
-/* --------------------------------------------------------- beside a device -- */
+/* ------------------------------------------------------------ with a device -- */
 
 /* Cuts [*first, *end) to the NUMA node that has most of its cores, the first one of equals. */
 static void share_cut_to_node(const sherdi_cpu_list *list, int *first, int *end)
@@ -259,8 +259,8 @@ static void share_cut_to_node(const sherdi_cpu_list *list, int *first, int *end)
     }
 }
 
-/* Returns how many cores are left for the trainer's thread and the wire's. The update keeps two
- * cores while there are two. */
+/* Returns the number of cores that are reserved for the trainer's thread and the wire's. The update
+ * keeps two cores while there are two. */
 static int cores_left(int cores)
 {
     return cores < 3 ? 0 : cores == 3 ? 1 : 2;
@@ -385,7 +385,7 @@ static sherd_status bind_refuse(const char *text, const cpu_set_t *allowed, cons
                        text, why, cpus);
 }
 
-/* Reads a number at *at and moves *at behind it; -1: there is no number. */
+/* Reads a number at *at and moves *at past it; -1: no number. */
 static int number_read(const char **at)
 {
     int value = -1;
@@ -397,7 +397,7 @@ static int number_read(const char **at)
     return value;
 }
 
-/* Reads a list of allowed CPUs. Returns NULL, or what is wrong with the text. */
+/* Reads a list of allowed CPUs. Returns NULL, or the error in the text. */
 static const char *list_parse(const char *text, const cpu_set_t *allowed, sherdi_cpu_list *list)
 {
     const char *at   = text;

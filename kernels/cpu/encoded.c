@@ -99,7 +99,7 @@ static void f32_encode(const part_chunk *chunk, const float *x)
     }
 }
 
-/* --------------------------------------------------------------- beside -- */
+/* -------------------------------------------------------- split masters -- */
 
 /* Where the ties of a chunk are stored. */
 typedef struct chunk_ties {

@@ -1,4 +1,4 @@
-/* Runs the tasks of a kernel: on the team (team.c) or one after the other. */
+/* Executes the tasks of a kernel: on the team (team.c) or one after the other. */
 #include "kernels/cpu/parallel.h"
 
 #include "kernels/cpu/team.h"

@@ -33,10 +33,10 @@ static inline sherdi_split sherdi_split_of(const sherdi_backend *backend, size_t
     };
 }
 
-/** Runs fn for every task and returns when all are done. The backend's team runs the tasks. While
- *  another thread has the team, the caller runs all tasks itself and does not wait for that thread.
- *  Each task runs in the default floating-point environment (round to nearest, no flush to zero);
- *  the caller's environment is restored afterwards. */
+/** Executes fn for every task and returns when all are done. The backend's team runs the tasks.
+ *  While another thread has the team, the caller executes all tasks itself and does not wait for
+ *  the other thread. Each task runs in the default floating-point environment (round to nearest, no
+ *  flush to zero); the caller's environment is restored afterwards. */
 void sherdi_parallel_run(const sherdi_backend *backend, sherdi_split split, sherdi_task_fn fn,
                          void *ctx);
 

@@ -16,7 +16,7 @@ typedef struct sherdi_cpu_binding {
     int       is_crowded; /* more threads than CPUs */
     int       count;      /* when bound: threads */
     int       cpus[CPU_SETSIZE];
-    cpu_set_t updates; /* for all threads that update beside a device; empty: they run anywhere */
+    cpu_set_t updates; /* for all threads that update while a device computes; empty: they run anywhere */
     cpu_set_t wire; /* for the thread that sends, and meant for the trainer's; may be empty too */
     cpu_set_t allowed; /* the CPUs that the creating thread may run on */
 } sherdi_cpu_binding;
@@ -27,7 +27,7 @@ typedef struct sherdi_places {
     sherd_status (*find)(const sherdi_cpu_params *params, sherdi_cpu_binding *out);
 
     /* Optional (NULL: `find` binds nothing). They write, for people, on which CPUs the workers of a
-     * bound team run, and on which sets threads run beside a device. */
+     * bound team run, and on which sets threads run while a device computes. */
     void (*workers_describe)(const int *cpus, int count, char *text, size_t text_bytes);
     void (*sets_describe)(int threads, const cpu_set_t *updates, const cpu_set_t *wire, char *text,
                           size_t text_bytes);

@@ -109,7 +109,7 @@ static void range_ahead_end(const sherdi_backend *backend, const sherdi_ahead_tr
     (void)backend, (void)trial;
 }
 
-/* There is nothing to do: all stores go through the caches. */
+/* Does nothing: all stores go through the caches. */
 static void range_stream_end(void)
 {
 }

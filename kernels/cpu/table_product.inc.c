@@ -44,7 +44,7 @@ typedef struct product_call {
     size_t                     units;
 } product_call;
 
-/* So many multiply-adds take as long as other kernels take for a byte. */
+/* This number of multiply-adds takes as long as other kernels take for a byte. */
 #define PRODUCT_FMAS_PER_BYTE 4
 
 /* Returns the first unit of the strip that begins at `row`: in a symmetric result, the one with the

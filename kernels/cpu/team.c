@@ -121,7 +121,7 @@ static int offer_take(team_worker *worker)
 
 static void task_end(sherdi_team *team)
 {
-    /* Pairs with the load in tasks_wait, which then sees what the task wrote. */
+    /* Pairs with the load in tasks_wait, which then sees the writes of the task. */
     if (atomic_fetch_sub_explicit(&team->left, 1, memory_order_acq_rel) == (CALLER_IS_ASLEEP | 1)) {
         futex_wake(&team->left);
     }
@@ -138,7 +138,7 @@ static void next_wake(sherdi_team *team, int task)
     }
 }
 
-/* Runs the worker's task, on the worker or, in its place, on the caller. */
+/* Executes the worker's task, on the worker or, in its place, on the caller. */
 static void task_run_taken(team_worker *worker)
 {
     sherdi_team *team = worker->team;

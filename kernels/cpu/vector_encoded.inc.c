@@ -108,7 +108,7 @@ INLINE void chunk_decode_f32(float *out, const float *at, vec_bits mask)
     }
 }
 
-/* --------------------------------------------------------------- beside -- */
+/* -------------------------------------------------------- split masters -- */
 
 /* Loads masters as if there were no ties. */
 INLINE vec_f32 vec_load_beside(const uint16_t *param, const int16_t *rest)
@@ -230,7 +230,7 @@ INLINE vec_bits vec_fp8_bits(vec_f32 magnitude, uint32_t bias)
     return VEC(max_epi32)(normal, small);
 }
 
-/* Returns what is added before the lower bits are dropped. */
+/* Returns the value that is added before the lower bits are dropped. */
 INLINE vec_bits vec_fp8_nearest(vec_bits wide)
 {
     return VEC(add_epi32)(VEC(srli_epi32)(wide, SHERDI_FP8_DROPPED) & vec_set_bits(1),
@@ -735,7 +735,7 @@ INLINE void encoded_steps(const encoded_step_tile *tile, const encoded_loop *loo
     }
 }
 
-/* Encodes a master beside its parameter. It comes after the part whose signs receive its ties. */
+/* Encodes a split master. It comes after the part whose signs receive its ties. */
 INLINE void encoded_close_beside(const encoded_loop *loop, size_t first, const float *master,
                                  vec_mixer *mixer)
 {

@@ -176,8 +176,8 @@ INLINE void cache_add(norm_cache *cache, sherdi_norm_acc *acc, __m256d sums)
 /* -------------------------------------------------------------- streams -- */
 
 /* A core requests few lines at once of one sequential stream, and more of several streams that are
- * far apart. So a range is read as this many streams, two chunks of each in turn. There are no
- * prefetches, which would only cost here. */
+ * far apart. So a range is read as this many streams, two chunks of each in turn. Without
+ * prefetches, which would only cost time here. */
 #define NORM_STREAMS     2
 #define NORM_TURN_CHUNKS 2
 
@@ -186,7 +186,7 @@ INLINE void cache_add(norm_cache *cache, sherdi_norm_acc *acc, __m256d sums)
 #define STREAM_CLASH_BYTES ((size_t)1 << 20)
 #define STREAM_SHIFT_BYTES ((size_t)37 << 12)
 
-/* Returns the chunks of each stream when `chunks` are left. */
+/* Returns the chunks of each stream when `chunks` remain. */
 static size_t stream_chunks(size_t chunks, size_t chunk_bytes)
 {
     size_t each = chunks / (NORM_STREAMS * NORM_TURN_CHUNKS) * NORM_TURN_CHUNKS;

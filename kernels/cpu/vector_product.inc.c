@@ -105,7 +105,7 @@ INLINE void panel_ask(const float *from, size_t stride, size_t inner_stride, siz
 typedef struct product_step {
     size_t       inner;
     int          is_first, is_last;
-    const float *next; /* what is packed next as the right panel; NULL: nothing */
+    const float *next; /* the matrix that is packed next as the right panel; NULL: none */
 } product_step;
 
 /* Makes elements of sums, as sherdi_product_element. */

@@ -52,7 +52,7 @@ void sherdi_cuda_enter(cuda_device *device);
 /** Notes an error for the next wait. The first error stays; cudaSuccess is not noted. */
 void sherdi_cuda_note(cuda_device *device, cudaError_t error);
 /** Notes `error`, then returns OK or, if any error was noted for the device, E_DEVICE. `what` and
- *  `name` (may be NULL) say in the message what was done. */
+ *  `name` (may be NULL) name the operation in the message. */
 sherd_status sherdi_cuda_result(cuda_device *device, cudaError_t error, const char *what,
                                 const char *name);
 

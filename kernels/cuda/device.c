@@ -209,7 +209,7 @@ void sherdi_cuda_unpin(sherdi_backend *lane, void *memory)
 
 /* Records `base` and the host's clock at the same time. The stream is idle, so the event is passed
  * when the host has waited for it. If the thread was preempted in between, it tries again, and
- * after some tries it keeps what it has. Call with the lock held. */
+ * after some tries it uses its last value. Call with the lock held. */
 static cudaError_t base_take(cuda_device *device)
 {
     cudaError_t error    = cudaSuccess;

@@ -1,4 +1,4 @@
-/* What all kernels share: vectors of four elements of any type, sums over the threads of a thread
+/* Shared by all kernels: vectors of four elements of any type, sums over the threads of a thread
  * block, launches.
  *
  * Element types are known at run time and are the same for all threads. So choosing a load by the

@@ -1,9 +1,10 @@
 /* The kernels of a state that is stored in encodings: element-wise updates, decoding to fp32 and
- * encoding, the fingerprint. encoded.cuh has the conversions and says what a thread owns; LAMB's
- * norms are in lamb.cu.
+ * encoding, the fingerprint. encoded.cuh has the conversions and the assignment of elements to
+ * threads; LAMB's norms are in lamb.cu.
  *
- * update_encoded_kernel  256 threads with one vector each. The formulas load the processors more than the memory, so many threads
- *                        hide latencies here, rather than loads ahead.
+ * update_encoded_kernel  256 threads with one vector each. The formulas load the processors more
+ *                        than the memory, so many threads hide latencies here, rather than loads
+ *                        ahead.
  * No kernel here reads elements that no span covers. */
 #include "kernels/cuda/encoded.cuh"
 #include "kernels/cuda/updates.cuh"

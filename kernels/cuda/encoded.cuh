@@ -1,6 +1,6 @@
 /* Decodes and encodes parts of a state (kernels/encoding.h). A thread has four elements at a time,
- * and 16 neighbouring threads have a chunk of 64 elements. These 16 threads make what the chunk has
- * as a whole (the largest magnitude, the plane of ties) by shuffles, and the thread with the first
+ * and 16 neighbouring threads have a chunk of 64 elements. These 16 threads make the values of the
+ * whole chunk (the largest magnitude, the plane of ties) by shuffles, and the thread with the first
  * element stores it. encoded.cu and lamb.cu use this.
  *
  * Like element types (elements.cuh), encodings are known at run time and are the same for all
@@ -27,13 +27,14 @@ typedef struct encoded_part {
     unsigned char  *data; /* NULL: no part */
     sherdi_encoding encoding;
     unsigned        width;    /* bytes of an element */
-    unsigned        more;     /* bytes of the plane or scale behind a chunk's elements */
-    int             has_ties; /* its signs are the ties of part 0: masked when it is read, kept when
-                                 it is written alone */
+    unsigned        more;     /* bytes of the plane or scale after a chunk's elements */
+    /* its signs are the ties of part 0: masked when it is read, preserved when it is written
+     * alone */
+    int             has_ties;
     sherdi_random   random;   /* for rounding */
 } encoded_part;
 
-/* The parts of a state and the arrays beside them, as a kernel takes them. */
+/* The parts of a state and its other arrays, as a kernel takes them. */
 typedef struct encoded_arrays {
     const void  *grad; /* may be NULL */
     sherd_dtype  grad_dtype;
@@ -66,7 +67,7 @@ static inline encoded_part encoded_part_of(const void *data, sherdi_encoding enc
     return part;
 }
 
-/* FP8 chunks are whole words. fp32 behind a plane of ties may lie at an odd multiple of eight
+/* FP8 chunks are whole words. fp32 after a plane of ties may lie at an odd multiple of eight
  * bytes. */
 static inline int encoded_part_is_vector(const encoded_part *part)
 {
@@ -396,8 +397,8 @@ static inline __device__ packed4 beside_encode(const float *x, unsigned *ups)
 }
 
 /* Encodes and stores part 0; x becomes the values as they are stored. `index` is the first
- * element's global index, and `old` has the signs that are kept. Returns which elements set their
- * sign in the part that has the ties. All threads of the warp call it. */
+ * element's global index, and `old` has the signs that are preserved. Returns which elements set
+ * their sign in the part that has the ties. All threads of the warp call it. */
 static inline __device__ unsigned master_store(const encoded_arrays &a, size_t at, uint64_t index,
                                                float *x, unsigned mine, packed4 old)
 {

@@ -304,7 +304,7 @@ static int cuda_memory_reach(const sherdi_backend *backend, const void *memory)
 }
 
 /* Where the device can read plain host memory itself, CUDA may copy it later. The call waits for
- * such copies, so the caller need not know. */
+ * copies of this memory, so the caller need not know. */
 static void cuda_copy(const sherdi_backend *backend, void *dst, const void *src, size_t len_bytes)
 {
     const cuda_lane *lane = lane_enter(backend);

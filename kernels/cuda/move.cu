@@ -5,7 +5,7 @@
  * a tile, and loads all of them before it writes one. One thread makes each element, in the
  * formula's order, and counts are integers, so no result depends on the number of thread blocks.
  *
- * Vectors need every array at a multiple of four of its elements. Otherwise, and behind the last
+ * Vectors need every array at a multiple of four of its elements. Otherwise, and after the last
  * whole vector, elements are done one by one. An output may be an input (in place): the thread that
  * writes an element has read it before. The kernels use no shared memory except 64 bytes for the
  * counts. */

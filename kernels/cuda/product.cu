@@ -1,11 +1,11 @@
 /* Matrix products and normalisation.
  *
- * product: a thread block owns a tile of the result: 128 x 128 elements where there are enough such
- * tiles for the machine, else 64 x 64. A thread owns 8 x 8 or 4 x 4 elements of the tile, in groups
- * of four. The factors of STEP_INNER inner indices lie in shared memory, by inner index, in two
- * buffers: while one buffer is multiplied, the next factors come from memory into registers.
- * Threads load along the stride that is 1, so at least eight of them read neighbours; rows are
- * padded so that in both cases stores meet every bank once. 17 KiB of shared memory.
+ * product: a thread block owns a tile of the result: 128 x 128 elements if the matrix has enough
+ * tiles of this size for the machine, else 64 x 64. A thread owns 8 x 8 or 4 x 4 elements of the
+ * tile, in groups of four. The factors of STEP_INNER inner indices lie in shared memory, by inner
+ * index, in two buffers: while one buffer is multiplied, the next factors come from memory into
+ * registers. Threads load along the stride that is 1, so at least eight of them read neighbours;
+ * rows are padded so that in both cases stores meet every bank once. 17 KiB of shared memory.
  *
  * An element's sum is one chain of fma, in the order of the inner index, in one thread, so neither
  * tiles nor steps change it. Beyond the end the factors are -0 and +0: adding their product changes

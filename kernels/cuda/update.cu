@@ -2,8 +2,9 @@
  * state, which also writes the new parameters and adds up the fingerprint. spans.cuh says which
  * thread owns which element. One template gives each formula a kernel of its own.
  *
- * update_kernel   256 threads, 64 registers: four thread blocks on a processor. Each thread has two vectors of four elements in
- *                 flight (56 bytes each, with three parts and a 16-bit gradient). 64 bytes of shared memory.
+ * update_kernel   256 threads, 64 registers: four thread blocks on a processor. Each thread has two
+ *                 vectors of four elements in flight (56 bytes each, with three parts and a 16-bit
+ *                 gradient). 64 bytes of shared memory.
  *
  * Vectors need the parts at multiples of 16 bytes, and grad and param at multiples of four
  * elements; the slices of a block are there. Otherwise elements are loaded one by one. */

@@ -1,4 +1,4 @@
-/* What the kernels of updates share: the updates as types (adam_rule and so on), which are the
+/* Shared by the kernels of updates: the updates as types (adam_rule and so on), which are the
  * arguments of the kernels' templates, and the arrays of a state in fp32. */
 #ifndef SHERDI_KERNELS_CUDA_UPDATES_CUH
 #define SHERDI_KERNELS_CUDA_UPDATES_CUH

@@ -21,7 +21,7 @@ typedef struct sherdi_lamb_coeffs {
     float inv_bias1;  /* of m: 1 / (1 - beta1^t), or 1 */
     float inv_bias2;  /* of v, under the root: 1 / (1 - beta2^t), or 1 */
     float eps_inside; /* under the root: eps or 0 */
-    float eps;        /* beside the root: eps or 0 */
+    float eps;        /* added to the root: eps or 0 */
     float decay;
     float neg_step_size; /* -lr; in DeepSpeed's form, times sqrt(1 - beta2^t) / (1 - beta1^t).
                             The second sweep multiplies it by the parameter's ratio, rounded once */

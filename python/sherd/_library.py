@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def _candidates() -> Iterator[Path]:
-    """Yields the places where libsherd may be: the path in SHERD_LIBRARY alone where it is set; else beside this file, as in a
+    """Yields the places where libsherd may be: the path in SHERD_LIBRARY alone where it is set; else in the folder of this file, as in a
     wheel, then in the build folder of a source tree."""
     named = os.environ.get("SHERD_LIBRARY")
     if named:
@@ -37,7 +37,7 @@ def find_library() -> Path:
 
 
 def find_list(library: Path) -> Path:
-    """Returns the path of api.json: beside the library, beside this file, or where `meson install` puts it.
+    """Returns the path of api.json: in the folder of the library, in the folder of this file, or where `meson install` puts it.
 
     Raises FileNotFoundError."""
     places = [library.parent / "api.json", HERE / "api.json",
@@ -45,7 +45,7 @@ def find_list(library: Path) -> Path:
     for path in places:
         if path.is_file():
             return path
-    raise FileNotFoundError(f"the list of the interface (api.json) that belongs to {library} is neither beside it nor "
+    raise FileNotFoundError(f"the list of the interface (api.json) that belongs to {library} is neither in its folder nor "
                             f"in share/sherd of a folder above it; build and install sherd anew")
 
 
@@ -80,13 +80,13 @@ class Library:
         self._dll.sherd_version.restype = ctypes.c_char_p
         version = self._dll.sherd_version().decode()
         if version.split()[0].split("-")[0] != listed:
-            raise ImportError(f"{self.path} is sherd {version}, and the list of the interface beside it is of {listed}")
+            raise ImportError(f"{self.path} is sherd {version}, and the list of the interface in its folder is of {listed}")
 
     def _bind(self, name: str, entry: dict[str, Any]) -> Callable[..., Any]:
         """Returns the function with its types, its check of the status and, where it may wait, its guard for Ctrl-C."""
         function = getattr(self._dll, name, None)
         if function is None:
-            raise ImportError(f"{self.path} has no {name}, which the list of the interface beside it has: build both anew")
+            raise ImportError(f"{self.path} has no {name}, which the list of the interface in its folder has: build both anew")
         function.argtypes = [self.types.of(argument["type"]) for argument in entry["args"]]
         function.restype = self.types.of(entry["returns"])
         if entry["returns"] == "sherd_status" and entry["must_use"]:

@@ -37,7 +37,7 @@ class Types:
         return self._pointed(base, stars)
 
     def _pointed(self, base: str, stars: int) -> Any:
-        """Returns the type of `base` behind so many pointers. Handles and void pointers are plain addresses."""
+        """Returns the type of `base` with this number of pointers. Handles and void pointers are plain addresses."""
         if base == "char" and stars:
             made, stars = ctypes.c_char_p, stars - 1
         elif base in ("void", *self._api["handles"]) and stars:

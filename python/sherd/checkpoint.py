@@ -35,7 +35,7 @@ class Checkpoint:
         self.path = os.path.join(os.fspath(folder), self.tag)
 
     def blob(self, key: str) -> bytes | None:
-        """Returns the bytes that the run kept under `key` (Engine.set_blob without is_per_rank); None where there are none.
+        """Returns the bytes that the run stored under `key` (Engine.set_blob without is_per_rank); None where there are none.
 
         They are rank 0's, and are compared with their checksums. Raises InvalidError where they are damaged, InputOutputError.
         """

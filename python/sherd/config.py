@@ -16,7 +16,7 @@ from sherd.errors import InvalidError, SherdError
 
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any]  # the path of a JSON file, or a dict with the same keys
 
-# Texts, comments, and commas behind the last entry of a list or a block.
+# Texts, comments, and commas after the last entry of a list or a block.
 _PARTS = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/|,(?=(?:\s|//[^\n]*|/\*.*?\*/)*[}\]])', re.DOTALL)
 # A dict becomes one line of JSON. This pattern finds what the library's messages say of places in it, at their beginning or inside.
 _PLACE = re.compile(r"\bconfiguration:1:\d+: | \(configuration:1:\d+\)| at configuration:1:\d+")

@@ -90,7 +90,7 @@ class Engine:
         """Adds a group: parameters that have rates of their own, or an optimizer of their own. Returns its number. Local.
 
         `values` are the fields of sherd_group_params: `lr`, `weight_decay`, `beta1`, `beta2`, `eps`, `exclude_1d` and `optimizer`
-        (a name of optimizer.type, such as "Lamb"). What is not given is as in the configuration. Group 0 always exists.
+        (a name of optimizer.type, such as "Lamb"). Values that are missing are those of the configuration. Group 0 always exists.
         """
         return self._add("group_add", self._lib.new("group_params", name=name, **values))
 
@@ -208,7 +208,7 @@ class Engine:
         such as TypeError, is raised on `root`, and InvalidError on the others); InvalidError where the ranks' arguments differ;
         OutOfMemoryError.
         """
-        # A buffer is looked at inside the call, so that the other ranks are told of one that is wrong.
+        # A buffer is looked at inside the call, so that the other ranks are notified of a wrong one.
         function = values if callable(values) or values is None else lambda first, out: _from_buffer(values)(first, out)
         with Calls() as calls:
             made = calls.make("sherd_fill_fn", function and (
@@ -264,7 +264,7 @@ class Engine:
     def address(self, param: int) -> Memory:
         """Returns the memory that `data` returns whenever the unit is acquired. Its address is the same from seal to destroy.
 
-        So a view can be made once and kept; while the unit is not acquired, its bytes may be another unit's. Local, after seal.
+        So a view can be made once and stored; while the unit is not acquired, its bytes may be another unit's. Local, after seal.
         Raises StateError, also where the parameter has no fixed address (sherd.free_packing).
         """
         return self._memory(param, self._lib.param_address(self.handle, param), is_readonly=True)
@@ -334,7 +334,7 @@ class Engine:
     def group_lr(self, group: int, step: int) -> float:
         """Returns the learning rate that the configuration gives a group in update number `step`, which counts from 1. Local.
 
-        It is the schedule's rate, or the group's own without a schedule; rates that `apply` was given are not in it. NaN for a group or
+        It is the schedule's rate, or the group's own without a schedule; rates that were passed to `apply` are ignored. NaN for a group or
         step that there is not, and where optimizer.type is none.
         """
         return self._lib.group_lr(self.handle, group, step)
@@ -556,7 +556,7 @@ class Engine:
         self._lib.blob_set(self.handle, key.encode(), data, len(data or b""), ctypes.byref(struct))
 
     def blob(self, key: str, **values: Any) -> bytes:
-        """Returns the bytes that are kept under `key`. Local. Raises InvalidError where there are none.
+        """Returns the bytes that are stored under `key`. Local. Raises InvalidError where there are none.
 
         `values`: `is_per_rank`, and with it `rank` (whose bytes; default: this rank's).
         """

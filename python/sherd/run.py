@@ -178,7 +178,7 @@ def parser() -> argparse.ArgumentParser:
                       help="where they meet; without it or with 0, any free port, and with --accelerate that of the file")
     made.add_argument("--local_rank", action="store_true", help="give the script --local_rank=N, as the command `deepspeed` does; on with --num_gpus")
     made.add_argument("--no_local_rank", action="store_true", help="do not")
-    made.add_argument("script", metavar="SCRIPT", help="the script, with its arguments behind it")
+    made.add_argument("script", metavar="SCRIPT", help="the script, with its arguments after it")
     made.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return made
 
@@ -190,8 +190,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser().error(f"--num_gpus {args.count} is no number of ranks")
     if not os.path.isfile(args.script):
         parser().error(f"there is no script {args.script}")
-    tells = (args.local_rank or args.count is not None and args.accelerate is None) and not args.no_local_rank
-    own = ["-m", "sherd.run", *(["--as", args.package] if args.package else []), *(["--local_rank"] if tells else [])]
+    wants_rank = (args.local_rank or args.count is not None and args.accelerate is None) and not args.no_local_rank
+    own = ["-m", "sherd.run", *(["--as", args.package] if args.package else []), *(["--local_rank"] if wants_rank else [])]
     command = [*(own if len(own) > 2 else []), args.script, *args.arguments]
     if args.accelerate is not None:
         more = [] if args.count is None else ["--num_processes", str(args.count)]
@@ -201,8 +201,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         if args.package is not None:
             stand_in(args.package)
-        told = [f"--local_rank={os.environ.get('LOCAL_RANK', os.environ.get('SHERD_RANK', 0))}"] if tells else []
-        run_script(args.script, [*told, *args.arguments])
+        rank = [f"--local_rank={os.environ.get('LOCAL_RANK', os.environ.get('SHERD_RANK', 0))}"] if wants_rank else []
+        run_script(args.script, [*rank, *args.arguments])
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from sherd.errors import InvalidError, NotSupportedError
 from sherd.torch.gathered import owner_of
 from sherd.torch.weights import read
 
-OVERRIDDEN = (  # the private names of the Trainer that TrainerMixin overrides, beside public ones
+OVERRIDDEN = (  # the private names of the Trainer that TrainerMixin overrides, in addition to public ones
     "_build_accelerator_args", "_has_mixed_mesh_grads", "_load_best_model", "_load_from_checkpoint", "_load_optimizer_and_scheduler",
     "_move_model_to_device", "_save", "_save_optimizer_and_scheduler", "create_accelerator_and_postprocess",
 )
@@ -141,7 +141,7 @@ def hidden_size(model: nn.Module) -> int | None:
 
 
 def tell_type(path: str) -> None:
-    """Makes a model's config.json say that the weights beside it are fp32, where the model's parameters are of the compute type."""
+    """Makes a model's config.json say that the weights in its folder are fp32, where the model's parameters are of the compute type."""
     if not os.path.exists(path):
         return
     with open(path, encoding="utf-8") as file:
@@ -206,7 +206,7 @@ class Accelerator(sherd.accelerate.Accelerator):
         return self._found(model)
 
     def _accumulation(self) -> int:
-        return int(self._trainer().args.gradient_accumulation_steps)  # Accelerate is told 1: the Trainer divides the losses itself
+        return int(self._trainer().args.gradient_accumulation_steps)  # Accelerate gets 1: the Trainer divides the losses itself
 
     def _config_of(self, found: Training) -> Mapping[str, Any]:
         trainer, config = self._trainer(), super()._config_of(found)
@@ -261,7 +261,7 @@ class TrainerMixin:
             if isinstance(given, transformers.TrainingArguments):
                 without_deepspeed(given)  # before any code of the Trainer asks
             elif isinstance(given, nn.Module) and any(hasattr(param, "ds_id") for param in given.parameters()):
-                raise InvalidError(f"the {type(given).__name__} was made under deepspeed.zero.Init, as from_pretrained does behind transformers' own "
+                raise InvalidError(f"the {type(given).__name__} was made under deepspeed.zero.Init, as from_pretrained does after transformers' own "
                                    f"TrainingArguments(deepspeed=) of stage 3: import TrainingArguments from sherd.transformers")
         super().__init__(*args, **kwargs)
 

@@ -22,7 +22,7 @@ import ranks
 SPLIT = "\n\n"  # between the texts of ranks
 LIMIT = 300  # seconds of one run
 TOLERANCE = 1e-5  # of losses and metrics, relative above 1 and absolute below, over STEPS values
-STEPS = 30  # behind them the tolerance grows with their number, as what rounding leaves does
+STEPS = 30  # after them the tolerance grows with their number, as what rounding leaves does
 
 _told: dict[str, list[float]] = {}  # of this process, by name
 
@@ -51,7 +51,7 @@ class Script:
         return self.name or os.path.basename(self.path)
 
 
-def tell(name: str, value: float) -> None:
+def report(name: str, value: float) -> None:
     """Notes a number that both sides are to have alike, such as a metric. For functions of `stands_in`."""
     _told.setdefault(name, []).append(float(value))
 
@@ -66,14 +66,14 @@ def config(stage: int) -> dict[str, Any]:
 def run(script: Script, world_size: int, stage: int | None, folder: str) -> tuple[list[dict[str, list[float]]], str]:
     """Runs a script on so many ranks, with sherd at this stage, or unchanged (None). Blocking. Its working folder is `folder`.
 
-    Returns what each rank told, and the texts of the ranks that failed; "" where none did.
+    Returns what each rank reported, and the texts of the ranks that failed; "" where none did.
     """
     os.makedirs(folder)
-    told, failed = start(script, script.arguments, world_size, stage, folder)
+    reported, failed = start(script, script.arguments, world_size, stage, folder)
     if script.again and not failed:
         more, failed = start(script, script.again, world_size, stage, folder)
-        told = [{name: one[name] + two.get(name, []) for name in one} for one, two in zip(told, more)]
-    return told, failed
+        reported = [{name: one[name] + two.get(name, []) for name in one} for one, two in zip(reported, more)]
+    return reported, failed
 
 
 def start(script: Script, arguments: tuple[str, ...], world_size: int, stage: int | None,
@@ -87,7 +87,7 @@ def start(script: Script, arguments: tuple[str, ...], world_size: int, stage: in
             os.unlink(os.path.join(folder, name))
     for rank in range(world_size):
         values = {"SHERD_THREADS": "1", "ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "HF_HOME": folder,
-                  "TOKENIZERS_PARALLELISM": "false", "TOLD": os.path.join(folder, f"told_{rank}.json"), **script.environment}
+                  "TOKENIZERS_PARALLELISM": "false", "REPORTED": os.path.join(folder, f"reported_{rank}.json"), **script.environment}
         if world_size > 1 or script.package:  # DeepSpeed wants the variables of a launcher on one rank too
             values |= {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world_size),
                        "SHERD_RANK": str(rank), "SHERD_WORLD_SIZE": str(world_size), "SHERD_RENDEZVOUS": f"unix://{folder}/meet",
@@ -101,12 +101,12 @@ def start(script: Script, arguments: tuple[str, ...], world_size: int, stage: in
                       "package": script.package if stage is not None else ""})
     ended = ranks.start(os.path.abspath(__file__), (job,), own, folder)
     failed = SPLIT.join(f"rank {rank} ended with {status}:\n{text}" for rank, (status, text) in enumerate(ended) if status != 0)
-    told = []
+    reported = []
     for values in own:
-        if os.path.exists(values["TOLD"]):
-            with open(values["TOLD"], encoding="utf-8") as file:
-                told.append(json.load(file))
-    return told, failed
+        if os.path.exists(values["REPORTED"]):
+            with open(values["REPORTED"], encoding="utf-8") as file:
+                reported.append(json.load(file))
+    return reported, failed
 
 
 def source(script: Script) -> str:
@@ -114,15 +114,15 @@ def source(script: Script) -> str:
 
 
 def difference(ours: list[dict[str, list[float]]], plain: list[dict[str, list[float]]], tolerance: float) -> tuple[float, float]:
-    """Returns the largest difference of what the ranks told: over STEPS values, and over all as a part of the tolerance.
+    """Returns the largest difference of what the ranks reported: over STEPS values, and over all as a part of the tolerance.
 
-    Raises AssertionError where they told another number of values.
+    Raises AssertionError where they reported another number of values.
     """
     found, part = 0.0, 0.0
     for rank, (own, other) in enumerate(zip(ours, plain, strict=True)):
         assert set(own) == set(other), (rank, sorted(own), sorted(other))
         for name, values in other.items():
-            assert len(own[name]) == len(values), f"rank {rank} told {len(own[name])} of {name}, and {len(values)} as it is"
+            assert len(own[name]) == len(values), f"rank {rank} reported {len(own[name])} of {name}, and {len(values)} as it is"
             for index, (one, two) in enumerate(zip(own[name], values)):
                 apart = abs(one - two) / max(1.0, abs(two)) if one == one and two == two else float(one == one or two == two)
                 found = max(found, apart if index < STEPS else 0.0)
@@ -139,7 +139,7 @@ def results(script: Script) -> list[tuple[int, int | None, str, bool]]:
             if failed:
                 rows.append((world_size, None, f"fails as it is: {failed}", False))
                 continue
-            many = min(len(told.get("loss", ())) for told in plain)
+            many = min(len(reported.get("loss", ())) for reported in plain)
             if many < script.least:
                 rows.append((world_size, None, f"makes {many} losses as it is, and {script.least} are wanted", False))
             for stage in script.stages:
@@ -171,7 +171,7 @@ def record_losses() -> None:
 
     def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         if not isinstance(self, FakeTensor):  # a trace of the model, which has no values
-            tell("loss", self.detach().float().sum())
+            report("loss", self.detach().float().sum())
         plain(self, *args, **kwargs)
 
     torch.Tensor.backward = backward
@@ -204,7 +204,7 @@ def main(job: str) -> None:
     sys.argv = [given["path"], *given["arguments"]]
     sys.path.insert(0, os.path.dirname(given["path"]))
     exec(compile(text, given["path"], "exec"), script.__dict__)
-    with open(os.environ["TOLD"], "w", encoding="utf-8") as file:
+    with open(os.environ["REPORTED"], "w", encoding="utf-8") as file:
         json.dump(_told, file)
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

@@ -92,12 +92,12 @@ class Metric:
         if len(predictions) and isinstance(predictions[0], str):  # texts, such as translations, each with a list of references
             words = [(one.split(), two[0].split()) for one, two in zip(predictions, references)]
             predictions = [sum(a == b for a, b in zip(*pair)) for pair in words]
-            foreign.tell("words", sum(predictions))
+            foreign.report("words", sum(predictions))
             return {"score": float(sum(predictions))}
         self.add_batch(predictions=predictions, references=references)
         accuracy = sum(self.hits) / max(1, len(self.hits))
-        foreign.tell("samples", len(self.hits))
-        foreign.tell("accuracy", accuracy)
+        foreign.report("samples", len(self.hits))
+        foreign.report("accuracy", accuracy)
         self.hits = []
         return {"accuracy": accuracy, "f1": accuracy}
 

@@ -70,7 +70,7 @@ def loss_of(model, ids):
 '''
 # A loop as the documentation of Accelerate has it. 84 samples in batches of 4 end with a short window at every epoch.
 ACCUMULATE = IMPORT + MODEL + '''
-def main(told, epochs=6, steps=2, **options):
+def main(reported, epochs=6, steps=2, **options):
     accelerator = Accelerator(gradient_accumulation_steps=steps, **options)
     model, optimizer, loader = made()
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 60)
@@ -82,22 +82,22 @@ def main(told, epochs=6, steps=2, **options):
                 loss = loss_of(model, ids)
                 accelerator.backward(loss)
                 if accelerator.sync_gradients:
-                    told("norm", accelerator.clip_grad_norm_(model.parameters(), 0.5).item())
+                    reported("norm", accelerator.clip_grad_norm_(model.parameters(), 0.5).item())
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad()
-            told("loss", accelerator.gather(loss.detach()).mean().item())
-            told("lr", scheduler.get_last_lr()[0])
+            reported("loss", accelerator.gather(loss.detach()).mean().item())
+            reported("lr", scheduler.get_last_lr()[0])
         model.eval()
         with torch.no_grad():
-            told("evaluated", accelerator.gather_for_metrics(torch.stack([loss_of(model, ids) for (ids,) in loader])).mean().item())
+            reported("evaluated", accelerator.gather_for_metrics(torch.stack([loss_of(model, ids) for (ids,) in loader])).mean().item())
     for name, value in accelerator.get_state_dict(model).items():
-        told(name, value.double().norm().item())
+        reported(name, value.double().norm().item())
     return accelerator, model, optimizer, loader
 '''
 # Windows of 3 backwards and one step without a division, of which one is dropped in part; rates by hand; things are prepared apart.
 BY_HAND = IMPORT + MODEL + '''
-def main(told, **options):
+def main(reported, **options):
     accelerator = Accelerator(**options)
     model, optimizer, loader = made()
     loader = accelerator.prepare(loader)
@@ -117,16 +117,16 @@ def main(told, **options):
                 accelerator.backward(loss)
                 optimizer.step()
                 optimizer.zero_grad()
-                told("skipped", float(accelerator.optimizer_step_was_skipped))
-            told("loss", accelerator.reduce(loss.detach(), "mean").item())
+                reported("skipped", float(accelerator.optimizer_step_was_skipped))
+            reported("loss", accelerator.reduce(loss.detach(), "mean").item())
             if number == 4:
                 optimizer.zero_grad()  # the window has a backward less
     for name, value in accelerator.get_state_dict(model).items():
-        told(name, value.double().norm().item())
+        reported(name, value.double().norm().item())
 '''
 # Two models, each with its optimizer; the loss of the one goes through the other.
 ADVERSARIES = IMPORT + MODEL + '''
-def main(told, **options):
+def main(reported, **options):
     accelerator = Accelerator(**options)
     torch.manual_seed(3)
     maker, judge = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -143,15 +143,15 @@ def main(told, **options):
         of_judge.step()
         of_maker.zero_grad()
         of_judge.zero_grad()
-        told("judged", accelerator.reduce(loss.detach(), "mean").item())
+        reported("judged", accelerator.reduce(loss.detach(), "mean").item())
         loss = F.softplus(-judge(maker(noise))).mean()
         accelerator.backward(loss)
         of_maker.step()
-        told("made", accelerator.reduce(loss.detach(), "mean").item())
+        reported("made", accelerator.reduce(loss.detach(), "mean").item())
 '''
 # Two optimizers of one model, with a schedule each.
 TWO_OPTIMIZERS = IMPORT + MODEL + '''
-def main(told, **options):
+def main(reported, **options):
     accelerator = Accelerator(**options)
     model, _, loader = made()
     blocks = {id(p) for p in model.blocks.parameters()}
@@ -166,11 +166,11 @@ def main(told, **options):
             one.step()
         for one in prepared[:2]:
             one.zero_grad()
-        told("loss", loss.item())
+        reported("loss", loss.item())
 '''
 # One optimizer of two models, whose groups have parameters of both, with a schedule; both are clipped together.
 TWO_MODELS = IMPORT + MODEL + '''
-def main(told, **options):
+def main(reported, **options):
     accelerator = Accelerator(gradient_accumulation_steps=2, **options)
     torch.manual_seed(3)
     text, image = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -188,15 +188,15 @@ def main(told, **options):
             loss = image(x if step in (8, 9) else text(x)).square().mean()  # the text is left out of a window
             accelerator.backward(loss)
             if accelerator.sync_gradients:
-                told("norm", accelerator.clip_grad_norm_([*text.parameters(), *image.parameters()], 0.1).item())
+                reported("norm", accelerator.clip_grad_norm_([*text.parameters(), *image.parameters()], 0.1).item())
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
-        told("loss", accelerator.reduce(loss.detach(), "mean").item())
+        reported("loss", accelerator.reduce(loss.detach(), "mean").item())
 '''
 # Gradients that the script drops by the module, or by the optimizer that it has made, in the middle of a window too.
 DROPPED = IMPORT + MODEL + '''
-def main(told, **options):
+def main(reported, **options):
     accelerator = Accelerator(**options)
     model, plain, loader = made()
     model, optimizer, loader = accelerator.prepare(model, plain, loader)
@@ -213,7 +213,7 @@ def main(told, **options):
         optimizer.step()
         if number % 2:
             model.zero_grad()
-        told("loss", loss.item())
+        reported("loss", loss.item())
 '''
 # What MiniMind's pretraining has: a buffer of complex numbers, a rate by hand for each micro-batch, accumulation by hand, clipping, a
 # parameter that gets no gradient. Each global batch is of the same samples whatever the number of ranks. It stops and resumes.
@@ -240,7 +240,7 @@ def get_lr(now, all, rate):
     return rate / 10 + 0.5 * rate * (1 + math.cos(math.pi * now / all))
 
 
-def main(told, folder=None, first=0, last=12, **options):
+def main(reported, folder=None, first=0, last=12, **options):
     accelerator = Accelerator(**options)
     torch.manual_seed(7)
     model = Mind()
@@ -263,16 +263,16 @@ def main(told, folder=None, first=0, last=12, **options):
             accelerator.backward(loss)
             total = total + loss.detach()
             if (step + 1) % accumulation == 0:
-                told("norm", accelerator.clip_grad_norm_(model.parameters(), 0.5).item())
+                reported("norm", accelerator.clip_grad_norm_(model.parameters(), 0.5).item())
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
-                told("loss", accelerator.reduce(total, "mean").item())
+                reported("loss", accelerator.reduce(total, "mean").item())
                 total = 0
                 if update + 1 == last < 12:
                     accelerator.save_state(folder)
                     return accelerator, model, optimizer
     if accelerator.is_main_process:
-        told("saved", sum(v.double().norm().item() for n, v in accelerator.unwrap_model(model).state_dict().items() if n != "unused"))
+        reported("saved", sum(v.double().norm().item() for n, v in accelerator.unwrap_model(model).state_dict().items() if n != "unused"))
     return accelerator, model, optimizer
 '''
 
@@ -284,7 +284,7 @@ def fresh() -> None:
 
 
 def run(text: str, door: str, **options: Any) -> tuple[dict[str, list[float]], Any]:
-    """Runs a script with the import from this door, and returns what it told by name, and what main() returned."""
+    """Runs a script with the import from this door, and returns what it reported by name, and what main() returned."""
     fresh()
     found: dict[str, list[float]] = {}
     names: dict[str, Any] = {}
@@ -310,7 +310,7 @@ def config(stage: int, **more: Any) -> dict[str, Any]:
             "bf16": {"enabled": "auto"}, "optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": "auto"}}, **more}
 
 
-# The keys of MiniMind's file; its fp16 is refused beside the bf16 of its launcher, and its betas and decay are the script's here.
+# The keys of MiniMind's file; its fp16 is refused with the bf16 of its launcher, and its betas and decay are the script's here.
 MIND = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "gradient_clipping": 1.0,
         "zero_optimization": {"stage": 2, "allgather_partitions": True, "allgather_bucket_size": 1e8, "overlap_comm": True,
                               "reduce_scatter": True, "reduce_bucket_size": 1e8, "contiguous_gradients": True},
@@ -390,10 +390,10 @@ def together() -> None:
     optimizer.zero_grad()
     sherd.accelerate.accelerator.PATIENCE, sherd.accelerate.accelerator.LONGEST = 0.05, 1
     if accelerator.is_main_process:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as reported:
             warnings.simplefilter("always")
             refused(sherd.StateError, "save_state.. needs.*is_main_process.*within 1 seconds", accelerator.save_state)
-        assert any("has waited 0.05 seconds" in str(one.message) for one in told), told
+        assert any("has waited 0.05 seconds" in str(one.message) for one in reported), reported
         refused(sherd.StateError, "load_state.. needs", accelerator.load_state)
         refused(sherd.StateError, "state_dict.. of the Model needs what all ranks have.*within 0.05", model.state_dict)
     torch.distributed.barrier()
@@ -443,7 +443,7 @@ def start(world_size: int, *arguments: str) -> None:
 
 class Scripts(unittest.TestCase):
     def test_files_of_a_configuration_are_read_as_the_engine_reads_them(self) -> None:
-        """A file may have comments and trailing commas; what is wrong in it is told with its name and the place."""
+        """A file may have comments and trailing commas; what is wrong in it is reported with its name and the place."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "own.json")
             for text, said in (('{ // stage\n "a//b": "c, }", /* x */\n "l": [1, 2, // e\n ],\n}', None), ('{"a": 1, "a": 2}', "the key a twice"),
@@ -482,7 +482,7 @@ class Scripts(unittest.TestCase):
         compare(DROPPED, 20)
         by_module = DROPPED.replace("number % 8 == 2", "False")
         compare(by_module, 20, stages=(0,))
-        with self.assertRaisesRegex(sherd.StateError, "was cleared behind its backward"):
+        with self.assertRaisesRegex(sherd.StateError, "was cleared after its backward"):
             compare(DROPPED, 20, stages=(0,))
 
     def test_what_all_ranks_call(self) -> None:
@@ -714,7 +714,7 @@ class Calls(unittest.TestCase):
                 accelerator.engine(model)
 
     def test_fp16_with_the_engines_scale(self) -> None:
-        """A step that overflows is skipped and tells it; the scale is the script's to look at."""
+        """A step that overflows is skipped and reports it; the scale is the script's to look at."""
         handler = GradScalerKwargs(init_scale=2.0 ** 30, growth_interval=3)
         accelerator, model, optimizer = self.made(config(2), mixed_precision="fp16", kwargs_handlers=[handler])
         self.assertEqual(accelerator.scaler.get_scale(), 2.0 ** 30)

@@ -99,7 +99,7 @@ def adam(params: Any) -> torch.optim.Optimizer:
 # ---------------------------------------------------------------- programs --
 
 def accumulated(stage: int) -> None:
-    """config_params, an optimizer of the configuration, and a step() behind each backward."""
+    """config_params, an optimizer of the configuration, and a step() after each backward."""
     model = made()
     engine, optimizer, loader, scheduler = deepspeed.initialize(model=model, model_parameters=(p for p in model.parameters()),
                                                                 config_params=config(stage, 2, **ADAM))
@@ -258,7 +258,7 @@ def values(stage: int) -> None:
 
 
 def read_at_once(stage: int) -> None:
-    """Parameters read right behind a step, as a moving average or torch.save of a state_dict does, have the values of the update."""
+    """Parameters read right after a step, as a moving average or torch.save of a state_dict does, have the values of the update."""
     for _ in range(6 if 0 < stage < 3 else 1):
         model = made()
         engine, *_ = deepspeed.initialize(model=model, config=config(stage, **ADAM))
@@ -313,7 +313,7 @@ def saved(folder: str) -> None:
     engine.backward(loss_of(engine, 4))
     assert engine.save_checkpoint(os.path.join(folder, "window"))  # before its step
     engine.zero_grad()
-    told(engine, os.path.join(folder, "losses.json"))
+    reported(engine, os.path.join(folder, "losses.json"))
 
 
 def resumed(folder: str) -> None:
@@ -322,11 +322,11 @@ def resumed(folder: str) -> None:
     path, state = engine.load_checkpoint(folder)
     assert path == os.path.join(folder, "global_step4") and state == {"epoch": 3, "best": [1.5]}, (path, state)
     assert (engine.global_steps, engine.skipped_steps) == (4, 1)
-    told(engine, None, os.path.join(folder, "losses.json"))
+    reported(engine, None, os.path.join(folder, "losses.json"))
     assert engine.load_checkpoint(os.path.join(folder, "nothing")) == (None, None)
 
 
-def told(engine: Any, written: str | None, wanted: str | None = None) -> None:
+def reported(engine: Any, written: str | None, wanted: str | None = None) -> None:
     """Trains on samples that are the same on any number of ranks, and writes the losses, or compares them with what was written."""
     losses = []
     x = torch.linspace(-1, 1, 24).view(4, 6)

@@ -103,7 +103,7 @@ class TestCompile(unittest.TestCase):
                     torch.compiler.reset()
 
     def test_code_that_was_compiled_without_the_engine(self) -> None:
-        """The model, or another one of its class, has run compiled before the engine had it, and the other one runs beside it."""
+        """The model, or another one of its class, has run compiled before the engine had it, and the other one runs in the same process."""
         want = plain()
         for is_same in (True, False):
             with self.subTest(is_same=is_same), mock.patch.object(torch._dynamo.config, "skip_nnmodule_hook_guards", True):

@@ -81,7 +81,7 @@ class Twice(Model):
 
 
 class Adapted(nn.Module):
-    """A frozen layer, which comes first, with a small trainable part beside it."""
+    """A frozen layer, which comes first, with a small trainable part."""
 
     def __init__(self) -> None:
         super().__init__()

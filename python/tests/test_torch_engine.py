@@ -111,7 +111,7 @@ class Loop(unittest.TestCase):
             engine.destroy()
 
     def test_a_short_window_is_closed(self) -> None:
-        """It is closed before its last step or behind it, and its mean is over what it has."""
+        """It is closed before its last step or after it, and its mean is over what it has."""
         once = engine_of(accumulation=1)
         train(once, 1)
         for is_behind in (False, True):
@@ -475,7 +475,7 @@ class Loop(unittest.TestCase):
                 clears()
                 if clears != engine.module.zero_grad:
                     self.assertEqual(own.grad.tolist(), [0, 0])
-                with self.assertRaisesRegex(sherd.StateError, "cleared behind its backward.*engine.zero_grad"):
+                with self.assertRaisesRegex(sherd.StateError, "cleared after its backward.*engine.zero_grad"):
                     engine.backward(engine(batch(3))) if again else engine.step()
                 engine.discard()
             train(engine, 1)
@@ -499,7 +499,7 @@ class Loop(unittest.TestCase):
     def test_a_window_in_one_micro_batch_is_told(self) -> None:
         """Loops of plain torch go through all micro-batches before their step."""
         engine = engine_of(1, accumulation=2, options={"example": batch(0)})
-        with self.assertWarnsRegex(UserWarning, "2 backward passes before this engine.step.*behind each"):
+        with self.assertWarnsRegex(UserWarning, "2 backward passes before this engine.step.*after each"):
             for _ in range(2):
                 engine.backward(engine(batch(0)))
             engine.step()
@@ -510,7 +510,7 @@ class Loop(unittest.TestCase):
 
     def test_a_forgotten_step_is_told_first(self) -> None:
         """A second backward without a step is refused where the plan knows of one. Several forwards in one backward are another fault."""
-        again = "^this is backward 2 since the last engine.step.., which each micro-batch needs behind its backward"
+        again = "^this is backward 2 since the last engine.step.., which each micro-batch needs after its backward"
         for stage in (2, 3):
             for direct in (False, True):
                 engine = engine_of(stage, options={"example": batch(0)})
@@ -571,7 +571,7 @@ class Loop(unittest.TestCase):
                 engine.destroy()
 
     def test_a_change_of_a_gradient_between_backwards_is_refused(self) -> None:
-        """Where a step has several backwards, what was cleared, replaced or written behind the first one is not lost in silence."""
+        """Where a step has several backwards, what was cleared, replaced or written after the first one is not lost in silence."""
         def gone(engine: sherd.torch.Engine) -> None:
             engine.module.blocks[1].up.weight.grad = None
 
@@ -845,7 +845,7 @@ class Queued(unittest.TestCase):
             engine.destroy()
 
     def test_what_comes_behind_a_queued_step_finds_its_values(self) -> None:
-        """Each call comes first behind a step, whose update takes a while."""
+        """Each call comes first after a step, whose update takes a while."""
         x = torch.ones(1, SIDE)
 
         def gathered(engine: sherd.torch.Engine) -> Any:
@@ -930,7 +930,7 @@ class Queued(unittest.TestCase):
                     report = engine.step()
                     with self.assertRaisesRegex(sherd.InputOutputError, "writing state"):
                         call(engine)
-                for _ in range(2):  # StateError where a call that reads state has told of it
+                for _ in range(2):  # StateError after a call that reads state has reported it
                     with self.assertRaisesRegex((sherd.InputOutputError, sherd.StateError), "writing state"):
                         report.fingerprint
                 if call is not calls[-1]:
@@ -1129,7 +1129,7 @@ def other_modules(world: sherd.World) -> None:
 
 
 def queued_on_ranks(world: sherd.World) -> None:
-    """Queued steps give the same bits, and a drive that fails on one rank is told to both."""
+    """Queued steps give the same bits, and a drive that fails on one rank is reported to both."""
     for stage, tier in TIERS:
         same_bits(world, stage, tier, sys.argv[2])
     engine = sherd.torch.initialize(made("plain"), config(3, zero_optimization=offloaded(3, "nvme", sys.argv[2])), world=world)

@@ -1,6 +1,6 @@
 """Tests the scripts of examples/pytorch.
 
-Each differs in 4 to 10 lines from the plain script beside it, trains on one rank and on two, and starts with the plain script's
+Each differs in 4 to 10 lines from the plain script in the same folder, trains on one rank and on two, and starts with the plain script's
 loss.
 """
 from __future__ import annotations

@@ -108,7 +108,7 @@ class Own(nn.Module):
         return prompt
 
 
-# Of each case: its model, what generate() is given beside the number of tokens, a batch of the training, and the package that it needs.
+# Of each case: its model, the arguments of generate() other than the number of tokens, a batch of the training, and the package that it needs.
 CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], dict[str, Any], Any]] = {
     "own": (Own, {"prompt": IDS}, {"ids": IDS}, torch),
     "plain": (gpt2, {**TEXT, **GREEDY}, TEXT, transformers),

@@ -445,15 +445,15 @@ class TestMuon(unittest.TestCase):
         self.assert_close(ours(lambda m: both(m, nesterov=False)[::-1])[0], plain(lambda m: exact(m, nesterov=False)))
 
     def test_sgd_with_a_nesterov_of_its_own(self) -> None:
-        def beside(model, kind, **options):
+        def together(model, kind, **options):
             return [kind([p for p in model.parameters() if p.ndim > 1], lr=1e-2),
                     torch.optim.SGD([p for p in model.parameters() if p.ndim <= 1], lr=1e-2, **options)]
 
         for options in ({}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}):
             with self.subTest(options):
                 for turn in (1, -1):
-                    self.assert_close(ours(lambda m, o=options, t=turn: beside(m, torch.optim.Muon, **o)[::t])[0],
-                                      plain(lambda m, o=options: beside(m, ExactMuon, **o)))
+                    self.assert_close(ours(lambda m, o=options, t=turn: together(m, torch.optim.Muon, **o)[::t])[0],
+                                      plain(lambda m, o=options: together(m, ExactMuon, **o)))
 
     def test_one_of_several_keeps_its_rates(self) -> None:
         rates = ours(both, lambda given: [None, halving(given[1])])[1]

@@ -68,7 +68,7 @@ class Refused(unittest.TestCase):
         self.assertTrue(torch.isfinite(self.engine(batch(0))))
 
     def test_reads(self) -> None:
-        """A parameter that is not acquired names itself when it is read, and tells its shape."""
+        """A parameter that is not acquired names itself when it is read, and has its shape."""
         weight = self.model.blocks[0].up.weight
         for read in (lambda: weight.norm(), lambda: weight.sum().item(), lambda: torch.isnan(weight), lambda: weight.data.float(),
                      lambda: weight.cpu(), lambda: weight.t() @ weight, lambda: weight.detach().numpy(), lambda: weight.tolist(),
@@ -265,7 +265,7 @@ class Refused(unittest.TestCase):
             sherd.torch.initialize({}, config)
         with self.assertRaisesRegex(TypeError, "a dict with the same keys, not NoneType"):
             sherd.torch.initialize(made("plain"), None)
-        for option, words in (("exmaple", r"no option exmaple: is example meant\?"), ("zzz", "no option zzz; beside.*example, units")):
+        for option, words in (("exmaple", r"no option exmaple: is example meant\?"), ("zzz", "no option zzz; besides.*example, units")):
             with self.assertRaisesRegex(TypeError, words):
                 sherd.torch.initialize(made("plain"), config, **{option: batch(0)})
         with self.assertRaisesRegex(FileNotFoundError, "nowhere.safetensors' is not there"):

@@ -307,7 +307,7 @@ def finds_nothing(stage: int, folder: str) -> None:
         with open(os.path.join(folder, "m.pth"), "w") as file:
             file.write("weights")
     engine.world.barrier()
-    for _ in range(2):  # before the first batch and behind it
+    for _ in range(2):  # before the first batch and after it
         places = [(f"{folder}/ckpts", f"no file {folder}/ckpts/latest, .* no folder {folder}/ckpts$"),
                   (f"{folder}/empty", f"no file {folder}/empty/latest, which save_checkpoint.. writes$")]
         if engine.is_sealed:
@@ -318,10 +318,10 @@ def finds_nothing(stage: int, folder: str) -> None:
             places += [(f"{folder}/saved", "has the checkpoints t: give load_checkpoint.. a tag$"),
                        (f"{folder}/saved/t", f"is a checkpoint itself: give load_checkpoint.'{folder}/saved', tag='t'.$")]
         for place, words in places:
-            with warnings.catch_warnings(record=True) as told:
+            with warnings.catch_warnings(record=True) as reported:
                 warnings.simplefilter("always")
                 assert engine.load_checkpoint(place) == (None, {})
-            texts = [str(one.message) for one in told if "load_checkpoint" in str(one.message)]
+            texts = [str(one.message) for one in reported if "load_checkpoint" in str(one.message)]
             assert len(texts) == (engine.rank == 0) and all(re.search(words, text) for text in texts), (texts, words)
         for tag in (None, "t"):
             refused(lambda: engine.load_checkpoint(f"{folder}/m.pth", tag), "m.pth is a file, and a checkpoint is a folder", InvalidError)

@@ -126,7 +126,7 @@ def tied() -> nn.Module:
 
 
 def narrow() -> nn.Module:
-    """A model that has no memory for more than two samples, and tells it in its second forward."""
+    """A model that has no memory for more than two samples, and fails in its second forward."""
     model, calls = llama(), []
 
     def check(_module: nn.Module, _args: Any, given: dict[str, Any]) -> None:
@@ -239,13 +239,13 @@ LONG = ("torch_compile", "its reentrant form", "an endless dataset", "another da
 
 
 def numbers(history: list[dict[str, Any]]) -> list[dict[str, float]]:
-    """The numbers of a Trainer's log that do not tell the time."""
+    """The numbers of a Trainer's log that are not times."""
     return [{name: value for name, value in one.items() if not any(part in name for part in TIMES)} for one in history]
 
 
 def played(door: Any, stage: int | None, make: Callable[..., Any] = trainer, twice: bool = False, resumed: bool = False, dataset: Any = None,
            evaluated: Any = None, **given: Any) -> dict[str, Any]:
-    """Trains a case, and returns its numbers: the log, an evaluation behind it, and the weights that save_model() has written."""
+    """Trains a case, and returns its numbers: the log, an evaluation after it, and the weights that save_model() has written."""
     with tempfile.TemporaryDirectory() as own:
         box = [own]
         if torch.distributed.is_initialized():
@@ -271,7 +271,7 @@ def played(door: Any, stage: int | None, make: Callable[..., Any] = trainer, twi
 
 
 def difference(ours: Any, plain: Any, path: str = "") -> float:
-    """The largest difference of numbers in what two runs have told: relative above 1, absolute below. AssertionError: they tell other things."""
+    """The largest difference of numbers in what two runs have reported: relative above 1, absolute below. AssertionError: they have other keys."""
     if isinstance(plain, dict):
         assert set(ours) == set(plain), (path, sorted(ours), sorted(plain))
         return max([difference(ours[name], value, f"{path}/{name}") for name, value in plain.items()], default=0.0)

@@ -66,15 +66,15 @@ def engine_of(world: sherd.World) -> tuple[sherd.Engine, int, int]:
 
 # --------------------------------------------------------------------- parts --
 #
-# A part is what the ranks of one test do. One of the ranks creates a file to tell the other that it may continue.
+# A part is what the ranks of one test do. One of the ranks creates a file to notify the other that it may continue.
 
-def told() -> Path:
+def reported() -> Path:
     """Returns the path of that file."""
-    return Path(os.environ["SHERD_TEST_TOLD"])
+    return Path(os.environ["SHERD_TEST_REPORTED"])
 
 
 def wait_until_told() -> None:
-    while not told().exists():
+    while not reported().exists():
         time.sleep(0.01)
 
 
@@ -87,7 +87,7 @@ def interrupted_in(world: sherd.World, call: Callable[[], object], action: Calla
             call()
         except KeyboardInterrupt:
             print("interrupted")
-        told().touch()
+        reported().touch()
     else:
         wait_until_told()
         try:
@@ -134,7 +134,7 @@ def part_other_signals_come() -> None:
     woken = wakeup_pipe()
     world = sherd.World.from_env(timeout_ns=LIMIT_NS)
     if world.rank == 1:
-        when_waiting(lambda: (signals_seen(woken[0], signal.SIGINT, signal.SIGUSR1, signal.SIGUSR1), told().touch()), in_call)
+        when_waiting(lambda: (signals_seen(woken[0], signal.SIGINT, signal.SIGUSR1, signal.SIGUSR1), reported().touch()), in_call)
         try:
             world.barrier()
             raise AssertionError("Ctrl-C was lost")
@@ -165,7 +165,7 @@ def part_has_a_handler() -> None:
     woken = wakeup_pipe()
     world = sherd.World.from_env(timeout_ns=LIMIT_NS)
     if world.rank == 1:
-        when_waiting(lambda: (interrupt(), os.read(woken[0], 1), told().touch()), in_call)
+        when_waiting(lambda: (interrupt(), os.read(woken[0], 1), reported().touch()), in_call)
         world.barrier()
         assert seen == [signal.SIGINT]
     else:
@@ -189,7 +189,7 @@ def part_lets_others_run() -> None:
     """Rank 1 comes to the barrier only after a thread of rank 0 has worked, while rank 0's main thread waits in the barrier."""
     world = sherd.World.from_env(timeout_ns=LIMIT_NS)
     if world.rank == 0:
-        when_waiting(lambda: (sum(range(10**6)), told().touch()), in_call)
+        when_waiting(lambda: (sum(range(10**6)), reported().touch()), in_call)
     else:
         wait_until_told()
     world.barrier()
@@ -232,7 +232,7 @@ class TestWaits(unittest.TestCase):
     def run_told(self, part: str) -> list[str]:
         """Runs a part on two ranks and returns what they printed."""
         with tempfile.TemporaryDirectory() as folder:
-            return ranks.run(2, part, SHERD_TEST_TOLD=str(Path(folder) / "told"))
+            return ranks.run(2, part, SHERD_TEST_REPORTED=str(Path(folder) / "reported"))
 
     def test_ctrl_c_ends_a_wait_and_the_others_learn_of_it(self) -> None:
         for part in ("part_is_interrupted", "part_step_is_interrupted", "part_is_interrupted_twice"):

@@ -102,7 +102,7 @@ class ConvCase(Case):
 
 
 class RecurrentCase(Case):
-    """An LSTM keeps its weights in a list of its own beside its parameters."""
+    """An LSTM has its weights in a list in addition to its parameters."""
 
     class Module(nn.Module):
         def __init__(self):
@@ -470,7 +470,7 @@ class StateDataclassCase(StateDictCase):
 
 
 class AuxiliaryLossCase(Case):
-    """Blocks add to a loss in a dataclass and in a list beside their own outputs, and read what the caller put there."""
+    """Blocks add to a loss in a dataclass and in a list in addition to their outputs, and read what the caller put there."""
 
     recomputes = False
 
@@ -888,7 +888,7 @@ class OtherThreadCase(AnotherWayEachStepCase):
 
 
 class HandedThroughCase(Case):
-    """What comes through a module that changes nothing, as it is or as a view, is changed in place behind it."""
+    """What comes through a module that changes nothing, as it is or as a view, is changed in place after it."""
 
     class Module(nn.Module):
         def __init__(self):

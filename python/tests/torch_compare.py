@@ -13,13 +13,13 @@ import torch
 from torch_cases import Case
 
 STEPS, RATE, EPS = 3, 0.25, 1e6
-WEIGHT_MOST, VALUE_MOST = 4e-6, 1e-5  # largest differences, beside 1 or the largest value where that is more
+WEIGHT_MOST, VALUE_MOST = 4e-6, 1e-5  # largest differences, relative to 1 or to the largest value, whichever is more
 SETTINGS = {"lr": RATE * EPS, "betas": [0.0, 0.0], "eps": EPS, "weight_decay": 0.0}
 
 
 @functools.lru_cache
 def rendezvous() -> str:
-    """Returns where the ranks of the test meet. Each engine has a place of its own beside it."""
+    """Returns the meeting point of the ranks of the test. Each engine has another one in the same folder."""
     return os.environ["SHERD_RENDEZVOUS"]
 
 

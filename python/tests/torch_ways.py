@@ -1,8 +1,8 @@
 """Draws models for test_torch_ways.py: blocks whose loss leaves them by another way than an output, or by one.
 
-A block computes x + body(x), and beside it a second loss by a probe. Drawn are the body, what the model does around its blocks, the way
+A block computes x + body(x), and a second loss by a probe. Drawn are the body, what the model does around its blocks, the way
 by which the second loss leaves the block, whether the probe is frozen, trained or also on the main path, whether it comes before or
-behind the output, and how the training calls it.
+after the output, and how the training calls it.
 """
 from __future__ import annotations
 
@@ -312,7 +312,7 @@ class WayCase(Case):
     def __str__(self) -> str:
         held = {False: "checkpoint, ", True: "reentrant checkpoint, ", None: "save_on_cpu, " if self.saves_elsewhere else ""}[self.checkpoints]
         return (f"{self.blocks} {self.body.__name__} of {self.width}, {self.around}, {self.way}, probe {self.probe}, {held}"
-                f"{'before' if self.is_before else 'behind'} the output, {'traced' if self.is_traced else 'not traced'}, "
+                f"{'before' if self.is_before else 'after'} the output, {'traced' if self.is_traced else 'not traced'}, "
                 f"{'loss.backward' if self.is_raw else 'engine.backward'}, uses {self.uses}, stage {self.stage}, {self.zero}, "
                 f"activations {self.activations}")
 

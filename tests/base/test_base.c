@@ -1,5 +1,5 @@
-/* Tests of base/: statuses and the last error, the log, counted memory with its injected faults, checked arithmetic, hashes, the
- * clock and threads. */
+/* Tests of base/: statuses and the last error, the log, counted memory with its injected faults,
+ * checked arithmetic, hashes, the clock and threads. */
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/hash.h"
@@ -157,7 +157,8 @@ static void log_lines_reach_the_listener_up_to_its_level(void)
     CHECK_INT(2, got.lines);
 }
 
-/* The log speaks in a process of its own, because the environment is read only once in a process. */
+/* The log speaks in a process of its own, because the environment is read only once in a
+ * process. */
 static void log_of_an_unknown_level_is_told_once(void)
 {
     static const char WANT[] =

@@ -1,4 +1,5 @@
-/* Tests of the JSON reader on JSON as people write it: what is read, which location each value gets, and the errors. */
+/* Tests of the JSON reader on JSON as people write it: what is read, which location each value
+ * gets, and the errors. */
 #include "base/json.h"
 #include "tests/lib/check.h"
 

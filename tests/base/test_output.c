@@ -1,5 +1,5 @@
-/* Tests of base/output.c: a file is written whole or not at all, and takes no other thing's place. Calls of the system fail here when
- * they are told to. */
+/* Tests of base/output.c: a file is written whole or not at all, and takes no other thing's place.
+ * Calls of the system fail here on request. */
 #include "sherd_tools.h"
 #include "tests/lib/check.h"
 

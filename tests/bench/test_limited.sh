@@ -25,7 +25,7 @@ grep -q "the same fingerprints in 2 steps" out || fail "no fingerprints"
 sed -n 's/^memory, [^:]*: \([0-9.]*\) GiB planned, \([0-9.]*\) held, pinned \([0-9.]*\) planned, \([0-9.]*\) held; the system reports \([0-9.]*\) at its most, \([0-9.]*\) locked$/\1 \2 \3 \4 \5 \6/p' out |
     awk '{ lines++ } $1 != $2 || $3 != $4 || $1 == 0 || $5 < $2 || $6 < $4 { exit 1 } END { if (lines != 2) exit 1 }' || fail "memory"
 if ! grep -q "^# no limit of the drive: " out; then
-    # The rate of a step, and its share of the drive's, are one figure told twice.
+    # The rate of a step, and its share of the drive's, are one figure printed twice.
     sed -nE 's|^the drive alone,.* 2 rounds: reads ([0-9.]+) GB/s, writes ([0-9.]+) GB/s, both in turn ([0-9.]+) GB/s$|\3|p; s|^a step on NVMe: ([0-9.]+) s, ([0-9.]+) GB/s, ([0-9.]+) of the.*|\2 \3|p' out |
         awk 'NR == 1 { drive = $1 } NR == 2 { gap = $1 - drive * $2; exit !(drive > 0 && gap < 0.02 + 0.02 * $1 && gap > -0.02 - 0.02 * $1) } END { if (NR != 2) exit 1 }' ||
         fail "rates beside the limit"
@@ -48,4 +48,4 @@ for name, planned, held in re.findall(r"(device|host|pinned) ([0-9.]+) planned, 
 assert "flops 1e+09 given" in text and "host 2.5e+10 assumed" in text, text
 assert re.search(r"host [0-9.]+ planned, [0-9.]+ held, [0-9.]+ the system's; pinned .* the system's", text), text
 PY
-echo "predictions and limits are told"
+echo "predictions and limits are reported"

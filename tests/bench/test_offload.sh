@@ -74,7 +74,7 @@ SH
         grep -qE "\"$option\"|${option#--}" "$source/bench/trainer_peers.py" || fail "trainer_peers.py has no $option"
     done
 
-    # One that ends at once is left out, and the reason is told.
+    # One that ends at once is left out, and the reason is reported.
     printf '#!/bin/sh\necho "no torch here" >&2\nexit 1\n' >"$scratch/python"
     bench gone --trainer --preset tiny --shapes 1x16 --steps 1 --dtype fp32 --peers "$scratch/python"
     columns gone "$parts peak MiB"

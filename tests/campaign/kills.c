@@ -1,8 +1,9 @@
-/* The campaign of kills. The ranks are processes and their state rests on a drive. One rank or all ranks are killed at random
- * moments: while they meet, in a step, in an update beside the next forward, or while they end. Each attempt goes on from what the
- * attempt before it left. The campaign checks that no step is lost that all ranks had done, and that every step has the fingerprint
- * of the undisturbed run. A step that was queued is done when the ranks meet next. After the last attempt, which is not disturbed,
- * no file of an earlier step may be left.
+/* The campaign of kills. The ranks are processes and their state rests on a drive. One rank or all
+ * ranks are killed at random moments: while they meet, in a step, in a queued update, or while they
+ * end. Each attempt goes on from what the attempt before it left. The campaign checks that no step
+ * is lost that all ranks had done, and that every step has the fingerprint of the undisturbed run.
+ * A step that was queued is done when the ranks meet next. After the last attempt, which is not
+ * disturbed, no file of an earlier step may remain.
  *
  * kills [--seed N] [--count N] [--seconds N]
  *
@@ -200,7 +201,8 @@ static void rank_trains(void)
 
 /* ---------------------------------------------------------------- attempts -- */
 
-/* Runs one case in a child process. If ranks are killed, the checks of the others may fail, and is_quiet hides their messages. */
+/* Runs one case in a child process. If ranks are killed, the checks of the others may fail, and
+ * is_quiet hides their messages. */
 static pid_t child_start(const test_case *what, int is_quiet)
 {
     pid_t child;
@@ -225,8 +227,8 @@ static void nap(long us)
     (void)nanosleep(&rest, NULL);
 }
 
-/* Waits for the moment of the kill: while the ranks meet, after some step of any rank, or when the first rank is over. Every fourth
- * moment is before the first update. */
+/* Waits for the moment of the kill: while the ranks meet, after some step of any rank, or when the
+ * first rank is over. Every fourth moment is before the first update. */
 static void wait_for_the_moment(uint64_t *random)
 {
     int     is_early = test_random(random) % 4 == 0;
@@ -259,15 +261,16 @@ static sherd_status count_file(void *ctx, const sherd_state_file *file)
     search *found = ctx;
 
     found->in_use += file->is_locked;
-    /* Two kinds of files may be left. A rank that was the only one to write its first generation leaves its file, and so does a
-     * rank that is killed when all ranks have come to the end: ranks that go on from the last step have nothing to do and remove
-     * nothing. `sherd state remove` is for both kinds. */
+    /* Two kinds of files may remain. A rank that was the only one to write its first generation
+     * leaves its file, and so does a rank that is killed when all ranks have come to the end: ranks
+     * that go on from the last step have nothing to do and remove nothing. `sherd state remove` is
+     * for both kinds. */
     found->useless += !file->is_locked && file->generation != 1 && file->step != STEPS;
     return SHERD_OK;
 }
 
-/* Waits until no state file is in use. A killed process may keep its files for a moment longer, until the kernel has closed
- * them. */
+/* Waits until no state file is in use. A killed process may keep its files for a moment longer,
+ * until the kernel has closed them. */
 static void settle(void)
 {
     for (int tries = 0; tries < 10000; tries++) {
@@ -282,8 +285,8 @@ static void settle(void)
     test_fail(__FILE__, __LINE__, "a file of ranks that are dead stays in use");
 }
 
-/* Returns the step that no later attempt may lose: the last step that every rank had done. If all ranks were over, it is 0, because
- * their files may be gone. */
+/* Returns the step that no later attempt may lose: the last step that every rank had done. If all
+ * ranks were over, it is 0, because their files may be gone. */
 static int64_t least_step(void)
 {
     int64_t least = STEPS;
@@ -305,8 +308,9 @@ static int is_in_shadow(int r)
            __atomic_load_n(&all->done[r], __ATOMIC_RELAXED);
 }
 
-/* Kills the rank `victim`, or all ranks if there is no rank of that number. If the victim has not met the others yet, the others
- * would wait for it; then all ranks are killed, as a launcher would do. */
+/* Kills the rank `victim`, or all ranks if there is no rank of that number. If the victim has not
+ * met the others yet, the others would wait for it; then all ranks are killed, as a launcher would
+ * do. */
 static void kill_some(const pid_t *children, int victim)
 {
     int is_for_all = victim >= world_size || all->first[victim] < 0;
@@ -319,7 +323,8 @@ static void kill_some(const pid_t *children, int victim)
     }
 }
 
-/* Starts all ranks and waits for them. If `random` is NULL, none is killed. Returns how many ranks were killed. */
+/* Starts all ranks and waits for them. If `random` is NULL, none is killed. Returns how many ranks
+ * were killed. */
 static int attempt(uint64_t *random, int number, int64_t least)
 {
     static const test_case RANK[] = {CASE(rank_trains)};

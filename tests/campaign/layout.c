@@ -29,7 +29,8 @@ typedef struct draw {
     int         is_kept; /* the state rests on a drive and outlives engines, in bf16 */
 } draw;
 
-/* Starts the setting's own stream of random numbers; returns whether the setting is drawn at all. */
+/* Starts the setting's own stream of random numbers; returns whether the setting is drawn at
+ * all. */
 static int draw_begins(draw *d, layout_setting setting)
 {
     d->state = d->seed * 0x100000001b3u + (uint64_t)setting * 0x9e3779b9u;
@@ -102,7 +103,8 @@ static void draw_model(draw *d, int is_device, layout *out)
             draw_param(d, is_device, param);
         }
     }
-    /* The reduction of a large unit takes long, so that an operation which should wait for it and does not shows. */
+    /* The reduction of a large unit takes long, so that an operation which should wait for it and
+     * does not shows. */
     if (draw_begins(d, LAYOUT_large) && !is_device && is_one_in(d, 8)) {
         layout_param *param = &out->params[below(d, out->num_params)];
 
@@ -177,7 +179,8 @@ static void draw_precision(draw *d, layout *out)
     if (out->dtype == SHERD_BF16) {
         say(out, ", \"bf16\": {\"enabled\": true}");
     } else if (out->dtype == SHERD_F16 && is_one_in(d, 4)) {
-        /* Only powers of two are drawn: for other scales docs/numerics.md says that the quotient is rounded. */
+        /* Only powers of two are drawn: for other scales docs/numerics.md says that the quotient is
+         * rounded. */
         out->loss_scale = (double)PICK(d, 1, 64, 1024);
         say(out, ", \"fp16\": {\"enabled\": true, \"loss_scale\": %g}", out->loss_scale);
     } else if (out->dtype == SHERD_F16) {
@@ -245,8 +248,8 @@ static void matrices_make(layout *out, int group)
     }
 }
 
-/* Draws groups that name another optimizer. The configuration's optimizer decides what Adam means in them, and which form of
- * LAMB. */
+/* Draws groups that name another optimizer. The configuration's optimizer decides what Adam means
+ * in them, and which form of LAMB. */
 static void draw_group_optimizers(draw *d, layout *out)
 {
     int        has_other = draw_begins(d, LAYOUT_mixed) && is_one_in(d, 2);
@@ -359,8 +362,8 @@ static void draw_zero(draw *d, const char *folder, layout *out)
     say(out, "}");
 }
 
-/* Whether a master may be stored beside its parameter (bf16_beside): the parameter has to be where the state is, or all state has
- * to be on a drive. */
+/* Whether masters may be split (bf16_beside): the parameter has to be where the state is, or all
+ * state has to be on a drive. */
 static int can_be_beside(const draw *d, const layout *out, int is_device)
 {
     if (out->dtype != SHERD_BF16 || out->is_bound) {
@@ -461,8 +464,8 @@ static void draw_inf(draw *d, const layout *what, layout_window *window)
     window->inf_elem  = (size_t)below(d, (int)what->params[param].elems);
 }
 
-/* Whether units may come in another order. If units come twice or read parameters of others, the engine refuses other orders so
- * far. */
+/* Whether units may come in another order. If units come twice or read parameters of others, the
+ * engine refuses other orders so far. */
 static int can_turn(const layout *what)
 {
     for (int u = 0; u < what->num_units; u++) {
@@ -473,8 +476,9 @@ static int can_turn(const layout *what)
     return what->num_forward == what->num_units && what->num_units > 1;
 }
 
-/* Whether the unit's backward may be left out. It may not if the unit reads a parameter of another unit or has one that another
- * reads: the gradient to which several units add would stay open, where the plan puts others. */
+/* Whether the unit's backward may be left out. It may not if the unit reads a parameter of another
+ * unit or has one that another reads: the gradient to which several units add would stay open,
+ * where the plan puts others. */
 static int can_skip(const layout *what, int unit)
 {
     for (int u = 0; u < what->num_units; u++) {
@@ -556,10 +560,9 @@ void layout_draw(uint64_t seed, uint64_t without, const char *folder, int is_dev
     d.state          = seed + 1;
     out->num_windows = 3 + below(&d, LAYOUT_WINDOWS - 2);
     for (int w = 0; w < out->num_windows; w++) {
-        d.seed =
-            seed + 1 +
-            /* each window has streams of its own; the last two windows are plain, and their bytes are counted */
-            (uint64_t)w;
+        /* each window has streams of its own; the last two windows are plain, and their bytes are
+         * counted */
+        d.seed = seed + 1 + (uint64_t)w;
         draw_window(&d, w >= out->num_windows - 2, out, &out->windows[w]);
         if (w == 0 && out->windows[w].drop > 0) {
             out->windows[w].uses =
@@ -640,7 +643,8 @@ int layout_touches(const layout *what, int unit, int param)
            (what->params[param].unit == unit || what->reads[unit] == param);
 }
 
-/* Each rank may visit an open-ended unit never, once or twice. Rank 0 visits it, so that each micro-batch has a backward. */
+/* Each rank may visit an open-ended unit never, once or twice. Rank 0 visits it, so that each
+ * micro-batch has a backward. */
 int layout_visits(const layout *what, const layout_window *window, int unit, int rank)
 {
     uint64_t state =

@@ -1,6 +1,6 @@
-/* A random layout: a model, a configuration, ranks and the events of training, all drawn from one number. Every setting draws from
- * a random stream of its own, so that one setting can be put back to its plain value while the rest stays. That is how a failure is
- * narrowed down. */
+/* A random layout: a model, a configuration, ranks and the events of training, all drawn from one
+ * number. Every setting draws from a random stream of its own, so that one setting can be put back
+ * to its plain value while the rest stays. That is how a failure is narrowed down. */
 #ifndef TESTS_CAMPAIGN_LAYOUT_H
 #define TESTS_CAMPAIGN_LAYOUT_H
 
@@ -150,8 +150,8 @@ typedef struct layout {
     layout_window windows[LAYOUT_WINDOWS];
 } layout;
 
-/** Draws a layout. `without` has a bit for each setting that stays plain, and files go to `folder`. On an emulated device, which is
- *  a hundred times slower, models and worlds are smaller. */
+/** Draws a layout. `without` has a bit for each setting that stays plain, and files go to `folder`.
+ *  On an emulated device, which is a hundred times slower, models and worlds are smaller. */
 void layout_draw(uint64_t seed, uint64_t without, const char *folder, int is_device, layout *out);
 /** Describes a layout in one line. */
 void layout_describe(const layout *what, char *text, size_t len_bytes);
@@ -166,7 +166,8 @@ int layout_visits(const layout *what, const layout_window *window, int unit, int
 size_t layout_written_from(const layout *what, const layout_window *window);
 /** Gives the value of an element that a window writes. */
 float layout_written(const layout_window *window, size_t index);
-/** Returns what the n-th micro-batch, counted over all ranks, adds to an element in the use-th visit of that backward. */
+/** Returns what the n-th micro-batch, counted over all ranks, adds to an element in the use-th
+ *  visit of that backward. */
 float layout_gradient(int64_t n, int param, int use, size_t index, float weight, float loss_scale);
 /** Gives the first values of a parameter. */
 sherd_status layout_fill(void *ctx, size_t first_elem, size_t count_elems, float *out);
@@ -186,7 +187,8 @@ typedef struct layout_result {
     uint64_t       resumed[LAYOUT_WINDOWS]; /* and after the resume */
 } layout_result;
 
-/** Trains on one rank with an engine. The test fails if the engine breaks a promise that one rank can check. */
+/** Trains on one rank with an engine. The test fails if the engine breaks a promise that one rank
+ *  can check. */
 void layout_train(sherd_world *world, const layout *what, layout_result *out);
 /** Trains the same without an engine. */
 void layout_twin(const layout *what, layout_result *out);

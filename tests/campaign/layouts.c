@@ -1,11 +1,13 @@
-/* The campaign of random layouts. Each layout is trained on an engine and by its twin without an engine, and both must agree in
- * every bit of every step. Bytes must be held and moved as planned, and no file may be left behind. Every layout is trained in a
- * process of its own, so that a crash or a hang is reported like any other failure.
+/* The campaign of random layouts. Each layout is trained on an engine and by its twin without an
+ * engine, and both must agree in every bit of every step. Bytes must be held and moved as planned,
+ * and no file may be left behind. Every layout is trained in a process of its own, so that a crash
+ * or a hang is reported like any other failure.
  *
  * layouts [--seed N] [--count N] [--seconds N] [--without SETTING,...]
  *
- * Trains the layouts of the seeds N, N + 1, ...: `count` of them, or as many as begin within `seconds`. A failure prints what was
- * drawn, the settings that matter, and the command that repeats it. */
+ * Trains the layouts of the seeds N, N + 1, ...: `count` of them, or as many as begin within
+ * `seconds`. A failure prints what was drawn, the settings that matter, and the command that
+ * repeats it. */
 #include "tests/campaign/layout.h"
 #include "tests/lib/check.h"
 
@@ -131,7 +133,7 @@ static const test_case CASES[] = {CASE(layout_agrees)};
 
 /* ---------------------------------------------------------------- children -- */
 
-/* Prints what the child has said, which is in a file beside its folder. */
+/* Prints the output of the child, which is in a file next to its folder. */
 static void child_said(void)
 {
     char   text[4096];
@@ -148,8 +150,9 @@ static void child_said(void)
     }
 }
 
-/* Runs a layout in a child process with a process group of its own. Returns the child's exit code: 77 if the engine refuses the
- * layout by a documented rule, 1 for everything that is wrong, whose output is printed unless `is_quiet`. */
+/* Runs a layout in a child process with a process group of its own. Returns the child's exit code:
+ * 77 if the engine refuses the layout by a documented rule, 1 for everything that is wrong, whose
+ * output is printed unless `is_quiet`. */
 static int child_run(uint64_t seed, uint64_t without, int is_quiet)
 {
     static int number;
@@ -220,7 +223,8 @@ static void print_settings(uint64_t bits, int is_set)
     }
 }
 
-/* Puts one setting after another back to its plain value, and keeps it there if the layout still fails. */
+/* Puts one setting after another back to its plain value, and keeps it there if the layout still
+ * fails. */
 static void narrow_down(uint64_t seed, uint64_t without, const char *program)
 {
     char   text[6000];

@@ -1,15 +1,18 @@
-/* Writes down what the engine does. A fixed matrix of layouts is trained for three windows each. Every line of the output is one
- * event of one layout: fingerprint, norm and scale of a step, bytes planned, counted and held, or a hash of the plan. No line
- * depends on time or place: two runs of one engine write the same text, and so do two engines that do the same. compare.sh (or
- * diff) compares the texts.
+/* Writes down what the engine does. A fixed matrix of layouts is trained for three windows each.
+ * Every line of the output is one event of one layout: fingerprint, norm and scale of a step, bytes
+ * planned, counted and held, or a hash of the plan. No line depends on time or place: two runs of
+ * one engine write the same text, and so do two engines that do the same. compare.sh (or diff)
+ * compares the texts.
  *
  * record [--all] [--only WORDS] [--plans FOLDER] [--traces FOLDER]
  *
- * --all takes every kind of layout on 1, 2, 3, 4, 7 and 8 ranks, in all types; this takes minutes. --only takes the layouts whose
- * names contain WORDS. --plans writes the plans of all ranks as JSON, a file for each layout. --traces writes what every lane did
- * (SHERD_TRACE), a file for each rank; apart from waits and drives the order of its intervals is the same in each run, but their
- * times are not. The lines of steps are the same on every backend (SHERD_BACKEND), but those of bytes and plans are not. Every
- * layout runs in a process of its own. One that fails gives a line, a message on standard error, and a failing exit code. */
+ * --all takes every kind of layout on 1, 2, 3, 4, 7 and 8 ranks, in all types; this takes minutes.
+ * --only takes the layouts whose names contain WORDS. --plans writes the plans of all ranks as
+ * JSON, a file for each layout. --traces writes what every lane did (SHERD_TRACE), a file for each
+ * rank; apart from waits and drives the order of its intervals is the same in each run, but their
+ * times are not. The lines of steps are the same on every backend (SHERD_BACKEND), but those of
+ * bytes and plans are not. Every layout runs in a process of its own. One that fails gives a line,
+ * a message on standard error, and a failing exit code. */
 #include "tests/campaign/record.h"
 
 #include "tests/lib/check.h"
@@ -46,7 +49,8 @@ static void rank_run(sherd_world *world, void *raw)
     record_run(world, &work->what, &work->lines[sherd_world_rank(world)]);
 }
 
-/* Gives FOLDER/NAME.json; characters of the name that mean something to a shell or a path are replaced. */
+/* Gives FOLDER/NAME.json; characters of the name that mean something to a shell or a path are
+ * replaced. */
 static void path_of(const char *folder, const char *name, char *path, size_t len_bytes)
 {
     (void)snprintf(path, len_bytes, "%s/%s.json", folder, name);
@@ -116,8 +120,8 @@ static void stream_to(int fd, const char *path)
     (void)close(to);
 }
 
-/* Runs the layout in a process of its own and returns its exit code. `is_told`: prints the runner's messages to standard error and
- * drops the lines. */
+/* Runs the layout in a process of its own and returns its exit code. `is_told`: prints the runner's
+ * messages to standard error and drops the lines. */
 static int layout_try(int number, int is_told)
 {
     char  folder[PATH_MAX];
@@ -175,7 +179,8 @@ static void layout_do(wish *w, const record_theme *theme, int stage, int world_s
     w->count++;
 }
 
-/* Goes round the worlds, types and accumulations, each at a pace of its own, so that all pairs of them occur. */
+/* Goes round the worlds, types and accumulations, each at a pace of its own, so that all pairs of
+ * them occur. */
 static void stage_do(wish *w, const record_theme *theme, int number, int stage)
 {
     static const int WORLDS[] = {2, 3, 1, 4};

@@ -1,4 +1,5 @@
-/* What the engine does, as text: a fixed matrix of layouts, each trained for a few windows. See record.c. */
+/* What the engine does, as text: a fixed matrix of layouts, each trained for a few windows. See
+ * record.c. */
 #ifndef TESTS_CAMPAIGN_RECORD_H
 #define TESTS_CAMPAIGN_RECORD_H
 
@@ -34,7 +35,8 @@ enum {
                                    * it shows */
 };
 
-/* A kind of layout, which is trained at several stages and with several worlds, types and accumulations. */
+/* A kind of layout, which is trained at several stages and with several worlds, types and
+ * accumulations. */
 typedef struct record_theme {
     const char *name;
     int         least_stage, most_stage;

@@ -242,8 +242,8 @@ static void visit(recorder *t, int unit, sherd_pass pass)
     rig_release(&t->r, unit, pass);
 }
 
-/* Acquires each unit before the unit ahead of it is released. If the plan has no room for two units, a line says so and the next
- * unit is acquired after the release. */
+/* Acquires each unit before the unit ahead of it is released. If the plan has no room for two
+ * units, a line says so and the next unit is acquired after the release. */
 static void forward_nested(recorder *t)
 {
     rig *r = &t->r;
@@ -455,8 +455,9 @@ static void train(recorder *t)
 
 /* ------------------------------------------------------------------ bytes -- */
 
-/* The counts do not depend on the clock, because the call waits for the transfers that are under way. The bytes in a step's report
- * do depend on it: what is read ahead when the report is written may or may not be counted. So they are left out. */
+/* The counts do not depend on the clock, because the call waits for the transfers that are under
+ * way. The bytes in a step's report do depend on it: what is read ahead when the report is written
+ * may or may not be counted. So they are left out. */
 static void say_traffic(recorder *t)
 {
     record_text         *out = &t->out->end;

@@ -1,7 +1,9 @@
-/* The themes of record.c's matrix: what differs between layouts. Stages, worlds, types and accumulations vary besides. */
+/* The themes of record.c's matrix: what differs between layouts. Stages, worlds, types and
+ * accumulations vary besides. */
 #include "tests/campaign/record.h"
 
-/* Folders are the current one. Only one theme makes its writes durable: that takes longer than all the rest. */
+/* Folders are the current one. Only one theme makes its writes durable: that takes longer than all
+ * the rest. */
 #define DURABLE(device, more)                                                                      \
     ", \"offload_optimizer\": {\"device\": \"" device "\", \"nvme_path\": \".\"" more "}"
 #define STATE(device, more) DURABLE(device, ", \"durable\": false" more)

@@ -142,7 +142,8 @@ static void twin_close(twin *t)
 
 /* ------------------------------------------------------------- gradients -- */
 
-/* Gives the visits of the window's backward that touch the parameter; returns how many there are. */
+/* Gives the visits of the window's backward that touch the parameter; returns how many there
+ * are. */
 static int uses_of(const layout *what, const layout_window *window, int param,
                    int uses[LAYOUT_PASS])
 {
@@ -330,7 +331,8 @@ static void window_step(twin *t, const layout_window *window, layout_outcome *ou
     t->micro += window->micro;
 }
 
-/* Copies all that an update changes: the arrays of a parameter follow each other, from `master` on. */
+/* Copies all that an update changes: the arrays of a parameter follow each other, from `master`
+ * on. */
 static void twin_copy(const twin *from, twin *to)
 {
     for (int p = 0; p < from->what->num_params; p++) {
@@ -353,8 +355,8 @@ static void window_write(twin *t, const layout_window *window)
     master_store(t->what, param, first_index(t->what, window->written), first, NULL);
 }
 
-/* An undo goes back to what the update before had left: windows that were skipped since are undone too. A resume goes back to the
- * last commit. */
+/* An undo goes back to what the update before had left: windows that were skipped since are undone
+ * too. A resume goes back to the last commit. */
 void layout_twin(const layout *what, layout_result *out)
 {
     twin t, last, before; /* now, after the last update, and after the update before that */

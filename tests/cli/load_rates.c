@@ -1,4 +1,5 @@
-/* load_rates BACKEND FILE RATE...: whether a plan for BACKEND takes FILE's rates, all that are named and no others but flops. */
+/* load_rates BACKEND FILE RATE...: whether a plan for BACKEND takes FILE's rates, all that are
+ * named and no others but flops. */
 #include "planning/rates.h"
 
 #include <stdio.h>

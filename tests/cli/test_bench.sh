@@ -76,7 +76,7 @@ run 0 --size 64K --rounds 1 --nvme-path "$scratch/drive" --out "$scratch/nvme.js
 loads "$scratch/nvme.json" wire down up nvme_read nvme_write device host products
 says out "optimizer-nvme"
 
-# Mistakes are told before anything is measured.
+# Mistakes are reported before anything is measured.
 run 1 --nvme-path "$scratch/nowhere"
 says err "--nvme-path: $scratch/nowhere: No such file or directory"
 run 1 --out "$scratch/nowhere/rates.json"

@@ -48,7 +48,7 @@ if [ "$status" != 9 ]; then
     failed=1
 fi
 
-# Ranks that are scripts, which end by the signal: what they started is told, may take its time, and is waited for.
+# Ranks that are scripts, which end by the signal: what they started is reported, may take its time, and is waited for.
 cat >"$scratch/trainer" <<'SH'
 trap 'sleep 0.3; echo saved >"$0.saved.$SHERD_RANK"; exit 0' TERM
 echo $$ >"$0.pid.$SHERD_RANK"
@@ -61,7 +61,7 @@ kill -TERM $launcher
 status=0
 wait $launcher || status=$?
 if [ "$status" != 143 ] || [ ! -e "$scratch/trainer.saved.0" ] || [ ! -e "$scratch/trainer.saved.1" ]; then
-    echo "not ok: status $status, or a trainer behind a script was not told, or not waited for: $(ls "$scratch")"
+    echo "not ok: status $status, or a trainer behind a script was not notified, or not waited for: $(ls "$scratch")"
     failed=1
 fi
 # Behind a rank that fails, nothing goes on that it had started.

@@ -256,7 +256,7 @@ drive="--arch gpt2 --preset 124m --backend cpu --stage 1 --offload optimizer-nvm
 run 0 $drive --out tuned.json
 says err "Changed: zero_optimization.offload_optimizer.ratio is 0."
 says err "Changed: zero_optimization.offload_optimizer.buffer_count is "
-says err "Its steps are queued: an update goes on for "
+says err "Its steps are queued: an update takes "
 # shellcheck disable=SC2086
 run 0 $drive --out fixed.json --set zero_optimization.offload_optimizer.ratio=1 --set zero_optimization.offload_optimizer.buffer_count=4
 grep -q Changed err && fail "keys that are given are changed"
@@ -271,7 +271,7 @@ must("tuned is shorter", rows[0]["queued_s"] * 1.02 < fixed["queued_s"] < fixed[
 must("and waits less", rows[0]["wait_update_s"] < fixed["wait_update_s"] <= fixed["beside_s"])
 PY
 
-# Rates are measured first where nobody gave any, and each is told with its origin. With given ones the choice is what it was.
+# Rates are measured first where nobody gave any, and each is reported with its origin. With given ones the choice is what it was.
 run 0 --arch gpt2 --hidden 64 --layers 2 --heads 2 --inner 128 --vocab 500 --batch 2 --tokens 64 --host-memory 4G --best --json
 says err "Measured: this machine ("
 says err "wire           8e+09  assumed: one rank sends nothing"
@@ -347,7 +347,7 @@ says err "the trainer takes --activations cheap"
 run 0 $large --best --rates assumed --force --out moved.json --device-memory 26G --host-memory 120G
 says err "the trainer takes --activations recompute-cpu"
 grep -q '"device": "cpu"' moved.json || fail "inputs do not move"
-# Where nothing fits, what is told as the least has tried the other words too.
+# Where nothing fits, what is reported as the least has tried the other words too.
 # shellcheck disable=SC2086
 run 1 --arch llama --preset 8b --tokens 2048 --best --rates assumed --force --out moved.json --device-memory 5G --host-memory 126G
 says err "nothing fits. The least is stage 3, offload params-cpu, activations recompute-cpu"
@@ -361,7 +361,7 @@ says err "give one of them, once"
 run 2 $large --activations shelf
 says err '"shelf" is no place of layers'
 
-# An encoding that loses nothing is proposed where it makes the layout fit, told of where it does not, left alone where one is named.
+# An encoding that loses nothing is proposed where it makes the layout fit, reported where it does not, left alone where one is named.
 small="--params 1.5B --backend cpu --stage 0 --offload none --best --rates assumed"
 run 0 $small --host-memory 22G --out beside.json
 says err "stage 0, offload none *          1.68 s a step, bound by update; 19.6 GiB of a host"

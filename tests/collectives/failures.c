@@ -14,8 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Lost ranks are noticed within this: in milliseconds, but on a machine that is busy with other things ranks wait to run.
- * A rank's own time limit is far above it, and a minute ends the test. */
+/* Lost ranks are noticed within this: in milliseconds, but on a machine that is busy with other
+ * things ranks wait to run. A rank's own time limit is far above it, and a minute ends the test. */
 #define NOTICED_WITHIN_NS INT64_C(40000000000)
 
 static sherd_world *world_open(int64_t timeout_ns)
@@ -268,7 +268,7 @@ void part_aborts(void)
     sherd_world_destroy(world);
 }
 
-/* Tells the script that the ranks have met. Returns the path of the file that said so. */
+/* Notifies the script that the ranks have met. Returns the path of the file that said so. */
 static const char *ready_tell(sherd_world *world)
 {
     const char *ready = getenv("SHERD_TEST_READY");
@@ -359,15 +359,16 @@ void part_does_not_come(void)
 {
     sherd_world *world;
 
-    /* A device takes longer to begin than a call may, on one rank, and so does NCCL. But that is no call yet, and the limit is one of
-     * calls. Where there is no emulated device, nothing is slower than usual. */
+    /* A device takes longer to begin than a call may, on one rank, and so does NCCL. But that is no
+     * call yet, and the limit is one of calls. Where there is no emulated device, nothing is slower
+     * than usual. */
     CHECK_INT(0, setenv("SHERD_TIMEOUT", "40", 1));
     CHECK_INT(0, setenv("SHERD_EMULATOR_SLOW", getpid() % 2 == 0 ? "1200" : "0", 1));
     nccl_word_add("slow=1200");
     world = world_open(INT64_C(800000000));
     CHECK_OK(sherd_world_barrier(world));
     if (sherd_world_rank(world) == last_of(world)) {
-        /* Alive, elsewhere, until the others have given up: that much is told to this rank too. */
+        /* Alive, elsewhere, until the others have given up: this rank is notified of that too. */
         while (sherdi_world_status(world) == SHERD_OK) {
             (void)poll(NULL, 0, 5);
         }

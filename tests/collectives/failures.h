@@ -20,11 +20,12 @@ void part_first_killed_with_a_child(void);
 void part_child_destroys(void);
 void part_exits_without_destroy(void);
 void part_aborts(void);
-/** Between two hosts the link goes down when rank 0 has left the file SHERD_TEST_READY. Each host names the other one's. */
+/** Between two hosts the link goes down when rank 0 has left the file SHERD_TEST_READY. Each host
+ *  names the other one's. */
 void part_link_goes_down(void);
 void part_link_comes_back(void);
-/** Of three ranks the last is on a host of its own, and the others learn over memory that one of them gave up: they leave before
- *  anybody has told the last one. Needs root. */
+/** Of three ranks the last is on a host of its own, and the others learn over memory that one of
+ *  them gave up: they disconnect before the last one is notified. Needs root. */
 void part_aborts_in_memory(void);
 void part_leaves_early(void);
 void part_first_leaves_early(void);
@@ -32,7 +33,8 @@ void part_does_not_come(void);
 void part_disagrees(void);
 void part_created_twice(void);
 
-/* Cases of three ranks over any transport of processes: _(name, part, rank that is killed or -1). */
+/* Cases of three ranks over any transport of processes: _(name, part, rank that is killed or
+ * -1). */
 #define FAILURES_ANYWHERE(_)                                                                       \
     _(rank_killed_in_barrier_is_named, part_killed_in_barrier, 2)                                  \
     _(first_rank_killed_is_named, part_killed_first, 0)                                            \

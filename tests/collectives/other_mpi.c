@@ -1,4 +1,5 @@
-/* An MPI of another kind, for SHERD_MPI_LIBRARY: it says SHERD_FAKE_MPI of itself, and has no other function. */
+/* An MPI of another kind, for SHERD_MPI_LIBRARY: it says SHERD_FAKE_MPI of itself, and has no other
+ * function. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -13,7 +13,8 @@
 
 #define RANKS_MAX     16
 #define GUARD_SECONDS 60
-/* Where the processes of all ranks take turns on a device: each collective waits for turns of some milliseconds. */
+/* Where the processes of all ranks take turns on a device: each collective waits for turns of some
+ * milliseconds. */
 #define GUARD_SECONDS_ON_DEVICES 240
 
 /* The folder of the notes of the ranks that were started last. */

@@ -41,10 +41,12 @@ typedef struct rank_start {
     int         ends;           /* exit code, or minus a signal */
 } rank_start;
 
-/** Starts one and returns at once: its process, which the caller waits for; below 0 where there is none. */
+/** Starts one and returns at once: its process, which the caller waits for; below 0 where there is
+ *  none. */
 pid_t ranks_start(const rank_start *start);
 
-/** Starts all, waits for all (a minute at most, then kills them and fails), and checks how each ended. */
+/** Starts all, waits for all (a minute at most, then kills them and fails), and checks how each
+ *  ended. */
 void ranks_run(const rank_start *starts, int count);
 
 /** world_size ranks that meet at a fresh unix socket by SHERD_*; all run `part` and pass, but
@@ -54,12 +56,12 @@ void ranks_run_part(int world_size, const char *part, int killed);
 /** Whether there is an mpirun; skips the case when there is none. */
 void ranks_need_mpirun(void);
 
-/** `part` on world_size ranks under mpirun; all must pass but for `killed` (-1: none), which must not
- *  have. mpirun's own exit code is not looked at: it counts every death as its failure. */
+/** `part` on world_size ranks under mpirun; all must pass but for `killed` (-1: none), which must
+ *  not have. mpirun's own exit code is not looked at: it counts every death as its failure. */
 void ranks_run_mpi(int world_size, const char *part, int killed);
 
-/** What ranks that ranks_run started tell each other beside their world, where an order of events has to be forced: a note,
- *  by a name; ranks_note_wait returns when it is there. Every ranks_run begins without notes. */
+/** Messages between ranks of ranks_run outside their world, to force an order of events: a note, by
+ *  a name; ranks_note_wait returns when it is there. Every ranks_run begins without notes. */
 void ranks_note_leave(const char *name);
 int  ranks_note_is_there(const char *name);
 void ranks_note_wait(const char *name);

@@ -1,5 +1,6 @@
-/* All that the library has to know of another transport: its tables. more_transports/ has its line. Meeting, memory
- * and sums are those of processes; a gather is a broadcast from each rank in turn. */
+/* All that the library has to know of another transport: its tables. more_transports/ has its line.
+ * Meeting, memory and sums are those of processes; a gather is a broadcast from each rank in
+ * turn. */
 #include "tests/collectives/relay.h"
 
 #include "collectives/meeting_point.h"

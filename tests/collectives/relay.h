@@ -1,4 +1,5 @@
-/* A transport that the library has not: processes of one host, whose slices go round one after the other. */
+/* A transport that the library has not: processes of one host, whose slices go round one after the
+ * other. */
 #ifndef TESTS_COLLECTIVES_RELAY_H
 #define TESTS_COLLECTIVES_RELAY_H
 

@@ -49,7 +49,7 @@ void part_split_killed(void)
     sherd_world_destroy(world);
 }
 
-/* Evens and odds, of which rank 3 dies; what rank 1 has seen then it tells the evens in a third group. */
+/* Evens and odds, of which rank 3 dies; rank 1 sends its result to the evens in a third group. */
 void part_split_killed_apart(void)
 {
     sherd_world *world = world_open();

@@ -96,7 +96,7 @@ static int group_of(wish_fn wish, int rank, int world_size, int *ranks)
         if (color != mine) {
             continue;
         }
-        for (at = count++; at > 0; at--) { /* behind all whose key is not more */
+        for (at = count++; at > 0; at--) { /* after all whose key is not more */
             int before;
 
             wish(ranks[at - 1], world_size, &color, &before);
@@ -178,7 +178,7 @@ void split_groups_have_their_ranks_in_order(sherd_world *world, void *ctx)
     for (size_t i = 0; i < sizeof(WISHES) / sizeof(WISHES[0]); i++) {
         sherd_world *child = split_as(world, WISHES[i]);
 
-        sum = 1; /* the parent goes on beside its child */
+        sum = 1; /* the parent continues together with its child */
         CHECK_OK(sherd_world_sum_f64(world, &sum, 1));
         CHECK(sum == sherd_world_size(world));
         sherd_world_destroy(child);
@@ -264,8 +264,8 @@ static int descriptors(void)
     return count;
 }
 
-/* Each allocation of one rank in turn. Nobody has a world then, all know why, and the parent is whole. A device
- * allocates by its own means too, and so each other row will do there. */
+/* Each allocation of one rank in turn. Nobody has a world then, all know why, and the parent is
+ * whole. A device allocates by its own means too, and so each other row will do there. */
 void split_that_fails_on_one_rank_fails_on_all(sherd_world *world, void *ctx)
 {
     /* a driver, and what uses it, open descriptors when they like */
@@ -310,7 +310,7 @@ void split_abort_reaches_the_groups(sherd_world *world, void *ctx)
         world); /* all have come; the news of the end may overtake its last words */
     if (sherd_world_rank(world) == 1) {
         sherd_world_abort(world, "no more data");
-    } /* who is of rank 1's group waits for it; nobody else would be told by its own */
+    } /* who is of rank 1's group waits for it; no other rank would be notified by its own */
     while (sherdi_world_status(world) == SHERD_OK && sherd_world_barrier(grand) == SHERD_OK) {
     }
     CHECK_STATUS(SHERD_E_PEER_LOST, sherd_world_barrier(child));

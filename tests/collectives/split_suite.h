@@ -1,5 +1,5 @@
-/* Worlds of some ranks of a world, over any transport: cases of the suite, and parts for what ranks that are processes
- * fail with (split_suite.c, split_failures.c). */
+/* Worlds of some ranks of a world, over any transport: cases of the suite, and parts for what ranks
+ * that are processes fail with (split_suite.c, split_failures.c). */
 #ifndef TESTS_COLLECTIVES_SPLIT_SUITE_H
 #define TESTS_COLLECTIVES_SPLIT_SUITE_H
 

@@ -1,4 +1,5 @@
-/* The board (collectives/board.h): a wait for another rank ends at the world's time limit, which counts from that rank's last progress. */
+/* The board (collectives/board.h): a wait for another rank ends at the world's time limit, which
+ * counts from that rank's last progress. */
 #include "base/clock.h"
 #include "collectives/board.h"
 #include "tests/lib/check.h"

@@ -1,5 +1,5 @@
-/* Worlds on the emulated device: what tickets are there, what is counted, what a failed device does to the
- * others. The suite on devices is that of the transports. */
+/* Worlds on the emulated device: what tickets are there, what is counted, what a failed device does
+ * to the others. The suite on devices is that of the transports. */
 #include "base/clock.h"
 #include "collectives/device.h"
 #include "tests/collectives/ranks.h"
@@ -50,7 +50,7 @@ static void world_of_one_queues_and_follow_does_not_block(void)
     CHECK_OK(sherdi_world_all_gather(world, &args, &ticket));
     CHECK_OK(sherdi_world_follow(world, other, ticket));
     CHECK(ticket > 0 && !sherdi_world_is_done(world, ticket));
-    other->kernels->copy(other, memory + 2 * BYTES, memory + BYTES, BYTES); /* behind the ticket */
+    other->kernels->copy(other, memory + 2 * BYTES, memory + BYTES, BYTES); /* after the ticket */
     atomic_store(&gate, 1);
     CHECK_OK(sherdi_lane_wait(other));
     CHECK(sherdi_world_is_done(world, ticket));
@@ -247,8 +247,8 @@ static void threads_on_several_devices_copy_without_the_host(void)
     CHECK_INT(0, emulator_staged() - before);
 }
 
-/* A rank over shared memory, whose calls wait for the device: its thread captures a graph for all threads while
- * the queue works. */
+/* A rank over shared memory, whose calls wait for the device: its thread captures a graph for all
+ * threads while the queue works. */
 static void part_captures(void)
 {
     sherd_world   *world;

@@ -1,5 +1,6 @@
-/* Who may take part in a meeting: ranks of one job, and nobody else, whatever is said at its address. The ranks are
- * threads that meet by rendezvous.c itself; strangers are played by the case. */
+/* Who may take part in a meeting: ranks of one job, and nobody else, whatever is said at its
+ * address. The ranks are threads that meet by rendezvous.c itself; strangers are played by the
+ * case. */
 #include "base/clock.h"
 #include "collectives/nccl.h"
 #include "collectives/rendezvous.h"
@@ -98,8 +99,8 @@ static int knock(const char *address)
 
 /* ---------------------------------------------------------- what is said -- */
 
-/* Says something that must not matter; the connection, which may stay open. `last`: a call of an earlier meeting;
- * `made`: one of this. */
+/* Says something that must not matter; the connection, which may stay open. `last`: a call of an
+ * earlier meeting; `made`: one of this. */
 static int stranger_speaks(const char *address, uint64_t *seed, const rendezvous_call *last,
                            rendezvous_call *made)
 {
@@ -185,7 +186,8 @@ static void meeting_is_not_moved_by_what_strangers_say(void)
     }
 }
 
-/* A rank of ours with nonsense in its card; below 0 where rank 0 has gone before it had heard it. */
+/* A rank of ours with nonsense in its card; below 0 where rank 0 has gone before it had heard
+ * it. */
 static int mad_speaks(const char *address, int round, uint64_t *seed, int64_t until_ns)
 {
     rendezvous_greeting greeting;
@@ -222,8 +224,8 @@ static int mad_speaks(const char *address, int round, uint64_t *seed, int64_t un
     return fd;
 }
 
-/* Whoever has the key is believed, and still can say nothing that breaks rank 0. It waits on for some of them: not for long,
- * and for longer where the machine is too busy for that. */
+/* Whoever has the key is believed, and still can say nothing that breaks rank 0. It waits on for
+ * some of them: not for long, and for longer where the machine is too busy for that. */
 static void meeting_survives_a_rank_of_ours_gone_mad(void)
 {
     enum { ROUNDS = 300 };
@@ -318,7 +320,8 @@ static void meeting_does_not_wait_for_the_silent(void)
     }
 }
 
-/* The rank comes when the stranger is gone, which has said a part of a message by then, a byte at a time. */
+/* The rank comes when the stranger is gone, which has said a part of a message by then, a byte at a
+ * time. */
 static void who_drips_is_dropped(void)
 {
     static member members[2];
@@ -361,7 +364,8 @@ static void *liner_run(void *raw)
     return NULL;
 }
 
-/* The second connection of each rank, for control data: strangers that say nothing are at the desk before. */
+/* The second connection of each rank, for control data: strangers that say nothing are at the desk
+ * before. */
 static void lines_do_not_wait_for_the_silent(void)
 {
     enum { SILENT = 300 };

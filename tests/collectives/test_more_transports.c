@@ -1,5 +1,5 @@
-/* A transport that the library has not (relay.c), added by its tables and one line of a list: programs name it, it holds
- * the suite of all transports, and what lists transports knows it. */
+/* A transport that the library has not (relay.c), added by its tables and one line of a list:
+ * programs name it, it holds the suite of all transports, and what lists transports knows it. */
 #include "collectives/transport.h"
 #include "tests/collectives/ranks.h"
 #include "tests/collectives/relay.h"

@@ -1,6 +1,6 @@
-/* Worlds over NCCL on emulated devices, with a stand-in for the library (tests/emulator/fake_nccl.c): what
- * nccl.c does around the library's calls. The suite, how the others learn of a failure, when NCCL is
- * chosen, and a communicator of the program's own. */
+/* Worlds over NCCL on emulated devices, with a stand-in for the library
+ * (tests/emulator/fake_nccl.c): what nccl.c does around the library's calls. The suite, how the
+ * others learn of a failure, when NCCL is chosen, and a communicator of the program's own. */
 #include "collectives/nccl.h"
 #include "tests/collectives/failures.h"
 #include "tests/collectives/ranks.h"
@@ -191,7 +191,7 @@ static void nccl_tells_devices_apart_by_what_they_are(void)
     run_on_devices("1", 2, "part_sees_the_same_device");
 }
 
-/* NCCL from 2.30 on holds several ranks on a device when all are told so. */
+/* NCCL from 2.30 on allows several ranks on a device when all are configured so. */
 static void nccl_holds_several_ranks_on_a_device_when_told(void)
 {
     CHECK_INT(0, setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1));
@@ -256,7 +256,8 @@ static void part_has_no_driver(void)
     CHECK_ERROR_SAYS("driver");
 }
 
-/* NVIDIA's own library, where it is installed and no driver is: as far as one gets without a GPU. */
+/* NVIDIA's own library, where it is installed and no driver is: as far as one gets without a
+ * GPU. */
 static void nccl_of_nvidia_says_that_there_is_no_driver(void)
 {
     char  stand_in[512];
@@ -493,7 +494,8 @@ static void nccl_rank_that_hangs_in_init_is_waited_for_with_a_limit(void)
     run_with("hang=2", 3, "part_waits_for_the_communicator", -1);
 }
 
-/* All-gathers of device memory until one fails, as it must long before the minute that a test has. */
+/* All-gathers of device memory until one fails, as it must long before the minute that a test
+ * has. */
 static sherd_status gather_until_it_fails(sherd_world *world)
 {
     enum { SLICE = 5000 };
@@ -577,7 +579,8 @@ typedef struct handle_case {
 
 typedef int (*set_device_fn)(int device);
 
-/* A communicator that the program makes, and what it does with it: by the types of nccl.h, which tests do not include. */
+/* A communicator that the program makes, and what it does with it: by the types of nccl.h, which
+ * tests do not include. */
 static void *handle_comm(const handle_case *handle, int rank)
 {
     typedef struct unique_id {
@@ -666,8 +669,8 @@ static void told_count(void *ctx, sherd_log_level level, const char *line)
     atomic_fetch_add(&times_told, strstr(line, "call ncclCommAbort before") != NULL);
 }
 
-/* The last rank gives up while the others wait for it on the device: sherd cannot end what is there. From then on the program may
- * end its communicator, so nobody may use it any more. */
+/* The last rank gives up while the others wait for it on the device: sherd cannot end what is
+ * there. From then on the program may end its communicator, so nobody may use it any more. */
 static void handle_failing_rank(int rank, void *raw)
 {
     handle_case   *handle = raw;

@@ -122,7 +122,7 @@ static void late_body(int rank, void *ctx)
 
     (void)pthread_barrier_wait(&all->begun);
     if (sherd_world_rank(world) == 2) {
-        /* Alive, elsewhere, until it is told that the others have given up. */
+        /* Alive, elsewhere, until it is notified that the others have given up. */
         while (sherdi_world_status(world) == SHERD_OK) {
             (void)poll(NULL, 0, 5);
         }

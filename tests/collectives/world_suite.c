@@ -709,7 +709,8 @@ static void barrier_can_follow_barrier(sherd_world *world, void *ctx)
     }
 }
 
-/* Where all ranks have made the same calls there is nothing to take back, and what was queued is done. */
+/* Where all ranks have made the same calls there is nothing to take back, and what was queued is
+ * done. */
 static void regroup_is_the_end_of_what_was_queued(sherd_world *world, void *ctx)
 {
     size_t         size   = (size_t)sherd_world_size(world);

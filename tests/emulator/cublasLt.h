@@ -1,5 +1,5 @@
-/* The part of cuBLASLt that the trainer uses, for builds with the emulator; fake_cublaslt.cpp computes it. Names,
- * values and meanings are NVIDIA's. C++. */
+/* The part of cuBLASLt that the trainer uses, for builds with the emulator; fake_cublaslt.cpp
+ * computes it. Names, values and meanings are NVIDIA's. C++. */
 #ifndef TESTS_EMULATOR_CUBLASLT_H
 #define TESTS_EMULATOR_CUBLASLT_H
 

@@ -1,5 +1,5 @@
-/* bfloat16 as the project's kernels use it; see emulator.h. Conversions round to nearest even; NaN is 0x7fff, as
- * on the device. */
+/* bfloat16 as the project's kernels use it; see emulator.h. Conversions round to nearest even; NaN
+ * is 0x7fff, as on the device. */
 #ifndef TESTS_EMULATOR_CUDA_BF16_H
 #define TESTS_EMULATOR_CUDA_BF16_H
 

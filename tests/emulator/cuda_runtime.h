@@ -1,6 +1,7 @@
-/* The CUDA language for a C++ compiler, as far as the project's kernels use it; see emulator.h. In C: the API
- * alone. Threads of a block are fibers of one real thread, so thread_local stands for a block's shared
- * memory, and what looks like a built-in variable is one that the change of fibers sets. */
+/* The CUDA language for a C++ compiler, as far as the project's kernels use it; see emulator.h. In
+ * C: the API alone. Threads of a block are fibers of one real thread, so thread_local stands for a
+ * block's shared memory, and what looks like a built-in variable is one that the change of fibers
+ * sets. */
 #ifndef TESTS_EMULATOR_CUDA_RUNTIME_H
 #define TESTS_EMULATOR_CUDA_RUNTIME_H
 
@@ -124,15 +125,17 @@ unsigned          emulator_active(void); /* lanes of this warp that have not end
 
 /** The launch's shared bytes, 128-byte aligned. */
 void *emulator_shared(void);
-/** Ends the process unless `at` is a multiple of `len` and all of it is in the launch's shared memory. */
+/** Ends the process unless `at` is a multiple of `len` and all of it is in the launch's shared
+ *  memory. */
 void emulator_shared_at(const void *at, size_t len);
-/** Copies of four or sixteen bytes into shared memory, as cp.async's: what is there is NaN until the calling thread waits
- *  until no more than `pending` groups are under way. */
+/** Copies of four or sixteen bytes into shared memory, as cp.async's: what is there is NaN until
+ *  the calling thread waits until no more than `pending` groups are under way. */
 void emulator_copy_start(void *to, const void *from, size_t len, bool is_there);
 void emulator_copies_commit(void);
 void emulator_copies_wait(unsigned pending);
-/** Barriers in the launch's shared memory, as mbarrier's; phases count from 0. To wait for a phase that is neither the current
- *  one nor the one before ends the process: a device would take it for one of these. */
+/** Barriers in the launch's shared memory, as mbarrier's; phases count from 0. To wait for a phase
+ *  that is neither the current one nor the one before ends the process: a device would take it for
+ *  one of these. */
 void emulator_mbarrier_init(uint64_t *barrier, unsigned arrivals);
 void emulator_mbarrier_arrive(uint64_t *barrier);
 void emulator_mbarrier_wait(uint64_t *barrier, int phase);

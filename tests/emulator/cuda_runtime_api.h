@@ -1,5 +1,5 @@
-/* The part of CUDA's runtime API that the emulator has; see emulator.h. Names, values and meanings are
- * NVIDIA's. C and C++. */
+/* The part of CUDA's runtime API that the emulator has; see emulator.h. Names, values and meanings
+ * are NVIDIA's. C and C++. */
 #ifndef TESTS_EMULATOR_CUDA_RUNTIME_API_H
 #define TESTS_EMULATOR_CUDA_RUNTIME_API_H
 

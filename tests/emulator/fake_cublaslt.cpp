@@ -1,8 +1,9 @@
-/* A stand-in for cuBLASLt, in plain loops on the emulator's streams: it shows that the trainer says what it means
- * in cuBLASLt's terms (column-major, operands, epilogues), and nothing about speed or about what NVIDIA's
- * library supports. SHERD_EMULATOR_NO_EPILOGUES=1: it knows neither bias nor gelu, so that the trainer's own
- * kernels have to; 2: the same, said by the state of a result. Of each product it has three kernels, which add in
- * orders of their own; which of them it names first depends on the alignment of the bias and of the auxiliary matrix. */
+/* A stand-in for cuBLASLt, in plain loops on the emulator's streams: it shows that the trainer says
+ * what it means in cuBLASLt's terms (column-major, operands, epilogues), and nothing about speed or
+ * about what NVIDIA's library supports. SHERD_EMULATOR_NO_EPILOGUES=1: it knows neither bias nor
+ * gelu, so that the trainer's own kernels have to; 2: the same, said by the state of a result. Of
+ * each product it has three kernels, which add in orders of their own; which of them it names first
+ * depends on the alignment of the bias and of the auxiliary matrix. */
 #include "cublasLt.h"
 
 #include "cuda_bf16.h"

@@ -1,20 +1,22 @@
-/* A stand-in for NCCL, for tests alone: the functions that collectives/nccl.c uses, on the emulated device of
- * emulator.h, between processes or threads of one host. A shared library for SHERD_NCCL_LIBRARY; it finds
- * the emulator in the program that loads it. Nothing of NVIDIA's is in it, and it says nothing about NCCL's
- * speed, transports or memory; what it keeps are the rules that a caller can break:
+/* A stand-in for NCCL, for tests alone: the functions that collectives/nccl.c uses, on the emulated
+ * device of emulator.h, between processes or threads of one host. A shared library for
+ * SHERD_NCCL_LIBRARY; it finds the emulator in the program that loads it. Nothing of NVIDIA's is in
+ * it, and it says nothing about NCCL's speed, transports or memory; what it keeps are the rules
+ * that a caller can break:
  *
  *   - a call is queued on its stream and moves bytes when the stream comes to it, and not before;
  *   - a rank whose peers do not make the same call waits until they do, or until ncclCommAbort;
- *   - calls of a group move together, so a ring of sends and receives does not lock up in a group and does
- *     outside of one;
+ *   - calls of a group move together, so a ring of sends and receives does not lock up in a group
+ *     and does outside of one;
  *   - peers must agree about kind and size; if not, the communicator gets an asynchronous error;
  *   - a communicator with blocking = 0 returns ncclInProgress and is through some looks later;
  *   - sums come in an order of their own, the last rank first, as one cannot rely on NCCL's.
  *
- * SHERD_FAKE_NCCL, words separated by commas: version=N; hang=R, rank R never comes to the making of the
- * communicator; fail=R:N, the N-th device call (from 1) of rank R ends in an asynchronous error; stall=R:N, that
- * call never moves anything; refuse, memory cannot be registered; slow=MS, making a communicator takes so long; look=MS, asking
- * for its asynchronous error takes so long. To end a communicator while somebody asks ends the program. */
+ * SHERD_FAKE_NCCL, words separated by commas: version=N; hang=R, rank R never comes to the making
+ * of the communicator; fail=R:N, the N-th device call (from 1) of rank R ends in an asynchronous
+ * error; stall=R:N, that call never moves anything; refuse, memory cannot be registered; slow=MS,
+ * making a communicator takes so long; look=MS, asking for its asynchronous error takes so long. To
+ * end a communicator while somebody asks ends the program. */
 #include "kernels/formulas.h"
 #include "tests/emulator/emulator.h"
 
@@ -259,7 +261,7 @@ static int transfer_is_done(const transfer *one)
     return one->done == sizeof(one->head) + one->head.len_bytes;
 }
 
-/* Transfers with one peer in one direction go in order; all the others beside each other. */
+/* Transfers with one peer in one direction are in order; all others are concurrent. */
 static int transfer_is_first(const job *work, size_t index)
 {
     for (size_t i = 0; i < index; i++) {
@@ -504,8 +506,8 @@ static void swap_add(job *work, const void *send, size_t stride, unsigned char *
     }
 }
 
-/* A call of all ranks. Of a sum the parts come to room, from which they are added up; else to recv, with the own one
- * copied there. */
+/* A call of all ranks. Of a sum the parts come to room, from which they are added up; else to recv,
+ * with the own one copied there. */
 static ncclResult_t swap_queue(int kind, const void *send, void *recv, size_t count,
                                ncclDataType_t type, ncclComm_t comm, cudaStream_t stream)
 {

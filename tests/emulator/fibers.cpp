@@ -1,7 +1,8 @@
-/* See fibers.h. A fiber runs threads of the block one after another, without a switch, until one of them has to
- * wait; then one that waits no longer goes on, or the next thread starts. So a kernel that never waits runs as a plain
- * loop, and a warp goes as far as it can before the next one starts: few stacks are in use at once. Fibers of one real
- * thread never run at once and never leave it. */
+/* See fibers.h. A fiber runs threads of the block one after another, without a switch, until one of
+ * them has to wait; then one that waits no longer goes on, or the next thread starts. So a kernel
+ * that never waits runs as a plain loop, and a warp goes as far as it can before the next one
+ * starts: few stacks are in use at once. Fibers of one real thread never run at once and never
+ * leave it. */
 #include "fibers.h"
 
 #include <pthread.h>
@@ -44,7 +45,8 @@ __thread unsigned emulator_lane_number;
 /* Meetings of one warp that are open at once: masks that do not overlap, and the one being left. */
 #define WARP_MEETINGS 64
 #define SHARED_BYTES  ((size_t)228 << 10)
-/* Of shared memory: what a launch asks for ends at a page that faults, or less than this before it. */
+/* Of shared memory: what a launch asks for ends at a page that faults, or less than this before
+ * it. */
 #define SHARED_ALIGN ((size_t)128)
 #define PAGE_BYTES   4096
 /* Copies into shared memory that one thread may have under way, and groups of them. */
@@ -72,12 +74,14 @@ struct context {
 #endif
 };
 
-/* Inlined where a fiber waits and entered by jumps: the processor foresees returns by the calls before them, and a return
- * on another stack is never what it foresaw. So a switch between lanes at the same place costs little. */
+/* Inlined where a fiber waits and entered by jumps: the processor foresees returns by the calls
+ * before them, and a return on another stack is never what it foresaw. So a switch between lanes at
+ * the same place costs little. */
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
 #if defined(__x86_64__)
-/* Keeps what the compiler cannot be told to, and where to go on, on the old stack; below what a leaf may use of it. */
+/* Stores the registers that the compiler cannot save, and the address of the continuation, on the
+ * old stack; below what a leaf may use of it. */
 static ALWAYS_INLINE void stack_switch(void **from, void *to)
 {
     asm volatile("leaq -128(%%rsp), %%rsp\n\t"
@@ -190,7 +194,7 @@ static __thread machine *here;
     abort();
 }
 
-/* Whole pages, with one before and one behind that fault. */
+/* Whole pages, with one before and one after that fault. */
 static void *map_bytes(size_t wanted)
 {
     size_t         len = (wanted + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
@@ -614,7 +618,8 @@ static void machine_settle(machine *m)
 #endif
 }
 
-/* Machines of real threads that have ended: their stacks are mapped once, not for each stream of each test. */
+/* Machines of real threads that have ended: their stacks are mapped once, not for each stream of
+ * each test. */
 static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
 static machine        *spare;
 

@@ -1,4 +1,5 @@
-/* Graphs of the emulated devices: what one stream was given during a capture, replayed in that order. See emulator.h. */
+/* Graphs of the emulated devices: what one stream was given during a capture, replayed in that
+ * order. See emulator.h. */
 #include "capture.h"
 
 struct CUgraph_st {

@@ -1,4 +1,5 @@
-/* Memory of the emulated devices and pinned memory of the host, and copies between them. See runtime.h. */
+/* Memory of the emulated devices and pinned memory of the host, and copies between them. See
+ * runtime.h. */
 #include "runtime.h"
 
 #include <sys/mman.h>
@@ -40,7 +41,8 @@ static cudaError_t memory_make(void **out, size_t len, bool is_device)
     if (a.map == MAP_FAILED) {
         return error_keep(cudaErrorMemoryAllocation);
     }
-    /* Large ones on large pages where the kernel has them: the guard closes and opens all of it at every wait. */
+    /* Large ones on large pages where the kernel has them: the guard closes and opens all of it at
+     * every wait. */
     (void)madvise(a.map, a.map_bytes, MADV_HUGEPAGE);
     (void)mprotect(a.map, PAGE_BYTES, PROT_NONE);
     (void)mprotect(a.map + a.map_bytes - PAGE_BYTES, PAGE_BYTES, PROT_NONE);

@@ -1,4 +1,5 @@
-/* The runtime API of the emulated devices: what there are, their errors, what tests ask for. See runtime.h. */
+/* The runtime API of the emulated devices: what there are, their errors, what tests ask for. See
+ * runtime.h. */
 #include "runtime.h"
 
 #include <pthread.h>
@@ -37,8 +38,8 @@ emulator::emulator()
 
 static emulator *made;
 
-/* As with CUDA, what the parent has initialised its child cannot use: no stream's thread is there, and the lock may
- * be held by one for good. */
+/* As with CUDA, what the parent has initialised its child cannot use: no stream's thread is there,
+ * and the lock may be held by one for good. */
 static void fork_child(void)
 {
     made            = new emulator();

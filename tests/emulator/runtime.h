@@ -1,5 +1,6 @@
-/* The state of the emulated devices, between runtime.cpp (devices, errors, the guard), streams.cpp (streams, kernels,
- * events, captures) and memory.cpp. One lock guards all of it; an operation runs outside of it, on its stream's thread. */
+/* The state of the emulated devices, between runtime.cpp (devices, errors, the guard), streams.cpp
+ * (streams, kernels, events, captures) and memory.cpp. One lock guards all of it; an operation runs
+ * outside of it, on its stream's thread. */
 #ifndef TESTS_EMULATOR_RUNTIME_H
 #define TESTS_EMULATOR_RUNTIME_H
 
@@ -121,11 +122,13 @@ cudaError_t error_keep(cudaError_t error);
 /** Counts down to the call that shall fail. */
 bool countdown(long *count);
 
-/** The state of the current device, for a call that needs it. With the lock held, as what follows. */
+/** The state of the current device, for a call that needs it. With the lock held, as what
+ *  follows. */
 cudaError_t device_check(void);
 
-/** For a call that no thread in capture may make, as it waits, asks or allocates: the capture is spoiled. One in global
- *  mode is spoiled by other threads too, but for those that have said that they do not mind. */
+/** For a call that no thread in capture may make, as it waits, asks or allocates: the capture is
+ *  spoiled. One in global mode is spoiled by other threads too, but for those that have said that
+ *  they do not mind. */
 cudaError_t capture_check(void);
 
 /** Says why, where a host that touches device memory ends. */

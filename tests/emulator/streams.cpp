@@ -1,4 +1,5 @@
-/* Streams of the emulated devices, each a thread with a queue: kernels, events, what a capture keeps. See runtime.h. */
+/* Streams of the emulated devices, each a thread with a queue: kernels, events, what a capture
+ * keeps. See runtime.h. */
 #include "runtime.h"
 
 #include "fibers.h"
@@ -8,7 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* In capture: this thread's stream; with the lock held, that of a thread that captures in global mode. */
+/* In capture: this thread's stream; with the lock held, that of a thread that captures in global
+ * mode. */
 static thread_local cudaStream_t capturing;
 static cudaStream_t              capturing_for_all;
 /* What this thread is held to while others capture. */
@@ -46,7 +48,8 @@ cudaError_t capture_check(void)
     return cudaErrorStreamCaptureUnsupported;
 }
 
-/* For a call on a stream in capture, by any thread, that the capture cannot keep. With the lock held. */
+/* For a call on a stream in capture, by any thread, that the capture cannot keep. With the lock
+ * held. */
 static cudaError_t captured_refuse(cudaStream_t stream, cudaError_t error)
 {
     stream->is_spoiled = true;
@@ -160,7 +163,8 @@ cudaStream_t stream_of(emulator &e, cudaStream_t handle)
     return nullptr;
 }
 
-/* Runs on the calling thread what could begin at once, and is no kernel that shall fail. With the lock held. */
+/* Runs on the calling thread what could begin at once, and is no kernel that shall fail. With the
+ * lock held. */
 static bool operation_run_now(emulator &e, cudaStream_t stream, operation &what)
 {
     if (what.may_block || stream->busy > 0 || e.fail_kernel > 0 ||

@@ -114,8 +114,9 @@ static void ended_lanes_and_masks_are_kept_apart(void)
     cudaFree(out);
 }
 
-/* Every thread copies its four numbers, and four of zeros, in two groups; what it sees of them before a wait, after a
- * wait for the first and after the last goes to `out`, twelve numbers a thread. */
+/* Every thread copies its four numbers, and four of zeros, in two groups; what it sees of them
+ * before a wait, after a wait for the first and after the last goes to `out`, twelve numbers a
+ * thread. */
 static void __global__ copies_kernel(const float *x, float *out)
 {
     float *own = (float *)emulator_shared() + threadIdx.x * 8;
@@ -161,8 +162,8 @@ static void copies_into_shared_memory_arrive_when_waited_for(void)
     cudaFree(out);
 }
 
-/* Half of the threads put numbers into two slots, round after round; the others add them up. Neither may come too early: `full` and
- * `empty` say which slots are which. */
+/* Half of the threads put numbers into two slots, round after round; the others add them up.
+ * Neither may come too early: `full` and `empty` say which slots are which. */
 static void __global__ ring_kernel(int rounds, int *out)
 {
     uint64_t *full = (uint64_t *)emulator_shared(), *empty = full + 2;

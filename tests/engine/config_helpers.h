@@ -1,5 +1,5 @@
-/* What the tests of the configuration share: functions that complete a file from a few members, and checks of refusals
- * and warnings. */
+/* What the tests of the configuration share: functions that complete a file from a few members, and
+ * checks of refusals and warnings. */
 #ifndef TESTS_ENGINE_CONFIG_HELPERS_H
 #define TESTS_ENGINE_CONFIG_HELPERS_H
 
@@ -22,7 +22,8 @@ static inline sherd_config *parsed(const char *text)
     return config;
 }
 
-/* Puts `members` into a file that resolves on one rank; its optimizer is AdamW unless they name one. */
+/* Puts `members` into a file that resolves on one rank; its optimizer is AdamW unless they name
+ * one. */
 static inline void complete(char text[TEXT_BYTES], const char *members)
 {
     (void)snprintf(text, TEXT_BYTES, "{\"train_micro_batch_size_per_gpu\": 2%s%s%s}",

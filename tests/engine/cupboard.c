@@ -1,5 +1,6 @@
-/* Shows all that the engine has to know of another tier: its tables. The line of the list of tiers is in more_tiers/. A
- * read is done only when it is waited for, as late as a drive may be; a write copies its bytes when it is started. */
+/* Shows all that the engine has to know of another tier: its tables. The line of the list of tiers
+ * is in more_tiers/. A read is done only when it is waited for, as late as a drive may be; a write
+ * copies its bytes when it is started. */
 #include "tests/engine/cupboard.h"
 
 #include "offload/tier.h"

@@ -1,4 +1,5 @@
-/* A tier that the library does not have: memory that no kernel may address and that is read and written by copies. */
+/* A tier that the library does not have: memory that no kernel may address and that is read and
+ * written by copies. */
 #ifndef TESTS_ENGINE_CUPBOARD_H
 #define TESTS_ENGINE_CUPBOARD_H
 

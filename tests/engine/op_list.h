@@ -16,7 +16,8 @@ void         op_list_free(op_list *list);
 int op_is_alike(const sherdi_op *a, const sherdi_op *b);
 /** Whether they are the same. */
 int op_is_same(const sherdi_op *a, const sherdi_op *b);
-/** Returns a text such as "update (number 34) on lane host, unit 1, segment 2, 512 elements ..."; behind the last: "nothing more". */
+/** Returns a text such as "update (number 34) on lane host, unit 1, segment 2, 512 elements ...";
+ *  after the last: "nothing more". */
 const char *op_list_text(const op_list *list, size_t at, char out[160]);
 
 #endif

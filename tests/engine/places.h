@@ -1,5 +1,5 @@
-/* Where optimizer state rests, for tests that train one model at every place and stage. Such a test has a table PLACES
- * of these. */
+/* Where optimizer state rests, for tests that train one model at every place and stage. Such a test
+ * has a table PLACES of these. */
 #ifndef TESTS_ENGINE_PLACES_H
 #define TESTS_ENGINE_PLACES_H
 
@@ -16,8 +16,8 @@ typedef struct place {
     int         is_on_drive; /* needs checksums, which not every build has */
 } place;
 
-/** The keys of a place with offloaded state, in blocks of `block` elements; `more` are further keys of
- * offload_optimizer. */
+/** The keys of a place with offloaded state, in blocks of `block` elements; `more` are further keys
+ * of offload_optimizer. */
 #define PLACE_OF_STATE(block, more)                                                                \
     ", \"sub_group_size\": " block                                                                 \
     ", \"offload_optimizer\": {\"nvme_path\": \"%s\", \"durable\": "                               \
@@ -44,8 +44,8 @@ static inline int place_first_stage(const place *at)
     return place_is_built(at) ? at->least_stage : 4;
 }
 
-/** Returns one stage for place number `index` on `ranks` ranks; all places and numbers of ranks together have all
- * stages. */
+/** Returns one stage for place number `index` on `ranks` ranks; all places and numbers of ranks
+ * together have all stages. */
 static inline int place_some_stage(const place *at, size_t index, int ranks)
 {
     int stage = ranks == 1 && at->least_stage == 0 ? 0 : 1 + (ranks + (int)index) % 3;

@@ -214,7 +214,8 @@ static void muon_normalize(float *x, size_t elems)
     }
 }
 
-/* Makes one step, a X + (b A + c A A) X with A = X X', or the same on the transposed matrix where that is smaller. */
+/* Makes one step, a X + (b A + c A A) X with A = X X', or the same on the transposed matrix where
+ * that is smaller. */
 static void muon_iterate(float *x, size_t rows, size_t cols, float scale)
 {
     const float a = 3.4445f, b = -4.7750f, c = 2.0315f;

@@ -1,5 +1,5 @@
-/* The arithmetic of docs/numerics.md, written plainly on whole arrays and without an engine. The trainings of toy.c and
- * of tests/campaign are compared with it, bit for bit. */
+/* The arithmetic of docs/numerics.md, written plainly on whole arrays and without an engine. The
+ * trainings of toy.c and of tests/campaign are compared with it, bit for bit. */
 #ifndef TESTS_ENGINE_PLAIN_H
 #define TESTS_ENGINE_PLAIN_H
 
@@ -16,7 +16,7 @@ typedef enum plain_kind {
     PLAIN_NESTEROV, /* momentum 0.9 */
     PLAIN_ADAGRAD,  /* lr_decay 0.1, initial_accumulator_value 0.25 */
     PLAIN_KINDS,
-    PLAIN_MUON = PLAIN_KINDS, /* for matrices only, so a training needs another kind beside it */
+    PLAIN_MUON = PLAIN_KINDS, /* for matrices only, so a training needs another kind in addition */
 } plain_kind;
 
 /* Muon's settings, as optimizer.params have them. */
@@ -25,8 +25,8 @@ typedef struct plain_muon {
     int    is_nesterov, steps, matches_rms;
 } plain_muon;
 
-/** Returns what follows "type": in the block "optimizer", up to the place for further params: "\"Lion\", \"params\":
- * {". */
+/** Returns what follows "type": in the block "optimizer", up to the place for further params:
+ * "\"Lion\", \"params\": {". */
 const char *plain_type(plain_kind kind);
 
 /* What all parameters of a training share. */

@@ -1,4 +1,4 @@
-#include "engine/proof/tell.h"
+#include "engine/proof/emit.h"
 #include "tests/engine/planner.h"
 
 #include "tests/lib/check.h"

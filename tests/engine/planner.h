@@ -28,8 +28,9 @@ int planner_unit_as(planner *b, const char *name, sherd_unit_params *params);
 int planner_param(planner *b, int unit, size_t elems, size_t atom_elems, int is_frozen);
 /** Makes a plan, which the caller destroys. */
 sherdi_plan *planner_plan(planner *b, int rank, int world_size);
-/** Declares parameters whose sizes fall below, on and above every border of `slice_elems`, among them frozen ones and
- * empty ones; one parameter is tied, and one unit reads a parameter of a later one. */
+/** Declares parameters whose sizes fall below, on and above every border of `slice_elems`, among
+ * them frozen ones and empty ones; one parameter is tied, and one unit reads a parameter of a later
+ * one. */
 void planner_declare_odd(planner *b, size_t slice_elems);
 
 #endif

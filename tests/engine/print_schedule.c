@@ -1,6 +1,7 @@
-/* Prints the rates and betas of a configuration's schedule, for tests in Python that compare them with the code after
- * which they are made: print_schedule CONFIG STEPS. It prints one line for each step, with the rate and both betas of
- * each of two groups. The first group has the optimizer's rate, the second half of it. */
+/* Prints the rates and betas of a configuration's schedule, for tests in Python that compare them
+ * with the code after which they are made: print_schedule CONFIG STEPS. It prints one line for each
+ * step, with the rate and both betas of each of two groups. The first group has the optimizer's
+ * rate, the second half of it. */
 #include "engine/config/config_impl.h"
 
 #include <stdio.h>

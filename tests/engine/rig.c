@@ -185,8 +185,8 @@ static int is_on_host(const rig *r)
     return strcmp(info.backend, "cpu") == 0;
 }
 
-/* Returns what the engine handed out, in host memory: the memory itself, or a copy that exists until it is pushed
- * back. */
+/* Returns what the engine handed out, in host memory: the memory itself, or a copy that exists
+ * until it is pushed back. */
 static void *pulled(rig *r, int param, void *from)
 {
     size_t len = r->params[param].elems * sherd_dtype_bytes(r->params[param].dtype);
@@ -202,7 +202,8 @@ static void *pulled(rig *r, int param, void *from)
     return copy;
 }
 
-/* Copies back to the engine's memory if there is a copy, and frees it; `to` is NULL if it was only read. */
+/* Copies back to the engine's memory if there is a copy, and frees it; `to` is NULL if it was only
+ * read. */
 static void pushed(rig *r, int param, void *to, void *copy)
 {
     if (is_on_host(r)) {

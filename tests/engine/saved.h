@@ -1,5 +1,5 @@
-/* What the tests of checkpoints share: a rig whose model has every kind of parameter, and questions about a folder of
- * checkpoints. */
+/* What the tests of checkpoints share: a rig whose model has every kind of parameter, and questions
+ * about a folder of checkpoints. */
 #ifndef TESTS_ENGINE_SAVED_H
 #define TESTS_ENGINE_SAVED_H
 
@@ -19,9 +19,9 @@ typedef enum saved_change {
 /** Skips the case in a build without checksums, which has no checkpoints. */
 void saved_need_checksums(void);
 
-/** Opens a rig of two units, sealed and not filled. Each unit has a parameter that is sliced, one smaller than a
- * slice, one of a single element, one that every rank keeps whole (the persistence threshold is 150), and a frozen
- * one. */
+/** Opens a rig of two units, sealed and not filled. Each unit has a parameter that is sliced, one
+ * smaller than a slice, one of a single element, one that every rank keeps whole (the persistence
+ * threshold is 150), and a frozen one. */
 void saved_open(rig *r, sherd_world *world, const rig_options *options);
 void saved_open_changed(rig *r, sherd_world *world, const rig_options *options,
                         saved_change change);
@@ -36,8 +36,8 @@ int64_t saved_verify(const char *dir, const char *tag);
 const char *saved_dir(const char *name, char out[256]);
 /** Counts the entries of a folder whose names begin with a dot. */
 int saved_left_behind(const char *dir);
-/** Returns a hash of the names and bytes of all files in a folder, also in its subfolders unless their names
- * begin with a dot. */
+/** Returns a hash of the names and bytes of all files in a folder, also in its subfolders unless
+ * their names begin with a dot. */
 uint64_t saved_bytes(const char *folder);
 
 #endif

@@ -1,5 +1,5 @@
-/* Shows all that the engine has to know of another optimizer: its table. The line of the list of optimizers is in
- * more_optimizers/. */
+/* Shows all that the engine has to know of another optimizer: its table. The line of the list of
+ * optimizers is in more_optimizers/. */
 #include "tests/engine/sgd.h"
 
 #include "engine/optimizers/optimizer.h"

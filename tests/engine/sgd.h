@@ -1,5 +1,5 @@
-/* Stochastic gradient descent with momentum, an optimizer that the library does not have in this form: the update of
- * one element. The setting beta1 is the momentum. */
+/* Stochastic gradient descent with momentum, an optimizer that the library does not have in this
+ * form: the update of one element. The setting beta1 is the momentum. */
 #ifndef TESTS_ENGINE_SGD_H
 #define TESTS_ENGINE_SGD_H
 

@@ -1,5 +1,5 @@
-/* Models of absurd size are refused by arithmetic, before tables grow for them: what, where and what to do, within
- * little memory. */
+/* Models of absurd size are refused by arithmetic, before tables grow for them: what, where and
+ * what to do, within little memory. */
 #include "engine/run/engine_impl.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -30,7 +30,7 @@ typedef struct absurd_job {
     const char *key; /* that the message names */
 } absurd_job;
 
-/* The number behind "to " is one with which there are few enough. */
+/* The number after "to " is one with which there are few enough. */
 static void check_advice(const absurd_job *job, int world_size)
 {
     const char *at     = strstr(sherd_last_error(), job->key);

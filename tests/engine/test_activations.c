@@ -1,4 +1,5 @@
-/* Activations: backward reads what forward wrote, on every tier, in the memory that was planned, with the moves that were planned. */
+/* Activations: backward reads what forward wrote, on every tier, in the memory that was planned,
+ * with the moves that were planned. */
 #include "engine/run/engine_impl.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/tier_rows.h"
@@ -29,7 +30,7 @@ typedef struct run_case {
     rig_options options;
     const char *devices[UNITS]; /* of each unit; NULL: as configured */
     int         is_reversed;    /* backward in the order of forward */
-    int         is_queued;      /* updates run beside the passes that follow */
+    int         is_queued;      /* updates overlap with the passes that follow */
     int         skipped; /* unit whose backward does not get its activation, from 1 on; 0: none */
     uint64_t    fingerprint; /* result */
 } run_case;
@@ -251,7 +252,7 @@ static void backward_reads_what_forward_wrote(void)
     }
 }
 
-/* Beside state and parameters that are offloaded too, and beside their updates. */
+/* Together with offloaded state and parameters, and during their updates. */
 static void every_tier_of_the_rest(void)
 {
     for (size_t row = FIRST_OFFLOADED; row < NUM_TIER_ROWS; row++) {
@@ -404,7 +405,8 @@ static void declarations_refuse(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* Two units that EVAL holds together have scratch at the same time, though there would be one place. */
+/* Two units that EVAL holds together have scratch at the same time, though there would be one
+ * place. */
 static void eval_hold(sherd_world *world, void *raw)
 {
     static const size_t     HELD = 1;
@@ -450,7 +452,8 @@ static void wrong_calls_are_refused(void)
 
 #ifdef TEST_EMULATED
 
-/* A gate in a lane of the link: what was given behind it waits, however long, until it is opened. */
+/* A gate in a lane of the link: what was given after it waits, however long, until it is
+ * opened. */
 typedef struct gate {
     pthread_mutex_t lock;
     pthread_cond_t  opened;
@@ -491,9 +494,10 @@ static void gates_open(gate gates[UNITS], int from, int end)
     }
 }
 
-/* The copy of each activation stands behind a gate, which is opened when somebody needs it: the unit that gets the place, or the one
- * whose activation it is. The trainer's lane is done with each unit before that: sherd_copy, by which the rig reads and writes, waits
- * for it. There are two places, and unit 5 has no activation. */
+/* The copy of each activation stands behind a gate, which is opened when somebody needs it: the
+ * unit that gets the place, or the one whose activation it is. The trainer's lane is done with each
+ * unit before that: sherd_copy, by which the rig reads and writes, waits for it. There are two
+ * places, and unit 5 has no activation. */
 static void run_gated(sherd_world *world, void *raw)
 {
     /* Before the get of a unit, the gates of the releases from this unit on have to be open. */

@@ -1,5 +1,5 @@
-/* A drive that fails while activations go or come: some call of the window says so on the rank that it concerns, the window is dropped,
- * and the same window is made again with the same bits. */
+/* A drive that fails while activations go or come: some call of the window says so on the rank that
+ * it concerns, the window is dropped, and the same window is made again with the same bits. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 #include "tests/offload/fault_uring.h"

@@ -1,5 +1,5 @@
-/* One address per unit: what is held together lies apart, a parameter lies at one address for the life of the engine, and
- * an acquire whose memory is taken is refused. */
+/* One address per unit: what is held together lies apart, a parameter lies at one address for the
+ * life of the engine, and an acquire whose memory is taken is refused. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 
@@ -212,7 +212,7 @@ static void acquire_whose_memory_is_held_is_refused_naming_both(void)
     test_world(3, acquire_over_what_is_held, &options);
 }
 
-/* EVAL after a part of forward, other orders, a unit held over others that lie beside it. */
+/* EVAL after a part of forward, other orders, a unit held over others that do not overlap it. */
 static void micro_batch_off_the_plan(rig *r)
 {
     static const int ORDER[UNITS] = {2, 0, 3, 1};

@@ -1,5 +1,5 @@
-/* What the ranks tell each other: every exchange of a sealed engine is an operation of its kind, so that all of its bytes are
- * counted. */
+/* Messages between ranks: every exchange of a sealed engine is an operation of its kind, so that
+ * all of its bytes are counted. */
 #include "engine/run/engine_impl.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -53,7 +53,8 @@ static void record_begin(recorder *recorder, rig *r)
     program->ctx          = recorder;
 }
 
-/* Ends the recording of a call, which has made these exchanges and sent no other bytes than its operations count. */
+/* Ends the recording of a call, which has made these exchanges and sent no other bytes than its
+ * operations count. */
 static void record_end(recorder *recorder, const char *call, const int *kinds, int count)
 {
     sherdi_program *program = &recorder->r->engine->run.program;

@@ -1,5 +1,5 @@
-/* Units that backward uses any number of times (SHERD_USES_ANY). However the uses come, the gradient is their sum. Its
- * bits are those of the same gradient made in planned uses. */
+/* Units that backward uses any number of times (SHERD_USES_ANY). However the uses come, the
+ * gradient is their sum. Its bits are those of the same gradient made in planned uses. */
 #include "tests/engine/planner.h"
 #include "tests/engine/ways.h"
 #include "tests/lib/check.h"
@@ -39,8 +39,8 @@ static void touch_all(rig *r, int unit, float share)
     }
 }
 
-/* Runs forward and backward twice, each time in another order and with half of the gradient; in the second half one use
- * is inside another. */
+/* Runs forward and backward twice, each time in another order and with half of the gradient; in the
+ * second half one use is inside another. */
 static void micro_batch_in_halves(rig *r)
 {
     static const int ORDERS[2][4] = {{3, 1, 2, 0}, {0, 2, 3, 1}};
@@ -64,8 +64,8 @@ static void micro_batch_in_halves(rig *r)
     }
 }
 
-/* In fp32, shares that are powers of two add up to the gradient; in bf16 each addition rounds. So this and
- * train_in_parts add the same shares in the same order. */
+/* In fp32, shares that are powers of two add up to the gradient; in bf16 each addition rounds. So
+ * this and train_in_parts add the same shares in the same order. */
 static uint64_t train_in_halves(sherd_world *world, const rig_options *options)
 {
     rig_options any;
@@ -106,8 +106,8 @@ static void several_uses_in_any_order_add_up(void)
 
 /* ------------------------------------------------ other uses on other ranks -- */
 
-/* Whether this rank leaves a gradient in unit `u` of micro-batch `m`: on some units all ranks do, on some only some, on
- * some none. */
+/* Whether this rank leaves a gradient in unit `u` of micro-batch `m`: on some units all ranks do,
+ * on some only some, on some none. */
 static int has_gradient(const rig *r, int u, int64_t m)
 {
     int rank = sherd_world_rank(r->world);
@@ -243,8 +243,8 @@ static void evaluation_of_one_rank_alone_is_named(void)
 
 /* --------------------------------------------------------- mixed with others -- */
 
-/* Trains with a tied table that the head reads; the head may have any number of uses. The layer between them is used as
- * planned. */
+/* Trains with a tied table that the head reads; the head may have any number of uses. The layer
+ * between them is used as planned. */
 static uint64_t train_tied(sherd_world *world, const rig_options *options, int is_any)
 {
     sherd_unit_params params;
@@ -316,8 +316,8 @@ static void bound_gradients_are_taken_at_the_step(void)
     ways_expect_same(train_in_parts, train_bound, 2);
 }
 
-/* Both units with planned uses and others see a gradient of zero first, and then what was left in it, until the
- * step. */
+/* Both units with planned uses and others see a gradient of zero first, and then what was left in
+ * it, until the step. */
 static void find_what_was_left(sherd_world *world, void *raw)
 {
     rig_options options;
@@ -367,7 +367,8 @@ static const char *const TIERS[] = {
     "{" NVME ", \"max_in_cpu\": 0}",
 };
 
-/* If parameters are offloaded, gathers are calls in which the ranks meet, so every rank acquires the same units. */
+/* If parameters are offloaded, gathers are calls in which the ranks meet, so every rank acquires
+ * the same units. */
 static uint64_t train_on_a_tier(sherd_world *world, const rig_options *options)
 {
     return (options->stage == 3 ? train_in_halves : train_what_there_is)(world, options);
@@ -463,7 +464,8 @@ static void traffic_and_memory_are_as_planned(void)
     }
 }
 
-/* Only rank 0 reaches the units. One has a frozen parameter without elements, whose gather must not meet. */
+/* Only rank 0 reaches the units. One has a frozen parameter without elements, whose gather must not
+ * meet. */
 static void rank_reaches_alone(sherd_world *world, void *ctx)
 {
     static const rig_options OPTIONS = {.stage = 3,
@@ -539,7 +541,8 @@ static void plan_gives_the_gradient_a_place_of_its_own(void)
     }
 }
 
-/* A chain of reads, declared from its end: unit u reads unit u + 1. The last two units read each other. */
+/* A chain of reads, declared from its end: unit u reads unit u + 1. The last two units read each
+ * other. */
 static void plan_follows_reads_to_their_end(void)
 {
     static const rig_options OPTIONS = {.stage = 2};
@@ -571,8 +574,8 @@ static void plan_follows_reads_to_their_end(void)
     planner_close(&b);
 }
 
-/* The head, of any uses, reads the layer, which reads the table. Backward goes through the layer as often as `visits` says; each
- * visit adds a part of the same gradient. */
+/* The head, of any uses, reads the layer, which reads the table. Backward goes through the layer as
+ * often as `visits` says; each visit adds a part of the same gradient. */
 static uint64_t train_chain(sherd_world *world, const rig_options *options, int is_any, int visits)
 {
     sherd_unit_params params;

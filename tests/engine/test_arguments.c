@@ -1,6 +1,6 @@
-/* What a caller can get wrong before anything else: every size of every struct, and NULL. The structs lie in memory
- * of just their size, so a sanitizer sees who reads or writes behind it. tests/house/symbols.sh asks that every
- * public function is called here. */
+/* What a caller can get wrong before anything else: every size of every struct, and NULL. The
+ * structs lie in memory of just their size, so a sanitizer sees who reads or writes after it.
+ * tests/house/symbols.sh asks that every public function is called here. */
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -18,7 +18,8 @@ typedef struct known_struct {
     size_t      bytes;
     const void *model; /* a whole one, as its _init leaves it */
     sherd_status (*call)(rig *r, void *given);
-    /* Ends of its fields, 0 behind the last; none: every field has the size of a size_t, or two share one. */
+    /* Ends of its fields, 0 after the last; none: every field has the size of a size_t, or two
+     * share one. */
     size_t ends[12];
 } known_struct;
 
@@ -373,7 +374,8 @@ static sherd_status nobody_takes(void *ctx, const sherd_state_part *part)
     return SHERD_OK;
 }
 
-/* Checks that the last error begins with the name of the called function, or with that of the struct that it lacks. */
+/* Checks that the last error begins with the name of the called function, or with that of the
+ * struct that it lacks. */
 static void error_names(const char *call)
 {
     int         len  = (int)strcspn(call, "(");

@@ -1,5 +1,5 @@
-/* Updates beside the trainer's calls: the same bits as updates that are waited for, on every tier, with every optimizer and whatever
- * calls come between. */
+/* Queued updates: the same bits as updates that are waited for, on every tier, with every optimizer
+ * and whatever calls come between. */
 #include "engine/run/engine_impl.h"
 #include "engine/run/lanes.h"
 #include "tests/engine/rig.h"
@@ -91,7 +91,8 @@ static void run_steps(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* On devices of several ranks a publish meets: so no acquire can publish a unit that some ranks may never acquire. */
+/* On devices of several ranks a publish meets: so no acquire can publish a unit that some ranks may
+ * never acquire. */
 static int is_beside(const rig_options *options, int world_size)
 {
     return getenv("SHERD_BACKEND") == NULL || world_size == 1 || options->stage == 3 ||
@@ -167,7 +168,7 @@ static void units_of_any_uses(void)
     rows_compare(&(rig_options){.dtype = SHERD_BF16, .backward_uses = SHERD_USES_ANY});
 }
 
-/* ------------------------------------------------- calls behind a queued step -- */
+/* ------------------------------------------------- calls after a queued step -- */
 
 typedef struct calls_run {
     rig_options options;
@@ -353,7 +354,8 @@ static void call_train(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* Behind a queued step a call finds what it finds behind one that was waited for, and changes what it changes there. */
+/* Behind a queued step a call finds what it finds after one that was waited for, and changes what
+ * it changes there. */
 static void calls_behind_a_queued_step(void)
 {
     for (size_t i = FIRST_OFFLOADED * (size_t)NUM_CALLS; i < NUM_TIER_ROWS * (size_t)NUM_CALLS;

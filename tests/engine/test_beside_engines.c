@@ -1,5 +1,6 @@
-/* Several engines in one world, each with its own update beside the calls of all of them, in drawn orders, and the trainer's own
- * collectives between. Each engine ends with the bits that it has alone, where every step is waited for. */
+/* Several engines in one world, each with its own queued update during the calls of all of them, in
+ * drawn orders, and the trainer's own collectives between. Each engine ends with the bits that it
+ * has alone, where every step is waited for. */
 #include "tests/collectives/ranks.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/tier_rows.h"
@@ -113,7 +114,7 @@ static void between(sherd_world *world, trainee *t, uint64_t draw)
     }
 }
 
-/* Each engine alone, one behind another. */
+/* Each engine alone, one after another. */
 static void alone_train(sherd_world *world, void *raw)
 {
     engines_run *run = raw;
@@ -131,7 +132,8 @@ static void alone_train(sherd_world *world, void *raw)
     }
 }
 
-/* The engines take turns. One that has done all its steps is destroyed at once, beside the updates of the others. */
+/* The engines take turns. One that has done all its steps is destroyed at once, during the updates
+ * of the others. */
 static void together_train(sherd_world *world, void *raw)
 {
     const engines_run *run   = raw;
@@ -221,7 +223,8 @@ static void engines_of_processes_take_turns(void)
     ranks_run_part(3, "turns_of_a_process", -1);
 }
 
-/* An engine is destroyed and another one made while the first one's update is under way; neither waits for the other. */
+/* An engine is destroyed and another one made while the first one's update is under way; neither
+ * waits for the other. */
 static void made_and_destroyed(sherd_world *world, void *raw)
 {
     const engines_run *run = raw;

@@ -1,6 +1,6 @@
-/* What fails while an update runs beside the trainer's calls, or before the ranks meet: a rank that drops its window where the others
- * wait for it, a rank whose drive fails in its gradients, and a failure that is asked for more than once. All ranks hear it by name,
- * and nothing is lost. */
+/* Failures during a queued update, or before the ranks meet: a rank that drops its window where the
+ * others wait for it, a rank whose drive fails in its gradients, and a failure that is asked for
+ * more than once. All ranks hear it by name, and nothing is lost. */
 #include "engine/run/engine_impl.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -105,7 +105,7 @@ static sherd_status meeting_call(rig *r, int variant)
 
 #define MEETING_CALLS 5
 
-/* Rank 0 has an exception in the forward pass beside the update. */
+/* Rank 0 has an exception in the forward pass during the update. */
 static void exception_train(sherd_world *world, void *raw)
 {
     failure_run      *run  = raw;
@@ -148,7 +148,8 @@ static void a_window_that_one_rank_drops_leaves_the_update(void)
 
 /* ------------------------------------------------------- before the ranks meet -- */
 
-/* Makes a micro-batch and its step. A trainer that looks at the outcome of the step alone goes on behind a release that fails. */
+/* Makes a micro-batch and its step. A trainer that looks at the outcome of the step alone goes on
+ * after a release that fails. */
 static sherd_status micro_batch_try(rig *r)
 {
     for (int u = 0; u < 2 * r->num_units; u++) {
@@ -294,8 +295,8 @@ static void a_failure_is_returned_until_it_is_undone(void)
     "}, \"stage3_prefetch_bucket_size\": 0, \"offload_param\": {\"device\": \"nvme\", "            \
     "\"nvme_path\": \"%s\", \"buffer_size\": 2048, \"max_in_cpu\": 0, \"buffer_count\": 1"
 
-/* The drive of one rank fails in what an evaluation has read ahead of parameters, which the update then changes. variant: 0 waits
- * for the update. */
+/* The drive of one rank fails in what an evaluation has read ahead of parameters, which the update
+ * then changes. variant: 0 waits for the update. */
 static void unneeded_train(sherd_world *world, void *raw)
 {
     failure_run      *run = raw;
@@ -383,7 +384,8 @@ static sherd_status last_call(rig *r, int variant)
 
 #define LAST_CALLS 8
 
-/* The drive of one rank fails in the update. Who has heard of it gets no parameters any more, and is told the way out. */
+/* The drive of one rank fails in the update. A rank with the failure gets no parameters any more,
+ * and a message with the remedy. */
 static void last_train(sherd_world *world, void *raw)
 {
     failure_run *run = raw;

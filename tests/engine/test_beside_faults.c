@@ -1,5 +1,6 @@
-/* A drive that fails in an update beside the trainer's calls. The next acquire, or the call in which the ranks meet, says so on every
- * rank; an undo leads to the step before, and the same step is made again with the same bits. */
+/* A drive that fails in a queued update. The next acquire, or the call in which the ranks meet,
+ * says so on every rank; an undo leads to the step before, and the same step is made again with the
+ * same bits. */
 #include "engine/run/engine_impl.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -13,8 +14,9 @@
 #define ELEMS      3000
 
 typedef struct fault_run {
+    /* further keys of zero_optimization, with %s for the folder; "": parameters rest in memory */
     const char          *
-        params; /* further keys of zero_optimization, with %s for the folder; "": parameters rest in memory */
+        params;
     fault_kind   kind;
     int          nth, count; /* requests seen */
     uint64_t     want[4];
@@ -64,7 +66,7 @@ static void armed(sherd_world *world, const fault_run *run, int is_on)
     CHECK_OK(sherd_world_barrier(world));
 }
 
-/* The forward pass beside the update: up to an acquire that fails. */
+/* The forward pass during the update: up to an acquire that fails. */
 static sherd_status forward_try(rig *r)
 {
     for (int u = 0; u < r->num_units; u++) {

@@ -1,5 +1,6 @@
-/* In which order a queued step goes on: a gate holds the updater before each unit, however long it takes, and the trainer's calls go
- * on up to that unit. Nothing is timed: a wait for more than a call needs would never end. */
+/* In which order a queued step goes on: a gate holds the updater before each unit, however long it
+ * takes, and the trainer's calls go on up to that unit. Nothing is timed: a wait for more than a
+ * call needs would never end. */
 #include "engine/run/engine_impl.h"
 #include "engine/run/updater.h"
 #include "tests/engine/rig.h"
@@ -17,7 +18,7 @@ typedef struct gate {
     pthread_cond_t  moved;
     int             open;    /* updates of units below it pass */
     int             reached; /* the unit of the last update that came to the gate; -1: none has */
-    sherdi_op_fn    fn;      /* behind it */
+    sherdi_op_fn    fn;      /* after it */
     void           *ctx;
 } gate;
 
@@ -84,7 +85,8 @@ static int is_behind_walk(const rig *r)
            r->engine->plan->packing.buffers[SHERDI_BUFFER_PARAM_RING].bytes > 0;
 }
 
-/* The forward of each unit is over, on the device too, while the updater stands before the next one. */
+/* The forward of each unit is over, on the device too, while the updater stands before the next
+ * one. */
 static void forward_behind_the_gate(rig *r, gate *g)
 {
     for (int u = 0; u < r->num_units; u++) {

@@ -1,6 +1,7 @@
-/* A rank that dies while its update runs beside the next forward: in processes, over shared memory and under mpirun. Each other rank
- * gets an error that names it, from an acquire or from the next call in which the ranks meet, and from every call after that. The
- * state that is left is that of one step on all ranks, and training goes on from it with the same bits. */
+/* A rank that dies while its update overlaps with the next forward: in processes, over shared
+ * memory and under mpirun. Each other rank gets an error that names it, from an acquire or from the
+ * next call in which the ranks meet, and from every call after that. The state that is left is that
+ * of one step on all ranks, and training goes on from it with the same bits. */
 #include "tests/collectives/ranks.h"
 #include "tests/engine/rig.h"
 
@@ -16,7 +17,8 @@
 #define STEPS  5
 #define VICTIM 1
 
-/* The folder of the state, and what the part does. The ranks have them in their environment, in which only SHERD_* is set anew. */
+/* The folder of the state, and what the part does. The ranks have them in their environment, in
+ * which only SHERD_* is set anew. */
 #define FOLDER_VARIABLE "BESIDE_FOLDER"
 #define STAGE_VARIABLE  "BESIDE_STAGE"
 #define CALL_VARIABLE   "BESIDE_CALL"
@@ -89,7 +91,7 @@ static sherd_status call_read(rig *r)
     return sherd_param_read(r->engine, r->params[0].handle, SHERD_MASTER, 3, 10, values);
 }
 
-/* A forward pass up to the unit that fails, and what meets behind it. */
+/* A forward pass up to the unit that fails, and what meets after it. */
 static sherd_status call_forward(rig *r)
 {
     for (int u = 0; u < r->num_units; u++) {
@@ -135,7 +137,8 @@ static void one_dies_in_its_update(void)
     sherd_world_destroy(world);
 }
 
-/* Goes on from the step that is whole on all ranks, and makes the numbers of a run that nothing disturbed. */
+/* Goes on from the step that is whole on all ranks, and makes the numbers of a run that nothing
+ * disturbed. */
 static void all_go_on(void)
 {
     sherd_engine_info info;

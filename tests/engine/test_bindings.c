@@ -1,5 +1,5 @@
-/* Tests what docs/bindings.md says of threads and of fork. Any thread may drive an engine, one at a time. A child that
- * the program forks can use nothing and changes nothing, however it ends. */
+/* Tests what docs/bindings.md says of threads and of fork. Any thread may drive an engine, one at a
+ * time. A child that the program forks can use nothing and changes nothing, however it ends. */
 #include "sherd_build.h"
 #include "tests/collectives/ranks.h"
 #include "tests/engine/rig.h"
@@ -150,8 +150,8 @@ static void any_thread_drives_one_at_a_time(void)
     }
 }
 
-/* Makes a call that fails. The sentence is on the thread that made the call; the next thread can do what that one
- * should have done. */
+/* Makes a call that fails. The sentence is on the thread that made the call; the next thread can do
+ * what that one should have done. */
 static void *fail_part(void *raw)
 {
     part *p = raw;
@@ -419,7 +419,8 @@ static void a_callback_that_returns_no_status_is_refused(void)
 
 static int is_child;
 
-/* A sanitizer that looks for leaks at exit asks this. A child does not free its copies of what the parent has. */
+/* A sanitizer that looks for leaks at exit asks this. A child does not free its copies of what the
+ * parent has. */
 int __lsan_is_turned_off(void);
 int __lsan_is_turned_off(void)
 {
@@ -501,7 +502,8 @@ static void child_lives(rig *r)
     CHECK_INT(0, WEXITSTATUS(raw));
 }
 
-/* Trains with children between steps and in the middle of backward, while reductions are under way. */
+/* Trains with children between steps and in the middle of backward, while reductions are under
+ * way. */
 static void train_with_children(sherd_world *world, const char *zero)
 {
     rig_options options = {.stage = 3, .zero = zero, .top = ", \"deterministic\": true"};
@@ -603,8 +605,8 @@ static void on_signal(int number)
     (void)number;
 }
 
-/* Signal handlers run while the engine works, from the first meeting on and with a drive; no call may end because of
- * them. */
+/* Signal handlers run while the engine works, from the first meeting on and with a drive; no call
+ * may end because of them. */
 static void train_under_signals(void)
 {
     /* without SA_RESTART: system calls are not restarted */

@@ -1,4 +1,5 @@
-/* The trainer's own bytes, by key: set, replaced, removed, found; as one sequence of bytes and back; damaged bytes. */
+/* The trainer's own bytes, by key: set, replaced, removed, found; as one sequence of bytes and
+ * back; damaged bytes. */
 #include "engine/run/blobs.h"
 #include "engine/run/engine_impl.h"
 #include "tests/engine/rig.h"
@@ -103,7 +104,7 @@ static void limits(sherd_world *world, void *ctx)
     CHECK_STATUS(SHERD_E_INVAL, sherd_blob_set(r.engine, "l", data, 0, NULL));
     CHECK_STATUS(SHERD_E_INVAL, sherd_blob_set(r.engine, "l", data, SIZE_MAX, NULL));
     CHECK_OK(
-        sherd_blob_set(r.engine, "l", data, SHERD_BLOB_MAX_BYTES, &large)); /* beside the others */
+        sherd_blob_set(r.engine, "l", data, SHERD_BLOB_MAX_BYTES, &large)); /* with the others */
     CHECK_OK(sherd_blob_get(r.engine, "l", NULL, &len, NULL));
     CHECK_INT(SHERD_BLOB_MAX_BYTES, len);
     CHECK_STATUS(SHERD_E_INVAL,
@@ -188,7 +189,8 @@ static void bytes_give_the_same_blobs(void)
     CHECK_INT(0, sherdi_mem_held_all(&mem));
 }
 
-/* Cut anywhere it is refused; changed anywhere it is read or refused, and never more memory than it has bytes. */
+/* Cut anywhere it is refused; changed anywhere it is read or refused, and never more memory than it
+ * has bytes. */
 static void damaged_bytes_are_refused_or_read(void)
 {
     sherdi_mem     mem;

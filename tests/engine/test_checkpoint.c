@@ -1,6 +1,6 @@
-/* A run that is saved on one layout goes on in another with the same bits, for all ranks, stages, tiers and optimizers.
- * Checkpoints are complete or not there. Those that are damaged or of another model are tested in
- * test_checkpoint_damage.c. */
+/* A run that is saved on one layout goes on in another with the same bits, for all ranks, stages,
+ * tiers and optimizers. Checkpoints are complete or not there. Those that are damaged or of another
+ * model are tested in test_checkpoint_damage.c. */
 #include "engine/checkpoint/folder.h"
 #include "engine/run/engine_impl.h"
 #include "offload/checksum.h"
@@ -67,8 +67,8 @@ static const char *layout_keys(const layout *l, char keys[1024])
     return keys;
 }
 
-/* Opens two units, each with a parameter that is sliced, one smaller than a slice, one of a single element, one that
- * every rank keeps whole, and a frozen one. */
+/* Opens two units, each with a parameter that is sliced, one smaller than a slice, one of a single
+ * element, one that every rank keeps whole, and a frozen one. */
 static void model_open(rig *r, sherd_world *world, const rig_options *options)
 {
     static const size_t ELEMS[] = {9000, 1, 130, 4999, 700};
@@ -314,8 +314,8 @@ static void the_loss_scale_of_another_type_is_left(void)
     }
 }
 
-/* In the default mode a run goes on with the same bits only on the same layout; at stage 2 this is with SGD that has no momentum,
- * and no state but the master. */
+/* In the default mode a run goes on with the same bits only on the same layout; at stage 2 this is
+ * with SGD that has no momentum, and no state but the master. */
 static void every_mode_goes_on_on_its_own_layout(void)
 {
     need_checksums();
@@ -337,7 +337,8 @@ static void every_mode_goes_on_on_its_own_layout(void)
     }
 }
 
-/* State on a drive is kept by a link: none of it is written again, and later training does not change it. */
+/* State on a drive is linked: none of it is written again, and later training does not change
+ * it. */
 static void kept_body(sherd_world *world, void *raw)
 {
     job                    *j = raw;
@@ -540,7 +541,8 @@ static void last_two_are_kept_and_latest_names_one(void)
 
 /* -------------------------------------------------------------- asynchronous -- */
 
-/* Trains until an asynchronous save has ended, which takes the same number of steps on every rank. */
+/* Trains until an asynchronous save has ended, which takes the same number of steps on every
+ * rank. */
 static void query_body(sherd_world *world, void *raw)
 {
     job                    *j = raw;

@@ -1,5 +1,6 @@
-/* Asynchronous saves. They write the state of the step at which it was copied, although training goes on. The ranks
- * agree on the end of a save at a boundary, or where they wait for it, and a failure is returned there. */
+/* Asynchronous saves. They write the state of the step at which it was copied, although training
+ * goes on. The ranks agree on the end of a save at a boundary, or where they wait for it, and a
+ * failure is returned there. */
 #include "engine/checkpoint/save.h"
 #include "engine/checkpoint/folder.h"
 #include "engine/run/engine_impl.h"
@@ -53,7 +54,8 @@ static sherd_checkpoint_report report_of(rig *r)
 
 /* ------------------------------------------------------------------------ bits -- */
 
-/* Checks that the data files of two checkpoints are the same. Tag and time are only in the manifest. */
+/* Checks that the data files of two checkpoints are the same. Tag and time are only in the
+ * manifest. */
 static void data_compare(const char *dir, int world_size)
 {
     for (int rank = 0; rank < world_size; rank++) {
@@ -81,8 +83,8 @@ static void data_compare(const char *dir, int world_size)
     }
 }
 
-/* Sets a blob of the whole run and one of each rank, both larger than the space that the snapshot has beside the
- * values. */
+/* Sets a blob of the whole run and one of each rank, both larger than the space that the snapshot
+ * has in addition to the values. */
 static void blobs_set(rig *r, unsigned char byte)
 {
     static const size_t LEN  = 400001;
@@ -237,7 +239,8 @@ static void destroying_leaves_nothing_half(void)
     CHECK_INT(0, saved_verify(j.dir, NULL));
 }
 
-/* The folder disappears while the threads write, so that the manifest or a data file cannot be made. */
+/* The folder disappears while the threads write, so that the manifest or a data file cannot be
+ * made. */
 static void fails_body(sherd_world *world, void *raw)
 {
     const job        *j    = raw;

@@ -1,7 +1,8 @@
-/* Checkpoints that are damaged, that belong to another model, or that an attacker prepared. They are refused with the
- * name of what is wrong, and nothing outside of the folder is read or changed. */
+/* Checkpoints that are damaged, that belong to another model, or that an attacker prepared. They
+ * are refused with the name of what is wrong, and nothing outside of the folder is read or
+ * changed. */
 #include "engine/checkpoint/folder.h"
-#include "engine/checkpoint/kept.h"
+#include "engine/checkpoint/linked.h"
 #include "engine/checkpoint/safetensors.h"
 #include "offload/checksum.h"
 #include "sherd_tools.h"
@@ -134,7 +135,8 @@ static const char *tensor_at(const target *t, size_t byte)
     return NULL;
 }
 
-/* Returns the tensor that the checksum of an extent can name, which is the first one that has bytes there. */
+/* Returns the tensor that the checksum of an extent can name, which is the first one that has bytes
+ * there. */
 static const char *tensor_named(const target *t, size_t byte)
 {
     size_t extent = t->header == NULL || byte < t->header->data_at
@@ -200,8 +202,9 @@ static void load_refuses(rig *r, const flips *f, const target *t, size_t byte)
     }
 }
 
-/* Flips one bit, lets a load and a verification refuse it, and flips it back. One time in four the bit is in a file
- * that is drawn, so that small files have their share; otherwise it may be any bit of all files. */
+/* Flips one bit, lets a load and a verification refuse it, and flips it back. One time in four the
+ * bit is in a file that is drawn, so that small files have their share; otherwise it may be any bit
+ * of all files. */
 static void flip_one(rig *r, const flips *f, uint64_t *seed)
 {
     const target *t    = &f->targets[test_random(seed) % f->num_targets];
@@ -359,8 +362,8 @@ static void manifest_seal(char *text, size_t len_bytes)
     memcpy(text + len_bytes - 19, digits, 16);
 }
 
-/* Replaces every byte in turn. The result must be a manifest that can be read, or an error that begins with the
- * path. */
+/* Replaces every byte in turn. The result must be a manifest that can be read, or an error that
+ * begins with the path. */
 static void forged_manifests_are_read_or_refused(void)
 {
     static const char BYTES[] = {'"', '[', '{', '}', '9', '-', 'X', ','};
@@ -426,19 +429,19 @@ static void descriptions_of_kept_state_that_do_not_hold_together_are_refused(voi
         ENCODED("1920, 0, 0, \"BESIDE_PLANE\", 0, 3968"),
         ENCODED("1, 0, 1, \"BF16\""),
     };
-    sherdi_mem   mem;
-    sherdi_kept *kept;
+    sherdi_mem     mem;
+    sherdi_linked *kept;
 
     sherdi_mem_init(&mem);
-    CHECK_STATUS(SHERD_E_INVAL, sherdi_kept_parse(&mem, "kept", "{}", &kept));
-    CHECK_STATUS(SHERD_E_INVAL, sherdi_kept_parse(&mem, "kept", "[]", &kept));
-    CHECK_STATUS(SHERD_E_INVAL, sherdi_kept_parse(&mem, "kept", "", &kept));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_linked_parse(&mem, "kept", "{}", &kept));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_linked_parse(&mem, "kept", "[]", &kept));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_linked_parse(&mem, "kept", "", &kept));
     for (size_t i = 0; i < sizeof(MORE) / sizeof(MORE[0]); i++) {
         char text[512];
 
         (void)snprintf(text, sizeof(text),
                        "{\"bytes\": 8192, \"stripe_bytes\": 4096, \"stripes\": 1%s}", MORE[i]);
-        CHECK_STATUS(SHERD_E_INVAL, sherdi_kept_parse(&mem, "kept", text, &kept));
+        CHECK_STATUS(SHERD_E_INVAL, sherdi_linked_parse(&mem, "kept", text, &kept));
         CHECK_INT(0, sherdi_mem_held_all(&mem));
     }
 }
@@ -860,7 +863,8 @@ typedef struct half_load {
     char dir[256];
 } half_load;
 
-/* Rank 1 cannot read its file. All ranks fail, the world stays, and another checkpoint is loaded. */
+/* Rank 1 cannot read its file. All ranks fail, the world stays, and another checkpoint is
+ * loaded. */
 static void half_load_body(sherd_world *world, void *raw)
 {
     static float      data[2][3][2304], grads[2][3][2304];
@@ -953,7 +957,7 @@ static void a_save_replaces_nothing_but_a_file_by_latest(void)
     test_world(2, save_body, &j);
 }
 
-/* A save that was killed while it made DIR/latest leaves a file beside it. */
+/* A save that was killed while it made DIR/latest leaves a temporary file. */
 static void a_file_that_was_left_beside_latest_goes(void)
 {
     job  j = saved("beside");

@@ -1,5 +1,6 @@
-/* Saves and loads that fail, because each request in turn fails, the file system is full, or each allocation in turn
- * finds no memory. Earlier checkpoints do not change in a byte, nothing is left behind, and training can go on. */
+/* Saves and loads that fail, because each request in turn fails, the file system is full, or each
+ * allocation in turn finds no memory. Earlier checkpoints do not change in a byte, nothing is left
+ * behind, and training can go on. */
 #include "engine/checkpoint/folder.h"
 #include "engine/run/engine_impl.h"
 #include "sherd_tools.h"
@@ -89,7 +90,8 @@ static int save_try(rig *r, const job *j, sherd_status expected)
     return failures > 0;
 }
 
-/* Checks that a "b" that was saved is whole, and removes it, so that the next save finds the same folder. */
+/* Checks that a "b" that was saved is whole, and removes it, so that the next save finds the same
+ * folder. */
 static void save_settle(rig *r, const job *j)
 {
     if (sherd_world_rank(r->world) == 0) {
@@ -362,8 +364,8 @@ static void complete_remove(const char *dir)
     }
 }
 
-/* Begins with one page too few for the data and adds a page each time, until all can be saved. In between the write of
- * the manifest fails, then that of DIR/latest. */
+/* Begins with one page too few for the data and adds a page each time, until all can be saved. In
+ * between the write of the manifest fails, then that of DIR/latest. */
 static void full_body(sherd_world *world, void *raw)
 {
     job     *j = raw;
@@ -404,8 +406,8 @@ static uint64_t free_bytes_of(const char *folder)
     return (uint64_t)at.f_bavail * at.f_frsize;
 }
 
-/* There is room for the next slot file of one rank and not of two. No rank keeps its state then, and no space is
- * taken. */
+/* There is room for the next slot file of one rank and not of two. No rank keeps its state then,
+ * and no space is taken. */
 static void full_for_one_body(sherd_world *world, void *raw)
 {
     job     *j = raw;
@@ -444,7 +446,8 @@ static void full_for_one_body(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* Mounts a small file system, in a child so that only the child sees it. Returns 77 if that is not possible. */
+/* Mounts a small file system, in a child so that only the child sees it. Returns 77 if that is not
+ * possible. */
 static int small_drive_make(const char *dir)
 {
     return unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&

@@ -1,5 +1,6 @@
-/* Imports weights that others have written as a checkpoint, without an engine. Every layout loads the checkpoint.
- * Names, shapes and parts that do not fit are refused with the reason. An import that fails leaves nothing behind. */
+/* Imports weights that others have written as a checkpoint, without an engine. Every layout loads
+ * the checkpoint. Names, shapes and parts that do not fit are refused with the reason. An import
+ * that fails leaves nothing behind. */
 #include "engine/checkpoint/folder.h"
 #include "sherd_tools.h"
 #include "tests/engine/saved.h"
@@ -99,8 +100,8 @@ static float value_of(size_t param, size_t i)
     return (float)i * 0.25f - (float)param;
 }
 
-/* Lets an engine write a file with "base.a" of [20, 30] and "b", which is [700, 100] in the model and [100, 700] in the
- * file. */
+/* Lets an engine write a file with "base.a" of [20, 30] and "b", which is [700, 100] in the model
+ * and [100, 700] in the file. */
 static void file_write(sherd_world *world)
 {
     static const rig_options OPTIONS = {.stage = 1};

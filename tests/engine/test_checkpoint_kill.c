@@ -1,5 +1,6 @@
-/* Processes that are killed at any moment while they save, save asynchronously and remove older checkpoints: the latest one is
- * whole, and so is every other, and what was left behind goes with the next save. */
+/* Processes that are killed at any moment while they save, save asynchronously and remove older
+ * checkpoints: the latest one is whole, and so is every other, and what was left behind goes with
+ * the next save. */
 #include "engine/checkpoint/folder.h"
 #include "sherd_tools.h"
 #include "tests/engine/saved.h"
@@ -78,7 +79,8 @@ static void killed_body(sherd_world *world, void *raw)
     }
 }
 
-/* What the next process does, to its end: the latest one is whole, and so is every other; the next save clears the rest. */
+/* What the next process does, to its end: the latest one is whole, and so is every other; the next
+ * save clears the rest. */
 static void after_body(sherd_world *world, void *raw)
 {
     killed           *k = raw;

@@ -1,5 +1,6 @@
-/* The end of a run whose state is on a drive. Its files are removed when all ranks have come to the end. They stay if a
- * rank is killed, never comes, or keeps its state; a later run can then resume from them. */
+/* The end of a run whose state is on a drive. Its files are removed when all ranks have come to the
+ * end. They stay if a rank is killed, never comes, or keeps its state; a later run can then resume
+ * from them. */
 #include "base/clock.h"
 #include "tests/collectives/ranks.h"
 #include "tests/engine/rig.h"
@@ -51,7 +52,8 @@ static sherd_engine_info engine_info(const rig *r)
     return info;
 }
 
-/* Resumes from the files, and checks that the run is at `step` with the numbers of a run in memory. */
+/* Resumes from the files, and checks that the run is at `step` with the numbers of a run in
+ * memory. */
 static void expect_resumed(sherd_world *world, int64_t step)
 {
     rig               plain, again;
@@ -134,8 +136,8 @@ static const rank_part PARTS[] = {
     PART(all_go_on),
 };
 
-/* Runs a part on processes. The ranks get the folder by the environment, from which ranks.c removes what launchers
- * set. */
+/* Runs a part on processes. The ranks get the folder by the environment, from which ranks.c removes
+ * what launchers set. */
 static void part_run(int world_size, const char *part, int killed)
 {
     rank_start starts[4];
@@ -279,7 +281,8 @@ static void a_rank_that_gives_up_at_the_end_keeps_for_all(void)
     test_world(3, go_on, NULL);
 }
 
-/* Rank 0 ends after an exception, while rank 1 waits for it in a call. The world has no time limit of its own. */
+/* Rank 0 ends after an exception, while rank 1 waits for it in a call. The world has no time limit
+ * of its own. */
 static void end_in_the_middle(sherd_world *world, void *ctx)
 {
     pthread_barrier_t *trained = ctx;
@@ -334,9 +337,9 @@ static void engines_in_order(sherd_world *world, void *ctx)
     rig_close(&one);
 }
 
-/* Each rank waits for the other rank's end of the same engine, and neither waits for ever. Both give up their first
- * engine before either ends its second. Without `gave_up`, a rank that gives up earlier would still find the other one
- * waiting. */
+/* Each rank waits for the other rank's end of the same engine, and neither waits for ever. Both
+ * give up their first engine before either ends its second. Without `gave_up`, a rank that gives up
+ * earlier would still find the other one waiting. */
 static void engines_across(sherd_world *world, void *ctx)
 {
     rig                one, two;

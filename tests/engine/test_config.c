@@ -138,7 +138,8 @@ static void config_rate_that_nobody_gives_is_the_optimizers(void)
     }
 }
 
-/* DeepSpeed gives torch.optim.AdamW what the file has, so a decay that the file lacks is torch's. */
+/* DeepSpeed gives torch.optim.AdamW what the file has, so a decay that the file lacks is
+ * torch's. */
 static void config_torch_adam_brings_torchs_weight_decay(void)
 {
     static const struct {
@@ -166,7 +167,8 @@ static void config_torch_adam_brings_torchs_weight_decay(void)
     }
 }
 
-/* What nobody gives is the optimizer's own; what it is given counts for every optimizer that has it. */
+/* Numbers that are not set are the optimizer's own; a set number counts for every optimizer that
+ * has it. */
 static void config_momentum_is_the_optimizers(void)
 {
     static const struct {

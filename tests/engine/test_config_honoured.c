@@ -1,5 +1,5 @@
-/* Another value of a key of engine/config/config_keys.h makes other settings in some file at least; of one that
- * config_unused.h reads and does not refuse, in none. */
+/* Another value of a key of engine/config/config_keys.h makes other settings in some file at least;
+ * of one that config_unused.h reads and does not refuse, in none. */
 #include "tests/engine/config_helpers.h"
 
 /* Files in which every honoured key counts somewhere. */
@@ -59,7 +59,8 @@ static int settings_get(const char *members, const char *path, const char *value
     return is_set;
 }
 
-/* Whether `value` makes other settings in some of the files; *was_set_out: whether it was allowed in any. */
+/* Whether `value` makes other settings in some of the files; *was_set_out: whether it was allowed
+ * in any. */
 static int value_counts(const char *path, const char *value, int *was_set_out)
 {
     sherdi_settings before, after;
@@ -96,8 +97,8 @@ static int key_counts(const sherdi_config_key *key, int *was_set_out)
     return counts;
 }
 
-/* The two that say how a file is read, and so whether; param_dtype only says again what fp16 and bf16 say, and
- * adam_w_mode is about one type. */
+/* The two that say how a file is read, and so whether; param_dtype only says again what fp16 and
+ * bf16 say, and adam_w_mode is about one type. */
 static int is_tested_alone(int id)
 {
     return id == SHERDI_CONFIG_STRICT || id == SHERDI_CONFIG_LENIENT ||

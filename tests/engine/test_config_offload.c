@@ -1,5 +1,5 @@
-/* Tests every key of offload_optimizer, offload_param and aio: what it resolves to, and what is refused or warned
- * of. */
+/* Tests every key of offload_optimizer, offload_param and aio: what it resolves to, and what is
+ * refused or warned of. */
 #include "tests/engine/config_helpers.h"
 
 #include "collectives/world.h"
@@ -398,7 +398,7 @@ static void config_offload_contradictions_are_refused(void)
     }
 }
 
-/* Masters beside parameters save nothing if the parameters are read from storage as well. */
+/* Split masters save nothing if the parameters are read from storage as well. */
 static void config_masters_beside_stored_parameters_warn(void)
 {
     static const char *const PARAMS[] = {"nvme", "cpu"};

@@ -1,5 +1,5 @@
-/* SHERD_DEBUG: ranks acquire the same units in the same order, what was released reads as NaN, parameters are
- * read-only. */
+/* SHERD_DEBUG: ranks acquire the same units in the same order, what was released reads as NaN,
+ * parameters are read-only. */
 #include "tests/engine/rig.h"
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
@@ -109,7 +109,8 @@ static int is_expert(int unit)
     return unit % 2 == 1;
 }
 
-/* On a device every gather meets, so all ranks have to acquire these units alike. */
+/* On a device every gather synchronizes the ranks, so all ranks have to acquire these units in the
+ * same order. */
 static void gathers_must_not_meet(void)
 {
     if (getenv("SHERD_BACKEND") != NULL) {
@@ -137,7 +138,8 @@ static void experts_open(rig *r, sherd_world *world, const rig_options *options)
     rig_seal(r);
 }
 
-/* Rank r visits the experts r times, and in the third micro-batch another expert than the plan has there. */
+/* Rank r visits the experts r times, and in the third micro-batch another expert than the plan has
+ * there. */
 static void experts_visit(rig *r, int unit, sherd_pass pass)
 {
     for (int i = 0; i < sherd_world_rank(r->world); i++) {
@@ -253,7 +255,7 @@ static void param_write(sherd_engine *engine, sherd_param param, float value)
     CHECK_OK(sherd_copy(engine, sherd_param_data(engine, param), &value, sizeof(value)));
 }
 
-/* Every layout says the same of a write, though it would be kept by some and lost by others. */
+/* Every layout says the same of a write, though it would persist in some and be lost in others. */
 static void write_to_parameters(sherd_world *world, void *ctx)
 {
     toy_options  *options = ctx;

@@ -120,7 +120,8 @@ static void deterministic_layouts_agree_in_fp16(void)
     expect_one_result(SHERD_F16, &LAYOUTS[0], RANKS, 6);
 }
 
-/* 42 micro-batches, which 1, 2, 3 and 7 ranks share; the state rests elsewhere from layout to layout. */
+/* 42 micro-batches, which 1, 2, 3 and 7 ranks share; the state rests elsewhere from layout to
+ * layout. */
 static void deterministic_layouts_agree_for_each_optimizer(void)
 {
     static const int         RANKS[]   = {1, 2, 3, 7};
@@ -160,8 +161,8 @@ static void deterministic_layouts_agree_at_a_loss_scale_of_1000(void)
 
 #define SUM_ELEMS 5000
 
-/* Sums of squares of a + b - (a + b) in integers, by docs/numerics.md and with the division last: rounded alike, what
- * is left of each is -1, 0 or 1. */
+/* Sums of squares of a + b - (a + b) in integers, by docs/numerics.md and with the division last:
+ * rounded alike, what is left of each is -1, 0 or 1. */
 typedef struct leftovers {
     double by_page, by_other;
 } leftovers;
@@ -192,8 +193,8 @@ static int leftover_part(size_t index, int micro)
     return micro == 0 ? a : micro == 1 ? b : -(a + b);
 }
 
-/* 2^48 / 1000 is rounded, and a gradient times that is not the gradient times 2^48 over 1000: in fp32 hardly ever to
- * be seen, so that gradients are taken that cancel. */
+/* 2^48 / 1000 is rounded, and a gradient times that is not the gradient times 2^48 over 1000: in
+ * fp32 hardly ever to be seen, so that gradients are taken that cancel. */
 static void deterministic_integers_are_those_of_the_page(void)
 {
     static const char JSON[] =

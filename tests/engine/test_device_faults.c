@@ -1,5 +1,5 @@
-/* A device that fails: at every allocation of seal, at launches and in kernels of a training. The calls say so, no
- * rank hangs, and nothing is left on the device. */
+/* A device that fails: at every allocation of seal, at launches and in kernels of a training. The
+ * calls say so, no rank hangs, and nothing is left on the device. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 

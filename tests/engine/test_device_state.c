@@ -1,5 +1,6 @@
-/* State on a device has the bits of the CPU's: in every encoding, by several optimizers in one engine, on the device and
- * in host memory beside it, at every stage. The same engine runs on both in turn. */
+/* State on a device has the bits of the CPU's: in every encoding, by several optimizers in one
+ * engine, on the device and in host memory, at every stage. The same engine runs on both in
+ * turn. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 

@@ -1,5 +1,6 @@
-/* Ranks whose loops differ: other units, other acquires, other parameters of the step. Every rank reports what differs
- * and on which rank, none waits for ever, and where nothing was lost all go on. */
+/* Ranks whose loops differ: other units, other acquires, other parameters of the step. Every rank
+ * reports what differs and on which rank, none waits for ever, and where nothing was lost all go
+ * on. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 
@@ -179,8 +180,8 @@ static void acquire_on_some_ranks_alone_is_named_at_the_step(void)
     }
 }
 
-/* Parameters on the host are gathered by calls in which the ranks meet. A call of rank 0 meets the others' call for
- * another unit. */
+/* Parameters on the host are gathered by calls in which the ranks meet. A call of rank 0 meets the
+ * others' call for another unit. */
 static void evaluate_on_rank_0_alone_where_gathers_meet(sherd_world *world, void *raw)
 {
     sherd_status status = SHERD_OK;
@@ -281,7 +282,8 @@ static void apply_other_params_on_rank_1(sherd_world *world, void *raw)
     CHECK_OK(sherd_world_barrier(world));
 }
 
-/* Nothing is written before the ranks have compared what they were given, so a call with the same on all ranks can follow. */
+/* Nothing is written before the ranks have compared their arguments, so a call with the same ones
+ * can follow. */
 static void step_params_that_differ_between_ranks_are_an_error(void)
 {
     for (int stage = 0; stage <= 3; stage++) {
@@ -291,7 +293,8 @@ static void step_params_that_differ_between_ranks_are_an_error(void)
     }
 }
 
-/* Rank 1 is given a bad value, and discards. Rank 0 waits in apply: it is told so, and discards too. */
+/* Rank 1 gets a bad value, and discards. Rank 0 waits in apply: it is notified, and discards
+ * too. */
 static void discard_on_rank_1(sherd_world *world, void *raw)
 {
     sherd_step_params params;

@@ -1,5 +1,6 @@
-/* sherd_step_discard after an exception. Wherever a rank stopped, and whichever units it holds, afterwards the window
- * has left nothing. Ranks that stopped elsewhere, or did not stop, get an error that says so. */
+/* sherd_step_discard after an exception. Wherever a rank stopped, and whichever units it holds,
+ * afterwards nothing of the window remains. Ranks that stopped elsewhere, or did not stop, get an
+ * error that says so. */
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -23,7 +24,8 @@ typedef struct event {
     sherd_pass pass;
 } event;
 
-/* A micro-batch in which two units are held together in each pass, followed by an evaluation before its step. */
+/* A micro-batch in which two units are held together in each pass, followed by an evaluation before
+ * its step. */
 static const event EVENTS[] = {
     {0, 0, SHERD_FORWARD},  {0, 1, SHERD_FORWARD},  {1, 0, SHERD_FORWARD},  {1, 1, SHERD_FORWARD},
     {0, 2, SHERD_FORWARD},  {1, 2, SHERD_FORWARD},  {0, 2, SHERD_BACKWARD}, {1, 2, SHERD_BACKWARD},
@@ -38,7 +40,7 @@ typedef struct stop_job {
     rig_options options;
     /* by rank: events that it makes before it drops the window; NO_STOP: it goes on */
     int      stops[3];
-    int      is_told_late; /* the others are not told, and go on until a call fails */
+    int      is_told_late; /* the others are not notified, and continue until a call fails */
     int      never;        /* there is no such window at all */
     uint64_t fingerprint;
 } stop_job;
@@ -70,12 +72,12 @@ static sherd_status event_make(rig *r, const event *e)
     }
     status = sherd_unit_acquire(r->engine, r->units[e->unit], e->pass);
     if (status == SHERD_OK && e->pass == SHERD_BACKWARD) {
-        rig_poke(r, e->unit, 3, INFINITY); /* if any of it is left, the next norm shows it */
+        rig_poke(r, e->unit, 3, INFINITY); /* if any of it remains, the next norm shows it */
     }
     return status;
 }
 
-/* Makes events until this rank stops. A rank that was not told gets an error from a call. */
+/* Makes events until this rank stops. A rank that was not notified gets an error from a call. */
 static void window_begin(rig *r, const stop_job *job)
 {
     int          stop   = job->stops[sherd_world_rank(r->world)];
@@ -277,7 +279,8 @@ static void calls_of_the_world_that_a_rank_leaves_say_so(void)
     test_world(3, stop_in_other_calls, &options);
 }
 
-/* Discards before anything was acquired, in the middle of a window, after a prepared step, and twice. */
+/* Discards before anything was acquired, in the middle of a window, after a prepared step, and
+ * twice. */
 static void stop_at_any_time(sherd_world *world, void *raw)
 {
     sherd_step_report report = {.struct_size = sizeof(report)};
@@ -313,7 +316,8 @@ static void discard_is_right_at_any_time_after_seal(void)
     }
 }
 
-/* A step drops a window, in which rank 0 saw fewer micro-batches where that is possible; then the trainer drops the next one. */
+/* A step drops a window, in which rank 0 saw fewer micro-batches where that is possible; then the
+ * trainer drops the next one. */
 static void step_drops(sherd_world *world, void *raw)
 {
     rig r;

@@ -1,5 +1,6 @@
-/* Parameters and gradients as DLPack tensors, which the test reads as dlpack.h lays them out: what they say, that they show
- * the engine's memory, and that they end without the engine. On the emulated device too. */
+/* Parameters and gradients as DLPack tensors, which the test reads as dlpack.h lays them out: what
+ * they say, that they show the engine's memory, and that they end without the engine. On the
+ * emulated device too. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 
@@ -181,7 +182,7 @@ static void show(sherd_world *world, void *ctx)
     CHECK(grad->tensor.data == sherd_param_grad(m.r.engine, m.wide));
     CHECK_OK(sherd_unit_release(m.r.engine, m.r.units[0], SHERD_BACKWARD));
     rig_close(&m.r);
-    data->deleter(data); /* behind the engine */
+    data->deleter(data); /* after the engine */
     grad->deleter(grad);
 }
 
@@ -233,8 +234,8 @@ static void read_now(void *ctx)
     memcpy(what->got, what->from, sizeof(what->got));
 }
 
-/* A library that works on a stream of its own. Lanes have seeded delays: one that does not follow reads too early, or too
- * late, when the unit's memory is the next one's. */
+/* A library that works on a stream of its own. Lanes have seeded delays: one that does not follow
+ * reads too early, or too late, when the unit's memory is the next one's. */
 static void follow(sherd_world *world, void *ctx)
 {
     static reading what[2];

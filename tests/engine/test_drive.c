@@ -1,4 +1,5 @@
-/* Tests of the drive's lane. For the tier of these tests, the test itself decides when a transfer is done. */
+/* Tests of the drive's lane. For the tier of these tests, the test itself decides when a transfer
+ * is done. */
 #include "engine/run/drive.h"
 
 #include "tests/lib/check.h"
@@ -9,8 +10,8 @@
 #define SLOTS      3
 #define SLOT_BYTES 64
 
-/* A tier whose transfers move their bytes only when they are waited for, so that who uses a slot earlier finds wrong
- * bytes. */
+/* A tier whose transfers move their bytes only when they are waited for, so that who uses a slot
+ * earlier finds wrong bytes. */
 typedef struct fake_tier {
     sherdi_tier tier;
     int         reads, writes; /* transfers that were started */
@@ -135,8 +136,8 @@ static uint64_t give(rig *r, const sherdi_op *op)
     return number;
 }
 
-/* A read ahead waits for a copy up from its slot. If the read is dropped, a later operation must still wait for the
- * copy. */
+/* A read ahead waits for a copy up from its slot. If the read is dropped, a later operation must
+ * still wait for the copy. */
 static void read_that_is_dropped_leaves_what_it_followed(void)
 {
     rig           *r    = rig_open();
@@ -153,7 +154,8 @@ static void read_that_is_dropped_leaves_what_it_followed(void)
     sherdi_drive_close(&r->drive);
 }
 
-/* The transfer is over before the call that gives it returns; the order must not remember it for ever. */
+/* The transfer is over before the call that gives it returns; the order must not remember it for
+ * ever. */
 static void transfer_that_is_over_at_once_is_not_remembered(void)
 {
     rig           *r    = rig_open();
@@ -167,8 +169,8 @@ static void transfer_that_is_over_at_once_is_not_remembered(void)
     sherdi_drive_close(&r->drive);
 }
 
-/* There are nearly as many transfers as accesses of a buffer are remembered, and after them more reads than are
- * remembered. */
+/* There are nearly as many transfers as accesses of a buffer are remembered, and after them more
+ * reads than are remembered. */
 static void transfers_that_are_over_are_not_followed_however_many_there_were(void)
 {
     rig           *r = rig_open();
@@ -193,7 +195,8 @@ static void transfers_that_are_over_are_not_followed_however_many_there_were(voi
     sherdi_drive_close(&r->drive);
 }
 
-/* Does what an operation that follows all of the drive does (op_follow). The read that it needs must be started. */
+/* Does what an operation that follows all of the drive does (op_follow). The read that it needs
+ * must be started. */
 static void following_all_of_the_drive_drops_no_read(void)
 {
     rig           *r   = rig_open();
@@ -259,8 +262,8 @@ static sherd_status slot_take(rig *r, size_t slot)
     return status == SHERD_OK ? sherdi_drive_status(&r->drive, SHERDI_RING_PARAMS) : status;
 }
 
-/* Draws reads, writes and changes of slots, in which the same extents come again soon. Their effect must be that of
- * doing them one by one. */
+/* Draws reads, writes and changes of slots, in which the same extents come again soon. Their effect
+ * must be that of doing them one by one. */
 static void effects_check(size_t slots, size_t transfers, uint64_t *random)
 {
     rig     *r                  = rig_open_for(transfers);

@@ -1,5 +1,5 @@
-/* State on a drive that is full, or state that was deleted, damaged, undone, or left by a process that was killed. The
- * outcome is an error or a whole step, never another number. */
+/* State on a drive that is full, or state that was deleted, damaged, undone, or left by a process
+ * that was killed. The outcome is an error or a whole step, never another number. */
 #include "offload/checksum.h"
 #include "tests/engine/drive_rig.h"
 #include "tests/engine/saved.h"
@@ -82,8 +82,8 @@ static void deleted_train(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
-/* The open file continues to exist, so training goes on with the right numbers. (The log warns of what is lost; this is
- * not checked here.) */
+/* The open file continues to exist, so training goes on with the right numbers. (The log warns of
+ * what is lost; this is not checked here.) */
 static void a_deleted_file_trains_on(void)
 {
     test_world(1, drive_reference_train, NULL);
@@ -119,8 +119,8 @@ static void resume_refused(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
-/* State that was filled is compared when the first update reads it; later reads are compared only if verify_reads asks
- * for it. */
+/* State that was filled is compared when the first update reads it; later reads are compared only
+ * if verify_reads asks for it. */
 static void flipped_after_the_fill(sherd_world *world, void *ctx)
 {
     rig               r;
@@ -137,7 +137,8 @@ static void flipped_after_the_fill(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
-/* A flipped bit is found at the next read if verify_reads asks for it, and always when a run resumes. */
+/* A flipped bit is found at the next read if verify_reads asks for it, and always when a run
+ * resumes. */
 static void a_flipped_bit_is_found(void)
 {
     test_world(1, flipped_after_the_fill, NULL);
@@ -192,7 +193,8 @@ static void undo_train(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
-/* A written value leaves the state in two files. The next save brings it together, on this rank over the generation before. */
+/* A written value leaves the state in two files. The next save brings it together, on this rank
+ * over the generation before. */
 static void undo_behind_a_save(sherd_world *world, void *ctx)
 {
     float    value = 0.5f;
@@ -231,8 +233,8 @@ static void the_last_step_is_undone(void)
     test_world(1, undo_train, ", \"gradients\": \"nvme\", \"verify_reads\": true");
 }
 
-/* On every stage, with several ranks and with small parameters that stay whole, an undo publishes the values of the
- * step before. */
+/* On every stage, with several ranks and with small parameters that stay whole, an undo publishes
+ * the values of the step before. */
 static void undo_everywhere_train(sherd_world *world, void *ctx)
 {
     const int  *stage = ctx;
@@ -349,8 +351,9 @@ static void sleep_us(uint64_t us)
     (void)nanosleep(&rest, NULL);
 }
 
-/* Again and again a process of two ranks trains and is killed at a random moment. What it leaves is a whole step, and a
- * run that resumes from it has the numbers of a run that was never disturbed. */
+/* Again and again a process of two ranks trains and is killed at a random moment. What it leaves is
+ * a whole step, and a run that resumes from it has the numbers of a run that was never
+ * disturbed. */
 static void killed_at_any_moment_the_last_step_is_whole(void)
 {
     static uint64_t want[MOST_STEPS + 4];
@@ -449,7 +452,8 @@ typedef struct late_start {
     uint64_t fingerprint; /* of three steps */
 } late_start;
 
-/* Rank 1 has not filled everything when all ranks start; then it fills the rest, and all start again. */
+/* Rank 1 has not filled everything when all ranks start; then it fills the rest, and all start
+ * again. */
 static void late_start_run(sherd_world *world, void *raw)
 {
     late_start       *late = raw;

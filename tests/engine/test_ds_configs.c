@@ -1,7 +1,7 @@
-/* Real configuration files, from a folder that is given: which of them load, and what they resolve to. The folder has
- * MANIFEST.tsv (a row for each file; the column "policy" is clean, warn, reject, or empty for a file that is not JSON)
- * and ORACLE.json (for each file, what DeepSpeed resolves it to after "auto" is filled in). The case is skipped without
- * a folder. */
+/* Real configuration files, from a folder that is given: which of them load, and what they resolve
+ * to. The folder has MANIFEST.tsv (a row for each file; the column "policy" is clean, warn, reject,
+ * or empty for a file that is not JSON) and ORACLE.json (for each file, what DeepSpeed resolves it
+ * to after "auto" is filled in). The case is skipped without a folder. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/optimizer.h"
 #include "tests/lib/check.h"
@@ -66,7 +66,7 @@ static size_t column_named(const char *header, const char *name)
 
 /* ---- values ---- */
 
-/* Where the oracle has the value of a key: in a block, or beside the blocks if `block` is NULL. */
+/* Where the oracle has the value of a key: in a block, or at the top level if `block` is NULL. */
 static const struct {
     sherdi_config_id id;
     const char      *block, *name;
@@ -184,7 +184,8 @@ static int value_agrees(const sherdi_config_key *key, const sherdi_config_value 
     return 1;
 }
 
-/* Whether the value differs from DeepSpeed's because the key has another meaning here on purpose. */
+/* Whether the value differs from DeepSpeed's because the key has another meaning here on
+ * purpose. */
 static int is_other_on_purpose(const sherd_config *config, sherdi_config_id id)
 {
     switch (id) {

@@ -1,6 +1,7 @@
-/* Models with little in them: units without parameters, parameters without elements, one element, everything frozen,
- * at every stage, with every offload and number of ranks. What there is to find shows in a sanitizer's build: no pointer of an
- * empty table is moved, no length of nothing is passed on. */
+/* Models with little in them: units without parameters, parameters without elements, one element,
+ * everything frozen, at every stage, with every offload and number of ranks. What there is to find
+ * shows in a sanitizer's build: no pointer of an empty table is moved, no length of nothing is
+ * passed on. */
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -15,7 +16,8 @@ typedef enum model_kind {
     MODEL_ONE_ELEMENT,
     MODEL_ONE_FROZEN,
     MODEL_ALL_FROZEN,
-    MODEL_EMPTY_BESIDE_FULL, /* an empty unit, a frozen one, a trained one with an empty parameter */
+    /* an empty unit, a frozen one, a trained one with an empty parameter */
+    MODEL_EMPTY_BESIDE_FULL,
     MODELS,
 } model_kind;
 

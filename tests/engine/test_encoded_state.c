@@ -1,6 +1,7 @@
-/* State that is stored in encodings (sherd.master_encoding, sherd.moment_encoding). The lossless encoding gives the
- * bits of fp32 at every stage, place and number of ranks. With each of the others all layouts give the same bits.
- * Checkpoints go from any encoding to any other. What is not possible is refused with the reason. */
+/* State that is stored in encodings (sherd.master_encoding, sherd.moment_encoding). The lossless
+ * encoding gives the bits of fp32 at every stage, place and number of ranks. With each of the
+ * others all layouts give the same bits. Checkpoints go from any encoding to any other. What is not
+ * possible is refused with the reason. */
 #include "engine/run/engine_impl.h"
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
@@ -153,8 +154,8 @@ static void beside_on_storage_has_the_bits_of_fp32(void)
     }
 }
 
-/* Bytes of each element in a step, on storage and over the link. The bytes up are not checked if `up` is 0: the passes
- * then move some too. */
+/* Bytes of each element in a step, on storage and over the link. The bytes up are not checked if
+ * `up` is 0: the passes then move some too. */
 typedef struct budget {
     const char *top;
     size_t      layout;
@@ -285,7 +286,7 @@ static void rounded_state_has_the_same_bits_in_every_layout(void)
     (void)layouts_agree_by(MOMENTS("fp8"), 0, SHERD_BF16, PLAIN_ADAGRAD);
 }
 
-/* A master beside its parameter loses nothing, whichever encoding the moments have. */
+/* A split master loses nothing, whichever encoding the moments have. */
 static void beside_with_rounded_moments_has_the_bits_of_fp32_with_them(void)
 {
     static const char *const MORE[] = {MOMENTS("bf16"), MOMENTS("fp8")};
@@ -385,8 +386,8 @@ static void run_body(sherd_world *world, void *ctx)
     }
 }
 
-/* A run that loads with the same encodings, on another world and at another stage, goes on as if nothing had been saved
- * and loaded. */
+/* A run that loads with the same encodings, on another world and at another stage, goes on as if
+ * nothing had been saved and loaded. */
 static void a_run_goes_on_from_its_checkpoint(void)
 {
     for (size_t i = 1; i < NUM_STORED; i++) {
@@ -436,8 +437,8 @@ static void stored_state_goes_on_from_its_checkpoint(void)
     }
 }
 
-/* Loads checkpoints of any encoding with any other. What is read back does not depend on how many ranks load it, and
- * between lossless encodings nothing is lost. */
+/* Loads checkpoints of any encoding with any other. What is read back does not depend on how many
+ * ranks load it, and between lossless encodings nothing is lost. */
 static void a_checkpoint_of_any_encoding_is_loaded_as_any_other(void)
 {
     for (size_t i = 0; i < NUM_STORED; i++) {
@@ -472,7 +473,8 @@ static void warning_keep(void *ctx, sherd_log_level level, const char *line)
     }
 }
 
-/* Returns what the log says when a checkpoint of the encoding STORED[from] is loaded as STORED[to]. */
+/* Returns what the log says when a checkpoint of the encoding STORED[from] is loaded as
+ * STORED[to]. */
 static const char *loaded_with(size_t from, size_t to)
 {
     char folder[512];

@@ -1,5 +1,5 @@
-/* Calls that the engine refuses: calls out of order, wrong arguments, ranks that do not agree. Each refusal says what
- * is wrong and leaves the engine usable. */
+/* Calls that the engine refuses: calls out of order, wrong arguments, ranks that do not agree. Each
+ * refusal says what is wrong and leaves the engine usable. */
 #include "tests/engine/rig.h"
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
@@ -169,7 +169,8 @@ static void structs_refuse_a_wrong_size(void)
     rig_close(&r);
 }
 
-/* A program that was built with an older header has shorter structs. The fields that they lack have their defaults. */
+/* A program that was built with an older header has shorter structs. The fields that they lack have
+ * their defaults. */
 static void structs_of_an_older_header_are_taken(void)
 {
     rig                 r    = self_rig(&STAGE[3]);

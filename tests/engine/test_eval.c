@@ -1,5 +1,6 @@
-/* Evaluation in many passes (sherd_eval_begin, sherd_eval_end): the values are those of single passes; what is gathered
- * and how often; the bytes that the plan has for it; and the calls that are refused meanwhile. */
+/* Evaluation in many passes (sherd_eval_begin, sherd_eval_end): the values are those of single
+ * passes; what is gathered and how often; the bytes that the plan has for it; and the calls that
+ * are refused meanwhile. */
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -58,8 +59,8 @@ static uint64_t sent(const rig *r)
 
 /* ------------------------------------------------------------ numbers -- */
 
-/* Makes single passes, passes with kept units, a training pass between them, and passes in another order. After that
- * training goes on as if they had not been. */
+/* Makes single passes, passes with kept units, a training pass between them, and passes in another
+ * order. After that training goes on as if they had not been. */
 static void evaluate_and_train(sherd_world *world, void *raw)
 {
     const rig_options *options = raw;
@@ -129,7 +130,8 @@ typedef struct bytes_job {
     size_t planned, kept;
 } bytes_job;
 
-/* Checks that passes after the first gather what is not kept, and that the plan has a place for each unit that is. */
+/* Checks that passes after the first gather what is not kept, and that the plan has a place for
+ * each unit that is. */
 static void count_bytes(sherd_world *world, void *raw)
 {
     const bytes_job    *job    = raw;
@@ -170,7 +172,8 @@ static void kept_units_are_gathered_once_and_planned_to_the_byte(void)
     }
 }
 
-/* A pass of training between two passes may use the memory of a kept unit, which is then gathered again. */
+/* A pass of training between two passes may use the memory of a kept unit, which is then gathered
+ * again. */
 static void train_between(sherd_world *world, void *raw)
 {
     rig_options options = {
@@ -288,7 +291,8 @@ static void ranks_that_differ_are_named(void)
     test_world(3, disagree, NULL);
 }
 
-/* A window is dropped after an exception in the middle of an evaluation, which some ranks have not begun yet. */
+/* A window is dropped after an exception in the middle of an evaluation, which some ranks have not
+ * begun yet. */
 static void stop(sherd_world *world, void *raw)
 {
     rig_options options = {.stage = 3, .top = ", \"sherd\": {\"eval_keep_units\": 4}"};

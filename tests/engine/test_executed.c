@@ -1,5 +1,6 @@
-/* What an engine carries out is what a dry engine of the same plan says, in every kind of window: the operations that are
- * printed, counted, played against rates and proved, one by one, with their lanes, ranges and bytes. */
+/* What an engine carries out is what a dry engine of the same plan says, in every kind of window:
+ * the operations that are printed, counted, played against rates and proved, one by one, with their
+ * lanes, ranges and bytes. */
 #include "engine/proof/dry.h"
 #include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
@@ -108,7 +109,8 @@ static void call(both *b, call_fn fn)
     CHECK_STATUS(status, fn(b, b->engines[1]));
 }
 
-/* A use of a unit by both: the engine's acquire, the trainer's work, and its activation if it has one. */
+/* A use of a unit by both: the engine's acquire, the trainer's work, and its activation if it has
+ * one. */
 static void use(both *b, int u, sherd_pass pass)
 {
     int has_activation = b->engines[0]->plan->layout.units[u].activation != SHERDI_NO_ACTIVATION;

@@ -1,5 +1,5 @@
-/* Weights of engines in files: what one engine writes another one starts from, whatever its stage and ranks, and takes
- * between steps. The calls alone; test_weights.c has the files. */
+/* Weights of engines in files: what one engine writes another one starts from, whatever its stage
+ * and ranks, and takes between steps. The calls alone; test_weights.c has the files. */
 #include "tests/engine/value_rig.h"
 #include "tests/lib/check.h"
 
@@ -318,7 +318,7 @@ static sherd_tensor_map map_of_data(const char *name, const char *dtype, void *d
     return map;
 }
 
-/* What a module has beside its parameters: three numbers, a count (a scalar), flags. */
+/* The tensors of a module other than its parameters: three numbers, a count (a scalar), flags. */
 static void data_of_the_caller_pass_through_a_file(void)
 {
     float            mean[3] = {1.5F, -2, 3.25F}, mean_got[3] = {0};

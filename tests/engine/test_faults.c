@@ -1,5 +1,5 @@
-/* Memory that runs out at every single allocation, and ranks that give up in the middle. All ranks get the same answer,
- * nothing is left behind, and a run that can go on has the same bits. */
+/* Memory that runs out at every single allocation, and ranks that give up in the middle. All ranks
+ * get the same answer, nothing is left behind, and a run that can go on has the same bits. */
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -19,7 +19,8 @@ typedef struct fault_job {
     uint64_t    fingerprint; /* at the end; of a resume: the updates */
 } fault_job;
 
-/* Makes a call that concerns this rank alone. It may find no memory once; it must succeed when it is made again. */
+/* Makes a call that concerns this rank alone. It may find no memory once; it must succeed when it
+ * is made again. */
 #define LOCAL(job, call)                                                                           \
     do {                                                                                           \
         sherd_status local_status_ = (call);                                                       \
@@ -30,7 +31,8 @@ typedef struct fault_job {
         }                                                                                          \
     } while (0)
 
-/* Makes a collective call. If one rank has no memory, all get an error; it must succeed when it is made again. */
+/* Makes a collective call. If one rank has no memory, all get an error; it must succeed when it is
+ * made again. */
 #define COLLECTIVE(job, world, call)                                                               \
     do {                                                                                           \
         sherd_status all_status_ = (call);                                                         \
@@ -112,8 +114,8 @@ static sherd_status ignore_text(void *ctx, const char *text, size_t len_bytes)
     return SHERD_OK;
 }
 
-/* Goes through the whole life of an engine. sherd_engine_destroy itself asserts that nothing of its account is still
- * held. */
+/* Goes through the whole life of an engine. sherd_engine_destroy itself asserts that nothing of its
+ * account is still held. */
 static void live_with_a_fault(sherd_world *world, void *raw)
 {
     fault_job *job     = raw;
@@ -148,9 +150,10 @@ static void live_with_a_fault(sherd_world *world, void *raw)
     }
 }
 
-/* Fails every allocation in the long list. Otherwise it fails every other one, the odd and the even ones in turn, so
- * that an allocation which the next layout makes too fails there. The threads for files are asked for by name:
- * otherwise, if an allocation of io_uring failed, they would replace it, which is no error. */
+/* Fails every allocation in the long list. Otherwise it fails every other one, the odd and the even
+ * ones in turn, so that an allocation which the next layout makes too fails there. The threads for
+ * files are asked for by name: otherwise, if an allocation of io_uring failed, they would replace
+ * it, which is no error. */
 static void fail_every_allocation(int world_size, int rank, int stage, const char *zero)
 {
     fault_job     clean = {.options = {.stage        = stage,
@@ -259,7 +262,8 @@ static void blobs_check(sherd_engine *engine, uint32_t number)
     CHECK_INT(number, found);
 }
 
-/* Continues from the state of the run before, if there is one; its seal meets the fault. Leaves the state of one more update. */
+/* Continues from the state of the run before, if there is one; its seal meets the fault. Leaves the
+ * state of one more update. */
 static void resume_with_a_fault(sherd_world *world, void *raw)
 {
     fault_job        *job     = raw;

@@ -1,5 +1,6 @@
-/* First values on NVMe. In the orders in which trainers fill, each byte is written once and nothing is read. Every
- * order gives the same values. If ranks fill with different values, the error names them. */
+/* First values on NVMe. In the orders in which trainers fill, each byte is written once and nothing
+ * is read. Every order gives the same values. If ranks fill with different values, the error names
+ * them. */
 #include "engine/run/engine_impl.h"
 
 #include "engine/run/fill.h"
@@ -15,8 +16,8 @@
 #define LAYERS 3
 #define PARAMS (LAYERS * 5)
 
-/* Opens layers in which sliced matrices alternate with vectors that every rank keeps whole, and with a frozen
- * matrix. */
+/* Opens layers in which sliced matrices alternate with vectors that every rank keeps whole, and
+ * with a frozen matrix. */
 static void layers_open(rig *r, sherd_world *world, const rig_options *options)
 {
     static const size_t ELEMS[] = {9000, 130, 12000, 5000, 70};
@@ -107,7 +108,8 @@ static sherd_status fill_interrupted(void *ctx, size_t first_elem, size_t count_
     return rig_fill(i->which, first_elem, count_elems, out);
 }
 
-/* Fills every third parameter with other values first, and then all parameters; repeats a call that was interrupted. */
+/* Fills every third parameter with other values first, and then all parameters; repeats a call that
+ * was interrupted. */
 static void layers_fill_with_trouble(rig *r, order how, interruption *trouble)
 {
     int params[PARAMS];
@@ -147,8 +149,8 @@ static int piece_has_elems(const rig *r, const sherdi_piece *piece)
     return 0;
 }
 
-/* Returns the bytes of every extent of state and every piece that has elements of parameters, once each, and of the
- * record of the generation. */
+/* Returns the bytes of every extent of state and every piece that has elements of parameters, once
+ * each, and of the record of the generation. */
 static uint64_t bytes_to_write(const rig *r)
 {
     const sherdi_plan *plan  = r->engine->plan;
@@ -234,7 +236,8 @@ static void fill_run(sherd_world *world, void *raw)
 #define PARAMS_ON_NVME                                                                             \
     ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"max_in_cpu\": 0}"
 
-/* Writes the keys of zero_optimization. Nothing is read ahead, so only what the fill reads is counted. */
+/* Writes the keys of zero_optimization. Nothing is read ahead, so only what the fill reads is
+ * counted. */
 static const char *nvme_keys(const char *more, int has_params, char out[1024])
 {
     int used = snprintf(out, 1024, STATE_ON_NVME, test_scratch(), more);
@@ -317,8 +320,8 @@ static void any_order_gives_the_same_values_with_a_single_buffer(void)
     }
 }
 
-/* Each call of the function fails in turn (a sample of them on two ranks). Parameters come in disorder, some of them
- * twice, through one to three buffers. */
+/* Each call of the function fails in turn (a sample of them on two ranks). Parameters come in
+ * disorder, some of them twice, through one to three buffers. */
 static void fills_that_are_interrupted_and_repeated_give_the_same_values(void)
 {
     checksums_are_needed();
@@ -396,7 +399,8 @@ static void long_parameter_that_is_interrupted_is_filled_from_its_beginning(void
 
 /* ---------------------------------------------------------- ranks that differ -- */
 
-/* The ranks have different seeds, as by a mistake of the trainer; they have no values in common that could differ. */
+/* The ranks have different seeds, as by a mistake of the trainer; they have no values in common
+ * that could differ. */
 static void fill_with_another_seed_on_ranks_1_and_3(sherd_world *world, void *raw)
 {
     size_t             elems   = *(const size_t *)raw;

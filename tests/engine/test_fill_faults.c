@@ -1,5 +1,5 @@
-/* Drives that break while first values go to them: a fill that failed is made good by the same call, or the training does
- * not begin. */
+/* Drives that break while first values go to them: a fill that failed is made good by the same
+ * call, or the training does not begin. */
 #include "tests/engine/drive_rig.h"
 #include "tests/lib/check.h"
 #include "tests/offload/fault_uring.h"
@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A call of sherd_param_fill: the values of another parameter are wrong ones, which a later call replaces. */
+/* A call of sherd_param_fill: the values of another parameter are wrong ones, which a later call
+ * replaces. */
 typedef struct fill_call {
     int param, values;
 } fill_call;
@@ -24,8 +25,8 @@ typedef struct fault_run {
     sherd_status     status; /* of the first acquire */
 } fault_run;
 
-/* A fault while first values are written: the same call again makes it good, or the training does not begin; what comes back is
- * what was written. */
+/* A fault while first values are written: the same call again makes it good, or the training does
+ * not begin; what comes back is what was written. */
 static void fault_fill(sherd_world *world, void *ctx)
 {
     fault_run *run = ctx;
@@ -98,7 +99,7 @@ static void eio_at_every_request_of_the_fill_is_an_error_and_no_number(void)
     for (int nth = 1, count = run.count; nth <= count; nth++) {
         run.nth = nth;
         test_world(1, fault_fill, &run);
-        fault_late(2000); /* when the write beside it is over, and the slot is wanted */
+        fault_late(2000); /* when the concurrent write is over, and the slot is needed */
         test_world(1, fault_fill, &run);
         fault_late(0);
     }

@@ -1,5 +1,5 @@
-/* What ranks say of their state is what rests: behind steps that nobody waits for, calls that change values, and memory that has
- * changed by itself. */
+/* What ranks say of their state is what rests: after steps that nobody waits for, calls that
+ * change values, and memory that has changed by itself. */
 #include "engine/run/engine_impl.h"
 #include "sherd_tools.h"
 #include "tests/engine/rig.h"
@@ -112,7 +112,8 @@ static void a_discard_of_one_rank_leaves_the_report_to_all(void)
 
 /* ----------------------------------------------------------------- memory -- */
 
-/* A bit of the masters flips. That somebody asks for the fingerprint, which reads them, does not make it right. */
+/* A bit of the masters flips. That somebody asks for the fingerprint, which reads them, does not
+ * make it right. */
 static void bit_flips(sherd_world *world, void *raw)
 {
     const int *asks = raw;
@@ -161,7 +162,8 @@ static void bound_save(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* A bound parameter that the checkpoint lacks starts from the trainer's memory; `writes`: as it is after the load. */
+/* A bound parameter that the checkpoint lacks starts from the trainer's memory; `writes`: as it is
+ * after the load. */
 static void bound_load(sherd_world *world, void *raw)
 {
     static const char *const MISSING[] = {"b.w"};

@@ -1,5 +1,5 @@
-/* sherd_grad_norms: the norm of each parameter's gradient, exact and the same on every layout, and training goes on as if
- * nobody had asked. */
+/* sherd_grad_norms: the norm of each parameter's gradient, exact and the same on every layout, and
+ * training goes on as if nobody had asked. */
 #include "tests/engine/value_rig.h"
 #include "tests/engine/ways.h"
 #include "tests/lib/check.h"
@@ -126,7 +126,8 @@ static void measure_values(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* With the same ranks the same gradient, at every stage and tier; of several micro-batches in the deterministic mode. */
+/* With the same ranks the same gradient, at every stage and tier; of several micro-batches in the
+ * deterministic mode. */
 static void expect_alike(measured *first, int ranks, const rig_options *options)
 {
     measured m = {.options = *options};

@@ -1,6 +1,7 @@
-/* Groups of parameters with optimizers of their own in one engine. The engine gives the bits of the same training on
- * whole arrays, at every stage and place. Also tested are what a checkpoint says of groups, which checkpoints are
- * refused, and which state the first sweep of LAMB reads if there are other optimizers too. */
+/* Groups of parameters with optimizers of their own in one engine. The engine gives the bits of the
+ * same training on whole arrays, at every stage and place. Also tested are what a checkpoint says
+ * of groups, which checkpoints are refused, and which state the first sweep of LAMB reads if there
+ * are other optimizers too. */
 #include "base/checked.h"
 #include "engine/checkpoint/folder.h"
 #include "engine/checkpoint/manifest.h"
@@ -189,8 +190,8 @@ static sherd_step_report train(rig *r)
     return report;
 }
 
-/* Checks that a step moved what was planned, and that the first sweep reads those extents that have a block of LAMB and
- * no others. */
+/* Checks that a step moved what was planned, and that the first sweep reads those extents that have
+ * a block of LAMB and no others. */
 static void bytes_check(const rig *r, const sherd_step_report *report)
 {
     const sherdi_plan *plan     = r->engine->plan;
@@ -537,8 +538,8 @@ static sherd_status text_add(void *ctx, const char *text, size_t len_bytes)
     return SHERD_OK;
 }
 
-/* Manifests in which the first `was` after `after` is replaced by `is`, a text of the same length; the checksum is made
- * to fit. */
+/* Manifests in which the first `was` after `after` is replaced by `is`, a text of the same length;
+ * the checksum is made to fit. */
 static const struct {
     const char *after, *was, *is, *says;
 } FORGED[] = {
@@ -626,8 +627,8 @@ static void checkpoint_names_each_optimizer(void)
     "0.95]}, "                                                                                     \
     "\"matching\": [\"x*\", \"p[13]\"]}"
 
-/* Declares a model for which the configuration has groups. One group is named by the program, the other is made of the
- * parameters whose names match. */
+/* Declares a model for which the configuration has groups. One group is named by the program, the
+ * other is made of the parameters whose names match. */
 static void model_declare_few(rig *r)
 {
     sherd_group tensors = group_add(r, "tensors", NULL, NAN, NAN);
@@ -746,7 +747,8 @@ static void groups_of_the_configuration_are_checked(void)
     test_world(2, rank_unfit, NULL);
 }
 
-/* Checks that what is dumped reads back as the same. The program may give what the file gives, and nothing else. */
+/* Checks that what is dumped reads back as the same. The program may give what the file gives, and
+ * nothing else. */
 static void groups_are_dumped(void)
 {
     static const char JSON[] =

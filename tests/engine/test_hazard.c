@@ -1,5 +1,6 @@
-/* Tests of the check for hazards. First come sequences written by hand, with each kind of order in them and with that
- * order taken out; last, an allocation that fails. Drawn sequences are in test_hazard_drawn.c. */
+/* Tests of the check for hazards. First come sequences written by hand, with each kind of order in
+ * them and with that order taken out; last, an allocation that fails. Drawn sequences are in
+ * test_hazard_drawn.c. */
 #include "engine/proof/hazard.h"
 
 #include "tests/lib/check.h"
@@ -110,8 +111,8 @@ static int pair_can_be_in_disorder(int first, int second)
     return first != SHERDI_LANE_HOST && (first != second || first == SHERDI_LANE_DRIVE);
 }
 
-/* For every pair of lanes and every conflict, the follow that is derived orders the two; without it the hazard is
- * found. */
+/* For every pair of lanes and every conflict, the follow that is derived orders the two; without it
+ * the hazard is found. */
 static void conflict_of_two_lanes_is_ordered_by_its_follow_alone(void)
 {
     for (int i = 0; i < SHERDI_LANES * SHERDI_LANES * (int)NUM_CONFLICTS; i++) {
@@ -166,7 +167,8 @@ static void reads_beside_reads_and_other_bytes_need_no_order(void)
     rig_close(&r);
 }
 
-/* compute comes before wire and wire before update, so compute comes before update even if that follow is dropped. */
+/* compute comes before wire and wire before update, so compute comes before update even if that
+ * follow is dropped. */
 static void order_goes_through_a_third_lane(void)
 {
     for (int is_third = 0; is_third <= 1; is_third++) {
@@ -186,8 +188,8 @@ static void order_goes_through_a_third_lane(void)
     }
 }
 
-/* What the calling thread has waited for comes before all that it gives later, on any lane. This does not hold for what
- * it has not waited for. */
+/* What the calling thread has waited for comes before all that it gives later, on any lane. This
+ * does not hold for what it has not waited for. */
 static void host_orders_what_it_gives_behind_what_it_waited_for(void)
 {
     for (int is_waited = 0; is_waited <= 1; is_waited++) {
@@ -202,7 +204,8 @@ static void host_orders_what_it_gives_behind_what_it_waited_for(void)
     }
 }
 
-/* A lane of a device cannot wait for the drive. The calling thread waits instead, which orders all that comes later. */
+/* A lane of a device cannot wait for the drive. The calling thread waits instead, which orders all
+ * that comes later. */
 static void a_lane_that_follows_the_drive_makes_the_host_wait(void)
 {
     for (int is_waited = 0; is_waited <= 1; is_waited++) {
@@ -217,7 +220,8 @@ static void a_lane_that_follows_the_drive_makes_the_host_wait(void)
     }
 }
 
-/* The trainer's lane has no points at which others could wait: a lane that follows it follows its end. */
+/* The trainer's lane has no points at which others could wait: a lane that follows it follows its
+ * end. */
 static void compute_is_followed_at_its_end(void)
 {
     sherdi_op op = access_of(SHERDI_LANE_WIRE, SHERDI_READS, 0, 1);
@@ -291,8 +295,8 @@ static sherd_status update_slot(rig *r, sherdi_lane_id lane, size_t slot)
     return both(r, &op);
 }
 
-/* Walks over state on a drive: it reads ahead, and for each extent updates, writes, and reads the next extent into the
- * slot that is still being written. */
+/* Walks over state on a drive: it reads ahead, and for each extent updates, writes, and reads the
+ * next extent into the slot that is still being written. */
 static sherd_status drive_walk(rig *r, sherdi_lane_id lane)
 {
     for (size_t e = 0; e < 3; e++) {
@@ -508,8 +512,8 @@ static void meeting_orders_only_what_it_follows(void)
     rig_close(&r);
 }
 
-/* If a rank's own call is over, its bytes were read, but the call of another rank may not be over and may still
- * write. */
+/* If a rank's own call is over, its bytes were read, but the call of another rank may not be over
+ * and may still write. */
 static void what_a_call_makes_on_a_peer_needs_a_further_meeting(void)
 {
     for (int is_met = 0; is_met <= 1; is_met++) {
@@ -554,8 +558,8 @@ static sherd_status reduce_and_gather(rig *r)
     return SHERD_OK;
 }
 
-/* A peer reads in place what the call writes. The call itself orders that, as long as it is one in which the ranks
- * meet. */
+/* A peer reads in place what the call writes. The call itself orders that, as long as it is one in
+ * which the ranks meet. */
 static void collectives_in_place_are_ordered_as_long_as_they_meet(void)
 {
     static const sherdi_op_kind KINDS[] = {SHERDI_OP_GATHER, SHERDI_OP_REDUCE};
@@ -612,8 +616,9 @@ static void a_numbered_follow_is_taken_out(void)
 
 /* -------------------------------------------------------- uses that go on -- */
 
-/* Between acquire and release the trainer may work at any time. What another lane does meanwhile is a conflict,
- * whatever that lane follows, also if the trainer's own lane writes over the bytes in between. */
+/* Between acquire and release the trainer may work at any time. What another lane does meanwhile is
+ * a conflict, whatever that lane follows, also if the trainer's own lane writes over the bytes in
+ * between. */
 static void use_that_goes_on_is_in_conflict_with_what_comes_in_between(void)
 {
     for (int i = 0; i < 4; i++) {

@@ -1,5 +1,6 @@
-/* Draws sequences of operations and takes orders out of some of them. The check has to say at which operation the first
- * hazard is, or that there is none. It is compared with a graph of all operations in which every path is looked for. */
+/* Draws sequences of operations and takes orders out of some of them. The check has to say at which
+ * operation the first hazard is, or that there is none. It is compared with a graph of all
+ * operations in which every path is looked for. */
 #include "engine/proof/hazard.h"
 
 #include "tests/lib/check.h"
@@ -85,7 +86,7 @@ static void drives_follow(graph *g, rank_graph *rank, const sherdi_op *op,
     }
 }
 
-/* Tells the order what the calling thread has seen the end of. */
+/* Records in the order the operations whose end the calling thread has seen. */
 static void host_go_on(graph *g, rank_graph *rank, size_t node)
 {
     node_follow(g, node, rank->host);
@@ -332,7 +333,8 @@ static void params_draw(uint64_t *seed, const style *s, sherdi_hazard_params *pa
     }
 }
 
-/* Returns the number of the operation at which the hazard is, or the number of operations if there is none. */
+/* Returns the number of the operation at which the hazard is, or the number of operations if there
+ * is none. */
 static size_t sequence_check(const style *s, uint64_t seed, graph *g, sherdi_hazard_params *params)
 {
     uint64_t       first = seed;

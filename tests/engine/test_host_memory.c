@@ -1,5 +1,5 @@
-/* Host memory of an engine: what is locked is what the plan says, large buffers are on huge pages, and queued steps add little and
- * nothing to the plan. */
+/* Host memory of an engine: what is locked is what the plan says, large buffers are on huge pages,
+ * and queued steps add little and nothing to the plan. */
 #include "engine/run/engine_impl.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -42,7 +42,8 @@ static sherd_memory_report memory_of(const rig *r)
     return report;
 }
 
-/* Returns a line of a file of /proc/self, in bytes; -1: there is none. `after`: counts from this text on. */
+/* Returns a line of a file of /proc/self, in bytes; -1: there is none. `after`: counts from this
+ * text on. */
 static long long proc_bytes(const char *path, const char *after, const char *key)
 {
     FILE     *file = fopen(path, "re");
@@ -104,7 +105,8 @@ static void model_seal(sherd_world *world, model_case *run)
     rig_close(&r);
 }
 
-/* Of GPT-2 124M's size, in its number of units, and of many small units; a rank of a simulated world, which takes little memory. */
+/* Of GPT-2 124M's size, in its number of units, and of many small units; a rank of a simulated
+ * world, which takes little memory. */
 static void queued_steps_add_little_control_data(void)
 {
     static const model_case MODELS[] = {{.units = 14, .elems = 8888320},

@@ -1,5 +1,6 @@
-/* Tests of optimizer.type none: an engine that evaluates and updates nothing. It has no gradient, no state and no step,
- * at every stage and place of the parameters. Weights come to it as to any other engine. */
+/* Tests of optimizer.type none: an engine that evaluates and updates nothing. It has no gradient,
+ * no state and no step, at every stage and place of the parameters. Weights come to it as to any
+ * other engine. */
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -247,8 +248,8 @@ static void infer_open(rig *r, sherd_world *world, const pass_on *job)
     rig_three(r, ELEMS);
 }
 
-/* Loads weights instead of filling, and again between passes; passes them on by a file and by a checkpoint of its
- * own. */
+/* Loads weights instead of filling, and again between passes; passes them on by a file and by a
+ * checkpoint of its own. */
 static void load_and_infer(sherd_world *world, void *raw)
 {
     pass_on          *job = raw;

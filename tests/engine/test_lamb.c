@@ -1,5 +1,5 @@
-/* LAMB under every stage, number of ranks and offload of the state: the bits of the training that is written
- * plainly, whose norms are of whole tensors. */
+/* LAMB under every stage, number of ranks and offload of the state: the bits of the training that
+ * is written plainly, whose norms are of whole tensors. */
 #include "engine/run/engine_impl.h"
 #include "engine/run/store.h"
 #include "sherd_build.h"
@@ -138,7 +138,7 @@ static void lamb_deterministic_is_one_training(void)
     }
 }
 
-/* Two whole sweeps and nothing else beside AdamW's bytes. */
+/* Two whole sweeps and nothing else in addition to AdamW's bytes. */
 static void check_bytes(sherd_world *world, void *ctx)
 {
     rig                      r;
@@ -227,7 +227,8 @@ static void lamb_wire_is_as_planned(void)
     }
 }
 
-/* A rate as large as the weights: the ratio is what keeps a tensor from leaving, so it must be there. */
+/* A rate as large as the weights: the ratio is what keeps a tensor from leaving, so it must be
+ * there. */
 static void check_ratio(sherd_world *world, void *ctx)
 {
     rig    r;
@@ -245,7 +246,8 @@ static void check_ratio(sherd_world *world, void *ctx)
         norm += (double)before[i] * before[i];
         moved += (double)(after[i] - before[i]) * (after[i] - before[i]);
     }
-    /* |step| = lr * sqrt(1 - b2) / (1 - b1) * ratio * |u| = lr * that * |p|, whatever the gradient */
+    /* |step| = lr * sqrt(1 - b2) / (1 - b1) * ratio * |u| = lr * that * |p|, whatever the
+     * gradient */
     CHECK(fabs(sqrt(moved / norm) / (0.01 * sqrt(1 - 0.95) / (1 - 0.9)) - 1) < 1e-4);
     rig_close(&r);
 }

@@ -1,5 +1,5 @@
-/* Runs that were killed at their start leave files without state in the folders of state. The next start removes these
- * files, even if others start at the same time, and removes nothing else. */
+/* Runs that were killed at their start leave files without state in the folders of state. The next
+ * start removes these files, even if others start at the same time, and removes nothing else. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 #include "sherd_tools.h"
@@ -26,8 +26,8 @@
 
 static atomic_int unlocks_are_slow;
 
-/* Replaces the C library's function. After it has let go of a lock, a thread may lose the processor and then meet what
- * others have done since. */
+/* Replaces the C library's function. After it has let go of a lock, a thread may lose the processor
+ * and then meet what others have done since. */
 int flock(int fd, int operation)
 {
     static const struct timespec PAUSE  = {.tv_nsec = 2 * 1000 * 1000};
@@ -146,8 +146,8 @@ static sherd_status locked_count(void *ctx, const sherd_state_file *file)
     return SHERD_OK;
 }
 
-/* Waits until at most `most` files are locked. The kernel keeps the files of a killed process locked a moment longer
- * than the process exists. */
+/* Waits until at most `most` files are locked. The kernel keeps the files of a killed process
+ * locked a moment longer than the process exists. */
 static void locks_await(int most)
 {
     int count = most + 1;
@@ -178,7 +178,8 @@ static void start_and_die(void)
     CHECK(WIFSIGNALED(status));
 }
 
-/* Makes stripe `index` of a run that had reserved the space and was killed before it wrote a byte. */
+/* Makes stripe `index` of a run that had reserved the space and was killed before it wrote a
+ * byte. */
 static void blank_leave(int run, int index)
 {
     char path[1024];

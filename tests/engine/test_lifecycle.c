@@ -1,5 +1,5 @@
-/* What a trainer may do between seal and destroy, on every stage. What the interface promises of windows and overflows
- * must hold. */
+/* What a trainer may do between seal and destroy, on every stage. What the interface promises of
+ * windows and overflows must hold. */
 #include "tests/engine/ways.h"
 #include "tests/lib/check.h"
 
@@ -43,7 +43,7 @@ static uint64_t train_single_windows(sherd_world *world, const rig_options *opti
     return ways_close(&r, 3);
 }
 
-/* Two micro-batches of a window of three; the end comes with the second one, or alone behind it. */
+/* Two micro-batches of a window of three; the end comes with the second one, or alone after it. */
 static uint64_t train_ends(sherd_world *world, const rig_options *options, int is_alone)
 {
     rig_options       three  = *options;
@@ -83,8 +83,8 @@ static uint64_t train_ends_alone(sherd_world *world, const rig_options *options)
     return train_ends(world, options, 1);
 }
 
-/* A window that is closed after one micro-batch is a window of one. (The deterministic mode counts in other units if
- * the global batch is another, so there both ways have the same accumulation.) */
+/* A window that is closed after one micro-batch is a window of one. (The deterministic mode counts
+ * in other units if the global batch is another, so there both ways have the same accumulation.) */
 static void short_window_is_the_mean_of_what_it_saw(void)
 {
     ways_expect_same(train_single_windows, train_short_windows, 3);
@@ -152,8 +152,8 @@ static void count_windows(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* Windows of 1, 3 and 2 micro-batches. is_open: only close_window ends them, and the usual length is `usual`; else they may have
- * 3, and are closed early. */
+/* Windows of 1, 3 and 2 micro-batches. is_open: only close_window ends them, and the usual length
+ * is `usual`; else they may have 3, and are closed early. */
 static uint64_t train_lengths(sherd_world *world, const rig_options *options, int is_open,
                               int usual)
 {
@@ -200,7 +200,8 @@ static void an_open_window_has_any_length(void)
     ways_expect_same(train_closed_lengths, train_open_lengths, 3);
 }
 
-/* With integers there is room for so many; what is refused changes nothing, and the window goes on. */
+/* With integers there is room for so many; what is refused changes nothing, and the window goes
+ * on. */
 static void fill_deterministic_window(sherd_world *world, void *raw)
 {
     rig_options options = *(const rig_options *)raw;
@@ -264,7 +265,7 @@ static void prepare_and_apply_equal_step(void)
     ways_expect_same(ways_train_as_planned, train_in_two_calls, 3);
 }
 
-/* What was queued is told before the next update, at any time and once or twice, or never. */
+/* A queued step is reported before the next update, at any time and once or twice, or never. */
 static void queued_tell(rig *r, int64_t step)
 {
     sherd_step_report report;
@@ -286,7 +287,7 @@ static uint64_t train_queued(sherd_world *world, const rig_options *options)
     rig_seal(&r);
     for (int k = 0; k < 4; k++, r.micro++) {
         rig_micro_batch(&r);
-        if (k == 2 * options->accumulation) { /* behind the backward of the next micro-batch */
+        if (k == 2 * options->accumulation) { /* after the backward of the next micro-batch */
             queued_tell(&r, k / options->accumulation);
         }
         CHECK_OK(sherd_step_queue(r.engine));
@@ -348,8 +349,8 @@ static float first_update(float w, float g, double lr, double decay, double coef
 
 typedef struct apply_case {
     double clip;        /* the configured gradient_clipping */
-    double norm;        /* the norm that is given to apply; NaN: none */
-    double coefficient; /* the coefficient that is given; NaN: none */
+    double norm;        /* the norm that is passed to apply; NaN: none */
+    double coefficient; /* the coefficient that is passed; NaN: none */
     double lr[3];       /* the rates given for the groups; NaN: that of the schedule */
     int    lr_count;
     double want_coefficient;
@@ -577,7 +578,8 @@ static void bf16_overflow_check_can_be_switched_off(void)
     test_world(2, spoil_unchecked, &options);
 }
 
-/* The scale of fp16 begins at 16, with a window of 2, a hysteresis of 1 and a smallest value of 1. */
+/* The scale of fp16 begins at 16, with a window of 2, a hysteresis of 1 and a smallest value of
+ * 1. */
 static void scale_up_and_down(sherd_world *world, void *raw)
 {
     double            scale = 16;
@@ -687,7 +689,8 @@ static void fill_noting(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* Whether every rank fills this value of the 4000: it is among the first, the last, or in one of two ranges between. */
+/* Whether every rank fills this value of the 4000: it is among the first, the last, or in one of
+ * two ranges between. */
 static int is_sampled(size_t i)
 {
     return i % 1328 < 16;
@@ -705,7 +708,7 @@ static void fill_is_called_for_what_a_rank_holds(void)
                        job.by_rank[2].element[i];
             CHECK(calls[i] == 3 || (stage == 3 && calls[i] == 1 && !is_sampled(i)));
         }
-        /* 63 chunks for three ranks are 21 each; beside them 16 values in each of four places */
+        /* 63 chunks for three ranks are 21 each, and 16 values in each of four places */
         CHECK_INT(stage == 3 ? 1344 + 64 : 4000, job.by_rank[0].count);
         CHECK_INT(stage == 3 ? 4000 - 2 * 1344 + 64 : 4000, job.by_rank[2].count);
     }
@@ -757,7 +760,7 @@ static void train_without_own_world(int rank, void *raw)
     rig        r;
 
     ways_declare_layers(&r, job->worlds[rank], &job->options);
-    sherd_world_destroy(job->worlds[rank]); /* only the engine's reference is left */
+    sherd_world_destroy(job->worlds[rank]); /* only the engine's reference remains */
     rig_seal(&r);
     CHECK_INT(1, rig_train(&r, 2).was_updated);
     rig_close(&r);
@@ -803,7 +806,8 @@ static void stop_anywhere(sherd_world *world, void *raw)
     CHECK_OK(sherd_world_barrier(world));
 }
 
-/* With bound memory the engine has hardly any buffer of the world's, whose destruction would wait by itself. */
+/* With bound memory the engine has hardly any buffer of the world's, whose destruction would wait
+ * by itself. */
 static void stop_bound(sherd_world *world, void *raw)
 {
     static const rig_options OPTIONS = {
@@ -840,7 +844,8 @@ static double reductions_s(rig *r)
     return report.reduce_s;
 }
 
-/* Each engine counts its own transfers, also where another one of its world is made and destroyed meanwhile. */
+/* Each engine counts its own transfers, also where another one of its world is made and destroyed
+ * meanwhile. */
 static void two_count(sherd_world *world, void *ctx)
 {
     const rig_options options = {

@@ -1,4 +1,5 @@
-/* What people watch: the files of csv_monitor and tensorboard, lines of the log, and a drive that is full. */
+/* What people watch: the files of csv_monitor and tensorboard, lines of the log, and a drive that
+ * is full. */
 #include "base/mem.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/saved.h"
@@ -137,7 +138,8 @@ static void train(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
-/* Ten samples a micro-batch on each of three ranks, behind what a checkpoint of two ranks of three samples has. */
+/* Ten samples a micro-batch on each of three ranks, after what a checkpoint of two ranks of three
+ * samples has. */
 typedef struct elastic_job {
     const char *top, *dir;
     int         stage, is_second;
@@ -329,7 +331,8 @@ static void what_is_no_file_gets_no_rows(void)
     }
 }
 
-/* What a run that ended in the middle of a row has left; the last one is whole, and a title alone may be cut, too. */
+/* What a run that ended in the middle of a row has left; the last one is whole, and a title alone
+ * may be cut, too. */
 static void row_that_was_cut_is_taken_out(void)
 {
     static const char *const before[] = {"step,lr\n1,0.5\n2,0.0", "step,lr\n1,0.5\n", "step,l"};

@@ -1,5 +1,6 @@
-/* An optimizer that the library has not (sgd.c), added by its table and one line of a list: the bits of the same training
- * over whole arrays, wherever its state rests; the bytes that its table says, planned and moved. */
+/* An optimizer that the library has not (sgd.c), added by its table and one line of a list: the
+ * bits of the same training over whole arrays, wherever its state rests; the bytes that its table
+ * says, planned and moved. */
 #include "base/checked.h"
 #include "engine/run/engine_impl.h"
 #include "sherd_build.h"
@@ -95,7 +96,8 @@ static uint64_t plain_train(int world_size, sherd_dtype dtype)
     return fingerprint;
 }
 
-/* The bytes of padding in front of a block's gradient: one norm reads all gradients of this rank that lie together. */
+/* The bytes of padding in front of a block's gradient: one norm reads all gradients of this rank
+ * that lie together. */
 static size_t norm_padding(const sherdi_plan *plan, size_t block, size_t elem)
 {
     const sherdi_block *before = &plan->layout.blocks[block - 1];
@@ -123,8 +125,8 @@ static void bytes_check(const rig *r, const sherd_step_report *report)
         size_t stride = has_master ? block->stride_elems : 0;
 
         state += sherdi_round_up((stride + block->elems) * sizeof(float), SHERD_ALIGN_BYTES);
-        /* the norm reads the gradient, unless it was measured where it was made; the sweep reads it and both parts, writes them
-         * and the new value */
+        /* the norm reads the gradient, unless it was measured where it was made; the sweep reads it
+         * and both parts, writes them and the new value */
         update += block->elems *
                   ((is_measured ? 1 : 2) * elem + 4 * sizeof(float) + (has_master ? elem : 0));
         update += b == 0 || is_measured ? 0 : norm_padding(plan, b, elem);
@@ -193,7 +195,7 @@ static void added_optimizer_equals_unsharded(void)
     }
 }
 
-/* It stands beside the others, and its line is all that the configuration knows of it. */
+/* It is in the list with the others, and its line is all that the configuration knows of it. */
 static void added_optimizer_is_a_choice(void)
 {
     static const char JSON[] = "{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"SDG\"}}";
@@ -285,7 +287,8 @@ static void sign_check(const sherdi_optimizer *optimizer, int part, const float 
     }
 }
 
-/* An encoding may use the sign of a part that its table calls never negative, so no update may set it. */
+/* An encoding may use the sign of a part that its table calls never negative, so no update may set
+ * it. */
 static void signs_check(const sherdi_optimizer *optimizer)
 {
     static const sherdi_encoding PLAIN[SHERDI_MOST_PARTS] = {SHERDI_ENCODING_F32};

@@ -1,5 +1,6 @@
-/* A tier that the library has not (cupboard.c), added by its tables and one line of a list: a configuration names it, and
- * what rests there is trained to the bits of the training without any sharding. */
+/* A tier that the library has not (cupboard.c), added by its tables and one line of a list: a
+ * configuration names it, and what rests there is trained to the bits of the training without any
+ * sharding. */
 #include "offload/tier.h"
 #include "tests/engine/cupboard.h"
 #include "tests/engine/toy.h"

@@ -1,5 +1,6 @@
-/* Muon beside an optimizer of vectors. The engine gives the bits of the same training on whole matrices, at every stage
- * and place and on every number of ranks. Also tested are what is planned for it and moved, and what is refused. */
+/* Muon together with an optimizer of vectors. The engine gives the bits of the same training on
+ * whole matrices, at every stage and place and on every number of ranks. Also tested are what is
+ * planned for it and moved, and what is refused. */
 #include "base/checked.h"
 #include "engine/run/engine_impl.h"
 #include "kernels/orthogonal.h"
@@ -18,7 +19,8 @@
 #define STEPS  3
 #define PARAMS 8
 
-/* Wide, tall and square matrices, some of one row or one column. The last parameter is frozen and no matrix. */
+/* Wide, tall and square matrices, some of one row or one column. The last parameter is frozen and
+ * no matrix. */
 static const struct {
     int    unit, is_vector;
     size_t rows, cols;
@@ -181,7 +183,8 @@ static sherd_step_report train(rig *r, int from, int to)
     return report;
 }
 
-/* Checks that a state is read and written once in a step, and that a segment of matrices has an extent of its own. */
+/* Checks that a state is read and written once in a step, and that a segment of matrices has an
+ * extent of its own. */
 static void extents_check(const rig *r, const sherd_step_report *report)
 {
     const sherdi_plan *plan = r->engine->plan;

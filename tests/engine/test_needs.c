@@ -1,5 +1,5 @@
-/* Calls at the wrong time: each is refused, the message begins with the call's own name, and training goes on as if it had not
- * been made. */
+/* Calls at the wrong time: each is refused, the message begins with the call's own name, and
+ * training goes on as if it had not been made. */
 #include "sherd_tools.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -14,7 +14,7 @@ enum {
     IN_EVAL      = 1 << 2, /* between sherd_eval_begin and _end */
     IN_UNIT      = 1 << 3, /* a unit is acquired for forward */
     IN_FORWARD   = 1 << 4, /* a unit was acquired and released for forward */
-    IN_GRADIENTS = 1 << 5, /* behind the first of two micro-batches */
+    IN_GRADIENTS = 1 << 5, /* after the first of two micro-batches */
     IN_PREPARED  = 1 << 6,
     IN_BETWEEN   = 1 << 7, /* between two windows */
     STATES       = 8,
@@ -267,8 +267,8 @@ static void calls_refused(rig *r, unsigned state)
     }
 }
 
-/* Trains two windows of two micro-batches and passes through every state; in each it makes the calls of `refused_in` that are
- * refused there. Returns the fingerprint at the end. */
+/* Trains two windows of two micro-batches and passes through every state; in each it makes the
+ * calls of `refused_in` that are refused there. Returns the fingerprint at the end. */
 static uint64_t train(int stage, unsigned refused_in)
 {
     const rig_options options = {.stage = stage, .accumulation = 2};
@@ -317,8 +317,8 @@ static void calls_at_the_wrong_time_name_themselves_and_change_nothing(void)
     }
 }
 
-/* A forward pass alone brings no gradient: a checkpoint has all that there is. But what is written behind it would be missing in
- * the loss. */
+/* A forward pass alone brings no gradient: a checkpoint has all that there is. But what is written
+ * after it would be missing in the loss. */
 static void forward_alone_allows_a_save_and_no_write(void)
 {
     const rig_options options = {.stage = 3};

@@ -1,6 +1,6 @@
-/* State, gradients and parameters that rest elsewhere than on the device: the same bits as the training
- * written plainly, for every offload, stage, number of ranks and way of driving the engine; bytes counted
- * as planned; the undo. Real files on a real file system. */
+/* State, gradients and parameters that rest elsewhere than on the device: the same bits as the
+ * training written plainly, for every offload, stage, number of ranks and way of driving the
+ * engine; bytes counted as planned; the undo. Real files on a real file system. */
 #include "engine/run/engine_impl.h"
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
@@ -76,7 +76,8 @@ static const char *layout_keys(const layout *what, char out[1024])
     return out;
 }
 
-/* A master beside its parameter has to have it where the state is, or the state on storage (SHERD_TEST_STATE). */
+/* A split master needs its parameter where the state is, or the state on storage
+ * (SHERD_TEST_STATE). */
 static int layout_has_halves(const layout *what)
 {
     const char *given = getenv("SHERD_TEST_STATE");
@@ -300,7 +301,7 @@ static void bytes_are_counted_as_planned(void)
     }
 }
 
-/* A window with gradients on the drive that is closed before its last backward, or behind it. */
+/* A window with gradients on the drive that is closed before its last backward, or after it. */
 typedef struct closing {
     rig_options       options;
     int               is_late;
@@ -332,8 +333,8 @@ static void close_windows(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
-/* Squares are summed where a slice is made, so nobody reads it for the norm. Where it was too late for that, it is read once:
- * of four gradients, the two that are not in a slot anyway. */
+/* Squares are summed where a slice is made, so nobody reads it for the norm. Where it was too late
+ * for that, it is read once: of four gradients, the two that are not in a slot anyway. */
 static void the_norm_reads_what_nobody_measured(void)
 {
     char keys[1024];
@@ -361,7 +362,7 @@ static void the_norm_reads_what_nobody_measured(void)
     }
 }
 
-/* What all files that are to be seen have; the ranks have alike. */
+/* The names of all expected files have this; it is the same on all ranks. */
 static uint64_t drive_bytes(void)
 {
     DIR           *dir   = opendir(test_scratch());
@@ -412,7 +413,8 @@ static void check_budget(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
-/* bf16, one micro-batch: 12 read and 12 written per parameter on NVMe, 2 down and 2 up on the link. */
+/* bf16, one micro-batch: 12 read and 12 written per parameter on NVMe, 2 down and 2 up on the
+ * link. */
 static void the_budget_per_parameter_holds(void)
 {
     if (!layout_is_possible(&LAYOUTS[1])) {

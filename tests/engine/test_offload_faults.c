@@ -1,5 +1,5 @@
-/* Drives that fail while an engine trains: each request of a step in turn fails or is cut short. The outcome must be an
- * error or a complete state, never another number and never a hang. */
+/* Drives that fail while an engine trains: each request of a step in turn fails or is cut short.
+ * The outcome must be an error or a complete state, never another number and never a hang. */
 #include "engine/run/engine_impl.h"
 #include "tests/engine/drive_rig.h"
 #include "tests/lib/check.h"
@@ -25,9 +25,9 @@ typedef struct fault_run {
     int          is_undone; /* after an undo the run goes on; otherwise another run resumes it */
 } fault_run;
 
-/* Checks that after an error the state is that of a whole step, and does the failed step again, which must give the
- * same numbers. Where nothing was written the engine goes on by itself; where the update had begun, an undo is
- * needed. */
+/* Checks that after an error the state is that of a whole step, and does the failed step again,
+ * which must give the same numbers. Where nothing was written the engine goes on by itself; where
+ * the update had begun, an undo is needed. */
 static sherd_status recover(rig *r, int64_t step)
 {
     sherd_step_report report;
@@ -48,8 +48,8 @@ static sherd_status recover(rig *r, int64_t step)
     return drive_step_try(r, &report);
 }
 
-/* Opens the state again. After an update that failed, and perhaps its commit, the drive has one of the two steps,
- * whole. */
+/* Opens the state again. After an update that failed, and perhaps its commit, the drive has one of
+ * the two steps, whole. */
 static void reopen(rig *r, sherd_world *world, const char *more)
 {
     char              keys[1024];
@@ -115,8 +115,9 @@ static void fault_train(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
-/* Returns how many requests apart the faults are. The long list has a fault in every request. Otherwise io_uring has
- * the odd requests and the threads the even ones; with encoded state only every fourth request has one. */
+/* Returns how many requests apart the faults are. The long list has a fault in every request.
+ * Otherwise io_uring has the odd requests and the threads the even ones; with encoded state only
+ * every fourth request has one. */
 static int stride(void)
 {
     return test_is_long() ? 1 : getenv("SHERD_TEST_STATE") != NULL ? 4 : 2;
@@ -205,7 +206,8 @@ static void interrupted_requests_change_nothing(void)
     every_request_fails_once(FAULT_EAGAIN, 0, ", \"gradients\": \"nvme\"");
 }
 
-/* With several ranks, all of them end with an error or with the right number, whichever meets the fault. */
+/* With several ranks, all of them end with an error or with the right number, whichever meets the
+ * fault. */
 #define RANKS 3
 
 typedef struct ranks_run {
@@ -267,7 +269,8 @@ static void a_rank_that_fails_fails_all(void)
     (void)unsetenv("SHERD_IO");
 }
 
-/* Returns 1 if a release failed in this window. The step must then report it, and only a discard may follow. */
+/* Returns 1 if a release failed in this window. The step must then report it, and only a discard
+ * may follow. */
 static int step_leaves(rig *r)
 {
     if (r->engine->window.lost.status != SHERD_E_IO) {
@@ -280,8 +283,8 @@ static int step_leaves(rig *r)
     return 1;
 }
 
-/* Does a step until it succeeds, and drops its window up to three times. A rank that was not told of a failure waits
- * for the others in a call that ends when those drop the window. */
+/* Does a step until it succeeds, and drops its window up to three times. A rank that was not
+ * notified of a failure waits for the others in a call that ends when those drop the window. */
 static sherd_status step_insist(rig *r, sherd_step_report *report, int *dropped, int *left)
 {
     sherd_status status = drive_step_try(r, report);
@@ -373,7 +376,8 @@ static int every_request_of_a_rank_fails(int stage, const char *more, int ranks)
     return every_request_of_a_rank_fails_in((ranks_run){.stage = stage, .more = more}, ranks);
 }
 
-/* Where a rank fails, the others are in a gather of the update, in which they need it to take part. */
+/* Where a rank fails, the others are in a gather of the update, in which they need it to take
+ * part. */
 static void a_rank_that_fails_still_gathers(void)
 {
     static const char      spilled[] = ", \"gradients\": \"nvme\", \"buffer_count\": 2";
@@ -386,7 +390,7 @@ static void a_rank_that_fails_still_gathers(void)
 
     (void)setenv("SHERD_IO", "threads", 1);
     for (size_t i = 0; i < sizeof(RUNS) / sizeof(RUNS[0]); i++) {
-        /* the half of a master is not kept in memory of the trainer */
+        /* the half of a master is not stored in memory of the trainer */
         if (!RUNS[i].is_bound || getenv("SHERD_TEST_STATE") == NULL) {
             (void)every_request_of_a_rank_fails_in(RUNS[i], 2);
         }
@@ -405,7 +409,8 @@ static void a_rank_that_fails_loses_nobody(void)
     for (int stage = 1; stage <= 3; stage++) {
         left += every_request_of_a_rank_fails(stage, "", 2);
     }
-    /* Whether a release meets the failure, or a later call, is a matter of time: on a busy machine the first runs may not see it. */
+    /* Whether a release meets the failure, or a later call, is a matter of time: on a busy machine
+     * the first runs may not see it. */
     for (int times = 0; times == 0 || (times < 5 && left == 0); times++) {
         left += every_request_of_a_rank_fails(2, spilled, 2);
         left += every_request_of_a_rank_fails(3, spilled, RANKS);
@@ -479,8 +484,8 @@ typedef struct undo_run {
     uint64_t want[STEPS + 1];
 } undo_run;
 
-/* Undoes a step. If it fails, ranks may be at two different steps, and only the same undo again brings them
- * together. */
+/* Undoes a step. If it fails, ranks may be at two different steps, and only the same undo again
+ * brings them together. */
 static void undo_once(rig *r, undo_run *run, int rank)
 {
     uint64_t fingerprint;

@@ -1,6 +1,6 @@
-/* State files that outlive an engine, in one folder or striped over several. An engine resumes from the files that fit
- * it, and from no others; several engines may share a folder. A resumed run trains to the same numbers as a run that
- * was never interrupted. */
+/* State files that outlive an engine, in one folder or striped over several. An engine resumes from
+ * the files that fit it, and from no others; several engines may share a folder. A resumed run
+ * trains to the same numbers as a run that was never interrupted. */
 #include "engine/run/engine_impl.h"
 #include "engine/run/store.h"
 #include "tests/collectives/ranks.h"
@@ -40,7 +40,8 @@ static const char *scratch(void)
     return given != NULL ? given : test_scratch();
 }
 
-/* Makes the first `count` of the folders "f0", "f1", "f2" of this case, and returns their list as JSON. */
+/* Makes the first `count` of the folders "f0", "f1", "f2" of this case, and returns their list as
+ * JSON. */
 static const char *folders_make(int count)
 {
     static _Thread_local char lists[MOST_FOLDERS + 1][512];
@@ -341,8 +342,8 @@ static session session_of(int stage, const char *state)
 
 /* ---------------------------------------------------------------- stripes -- */
 
-/* Checks that every folder has its part of every rank's file, and that the files are gone after a run has resumed from
- * them. */
+/* Checks that every folder has its part of every rank's file, and that the files are gone after a
+ * run has resumed from them. */
 static void expect_striped(int world_size, int num_folders, int stage)
 {
     session kept  = session_of(stage, ", \"keep\": true, \"gradients\": \"nvme\"");
@@ -465,7 +466,8 @@ static void state_link(const rig *r, int64_t step)
     CHECK_OK(sherdi_state_keep(r->engine->storage.store->state, folder_path(2), name));
 }
 
-/* Keeps each step, undoes it, does it again and keeps it again; the last one is left for another run. */
+/* Keeps each step, undoes it, does it again and keeps it again; the last one is left for another
+ * run. */
 static void linked_run(sherd_world *world, void *ctx)
 {
     session *s = ctx;
@@ -571,7 +573,8 @@ static void the_loss_scale_is_gone_on_from(void)
     test_world(2, scale_undone, &want);
 }
 
-/* Checks that a run which resumes nothing begins anew, warns so, and leaves the files that are there as they were. */
+/* Checks that a run which resumes nothing begins anew, warns so, and leaves the files that are
+ * there as they were. */
 static void expect_anew(int world_size, session *other, const char *words)
 {
     session    want   = reference_run(world_size, other);
@@ -610,7 +613,7 @@ static void another_layout_begins_anew(void)
     other.dtype = SHERD_F32;
     expect_anew(2, &other, NOTHING_FITS);
 
-    /* A run that does not ask to resume begins anew too, and is told of the files. */
+    /* A run that does not ask to resume begins anew too, and the files are reported. */
     other = session_of(2, "");
     expect_anew(2, &other, "holds 2 state files of earlier runs");
 
@@ -791,7 +794,8 @@ static void a_run_that_goes_on_is_not_taken(void)
 
 /* ------------------------------------------------------------------- kill -- */
 
-/* Starts a part as a program of its own, because a child cannot use a device that its parent has used. */
+/* Starts a part as a program of its own, because a child cannot use a device that its parent has
+ * used. */
 static pid_t part_start(const char *part, const char *io, const int *hold, const int *report)
 {
     char       texts[4][512];
@@ -825,8 +829,8 @@ static void part_trains(void)
     }
 }
 
-/* The kernel keeps the files of a killed process locked a moment longer than the process exists; a run that resumes at
- * once waits for that. */
+/* The kernel keeps the files of a killed process locked a moment longer than the process exists; a
+ * run that resumes at once waits for that. */
 static void a_killed_run_is_gone_on_from_at_once(void)
 {
     session again = session_of(3, ", \"resume\": true");
@@ -885,8 +889,8 @@ static void part_begin(rig *r)
     session_train(&own, r, 1);
 }
 
-/* A run forks a child, as data loaders do, and is killed. The child reports how many descriptors it has, and lives
- * until its `hold` ends. */
+/* A run forks a child, as data loaders do, and is killed. The child reports how many descriptors it
+ * has, and lives until its `hold` ends. */
 static void part_has_a_child(void)
 {
     int hold   = ranks_variable(HOLD_VARIABLE);
@@ -905,8 +909,8 @@ static void part_has_a_child(void)
     }
 }
 
-/* Stays in the memory of its parent, with no descriptor of it. It calls the kernel by number, because it also shares the parent's
- * thread-local storage. */
+/* Stays in the memory of its parent, with no descriptor of it. It calls the kernel by number,
+ * because it also shares the parent's thread-local storage. */
 static int memory_hold(void *raw)
 {
     const int    *pipes = raw;
@@ -921,8 +925,9 @@ static int memory_hold(void *raw)
     return 0;
 }
 
-/* A run whose memory outlives it, mappings of rings included. NVIDIA's driver keeps the memory of a process as long as anybody has
- * the descriptor that UVM_MM_INITIALIZE was called on, and each forked child has it. */
+/* A run whose memory outlives it, mappings of rings included. NVIDIA's driver keeps the memory of a
+ * process as long as anybody has the descriptor that UVM_MM_INITIALIZE was called on, and each
+ * forked child has it. */
 static void part_has_held_memory(void)
 {
     static _Alignas(16) unsigned char stack[65536];

@@ -68,8 +68,9 @@ static void acquire_without_room_for_what_it_reads_leaves_nothing(void)
     rig_close(&r);
 }
 
-/* Nothing is held, but a gradient is open: of a unit that is used twice, or that another one reads. What the
- * plan has no room for is refused with who is in the way, and the declared order goes on. */
+/* Nothing is held, but a gradient is open: of a unit that is used twice, or that another one reads.
+ * What the plan has no room for is refused with who is in the way, and the declared order goes
+ * on. */
 static void acquire_off_the_plan_says_whose_gradient_is_open(void)
 {
     rig_options options = {.stage = 2, .zero = ", \"overlap_comm\": false"};

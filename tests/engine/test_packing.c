@@ -1,7 +1,8 @@
-/* Where units lie in the pools, and how far ahead they are gathered: plans of layered models, without an engine. */
+/* Where units lie in the pools, and how far ahead they are gathered: plans of layered models,
+ * without an engine. */
 #include "engine/plan/plan.h"
 #include "engine/proof/check.h"
-#include "engine/proof/tell.h"
+#include "engine/proof/emit.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 
@@ -101,7 +102,8 @@ static size_t gather_bytes(const bench *b)
     return b->plan->packing.buffers[SHERDI_BUFFER_GATHER].bytes;
 }
 
-/* Large units: the one in use and the next. Small ones: until 8 MiB are ahead. The key bounds both. */
+/* Large units: the one in use and the next. Small ones: until 8 MiB are ahead. The key bounds
+ * both. */
 static void plan_gathers_ahead_what_the_wire_needs(void)
 {
     static const struct {
@@ -175,8 +177,9 @@ static size_t free_gather_bytes(bench *b, int world_size)
     return gather_bytes(b);
 }
 
-/* Layers are alternately where the ones before them were. One case costs: a table that is as large as a layer, read at
- * both ends, closes a ring of layers, which needs an offset more when its length does not fit. */
+/* Layers are alternately where the ones before them were. One case costs: a table that is as large
+ * as a layer, read at both ends, closes a ring of layers, which needs an offset more when its
+ * length does not fit. */
 static void one_address_costs_layered_models_nothing(void)
 {
     static const double TABLES[] = {0.1, 0.3, 0.6, 0.9, 1, 1.3, 1.7, 2, 2.5, 3.1, 4.7, 6};
@@ -252,7 +255,8 @@ static void units_outside_the_passes_have_offsets_of_their_own(void)
     bench_close(&b);
 }
 
-/* Acquired off the plan too: a unit and all that it reads have room together, whatever the packing. */
+/* Acquired off the plan too: a unit and all that it reads have room together, whatever the
+ * packing. */
 static void units_lie_apart_from_what_they_read(void)
 {
     for (int is_free = 0; is_free <= 1; is_free++) {

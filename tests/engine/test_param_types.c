@@ -1,6 +1,6 @@
-/* Parameters that are fp32 in an engine that computes in bf16 or fp16. The bits are those of the training written
- * plainly, for every stage, number of ranks, tier and way of driving the engine. If all parameters are fp32, they are
- * those of the fp32 engine. */
+/* Parameters that are fp32 in an engine that computes in bf16 or fp16. The bits are those of the
+ * training written plainly, for every stage, number of ranks, tier and way of driving the engine.
+ * If all parameters are fp32, they are those of the fp32 engine. */
 #include "engine/run/engine_impl.h"
 #include "sherd_build.h"
 #include "sherd_tools.h"
@@ -198,7 +198,8 @@ static void any_parameter_alone_equals_unsharded(void)
     }
 }
 
-/* An engine whose parameters are all fp32 is the fp32 engine in its numbers, its memory and the bytes that it sends. */
+/* An engine whose parameters are all fp32 is the fp32 engine in its numbers, its memory and the
+ * bytes that it sends. */
 static void expect_fp32_engine(int world_size, toy_options options)
 {
     toy_result want = {0};
@@ -269,7 +270,8 @@ static void types_save(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* Checks that masters are loaded as they were, and that frozen values are rounded to the type that they have here. */
+/* Checks that masters are loaded as they were, and that frozen values are rounded to the type that
+ * they have here. */
 static void types_load(sherd_world *world, void *raw)
 {
     static _Thread_local float got[MOST_ELEMS];
@@ -330,7 +332,7 @@ static void checkpoints_go_across_types(void)
     }
 }
 
-/* -------------------------------------------------------------- what is told -- */
+/* -------------------------------------------------------------- reports -- */
 
 typedef struct told {
     char   text[1 << 16];

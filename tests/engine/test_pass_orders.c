@@ -1,4 +1,5 @@
-/* Orders of passes, as planned and otherwise. The same training, done in two ways, must give the same bits. */
+/* Orders of passes, as planned and otherwise. The same training, done in two ways, must give the
+ * same bits. */
 #include "tests/engine/ways.h"
 #include "tests/lib/check.h"
 
@@ -61,7 +62,8 @@ static uint64_t train_tied_by_acquiring_twice(sherd_world *world, const rig_opti
     return ways_close(&r, 4 / options->accumulation);
 }
 
-/* Holds head and embedding at the same time; in backward the head, which reads the embedding, comes first. */
+/* Holds head and embedding at the same time; in backward the head, which reads the embedding, comes
+ * first. */
 static uint64_t train_tied_nested(sherd_world *world, const rig_options *options)
 {
     rig r;
@@ -148,7 +150,8 @@ static void recomputation_inside_backward_changes_nothing(void)
     ways_expect_same(ways_train_as_planned, train_recomputing_inside, 3);
 }
 
-/* Makes EVAL passes between micro-batches, inside forward and backward, and while other units are held. */
+/* Makes EVAL passes between micro-batches, inside forward and backward, and while other units are
+ * held. */
 static uint64_t train_with_eval(sherd_world *world, const rig_options *options)
 {
     rig r;
@@ -239,8 +242,8 @@ static void passes_listed_in_part_change_nothing(void)
     ways_expect_same(ways_train_as_planned, train_with_passes_in_part, 3);
 }
 
-/* Off the plan, units that were gathered ahead may split the memory that a reader needs together with the unit that it
- * reads. Every single acquire must find room all the same. */
+/* Off the plan, units that were gathered ahead may split the memory that a reader needs together
+ * with the unit that it reads. Every single acquire must find room all the same. */
 static void acquire_anything(sherd_world *world, void *raw)
 {
     static const char *const UNITS[]  = {"a", "b", "c", "d", "e", "f"};
@@ -280,7 +283,8 @@ static void single_acquires_always_find_room(void)
     }
 }
 
-/* A reader that no pass lists needs, with the unit that it reads, more memory than any planned acquire. */
+/* A reader that no pass lists needs, with the unit that it reads, more memory than any planned
+ * acquire. */
 static void acquire_an_unlisted_reader(sherd_world *world, void *raw)
 {
     rig r;

@@ -1,5 +1,6 @@
-/* How often memory is gone over: a table in place of the kernels' counts what each call reads and writes, and passes it
- * on. What a boundary takes is what the plan says, and what moves between ranks; nothing is done that has no result. */
+/* How often memory is gone over: a table in place of the kernels' counts what each call reads and
+ * writes, and passes it on. What a boundary takes is what the plan says, and what moves between
+ * ranks; nothing is done that has no result. */
 #include "collectives/world.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -62,7 +63,7 @@ static void counting_accumulate(const sherdi_backend *backend, void *acc, sherd_
     real->accumulate(backend, acc, acc_dtype, x, x_dtype, count_elems);
 }
 
-/* Numbers that ranks tell each other are small, and not counted. */
+/* Messages between ranks are small, and not counted. */
 static void counting_copy(const sherdi_backend *backend, void *dst, const void *src,
                           size_t len_bytes)
 {
@@ -103,7 +104,7 @@ typedef struct passes {
 /* What all ranks have counted; none goes on before. */
 static void counts_read(sherd_world *world, uint64_t *out)
 {
-    CHECK_OK(sherd_world_barrier(world)); /* behind what is queued */
+    CHECK_OK(sherd_world_barrier(world)); /* after what is queued */
     if (sherd_world_rank(world) == 0) {
         for (int k = 0; k < KERNELS; k++) {
             out[k] = atomic_load(&counts[k]);
@@ -146,9 +147,10 @@ static void boundary_run(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* Bytes of an element, over all ranks, that a boundary takes beside norm and update. A sum reads what every rank has
- * and writes one result, at stage 0 one for each; where gradients are kept wider than they travel each rank casts, and
- * at stage 0 casts back; a parameter that is whole everywhere is read by the ranks that do not have it. */
+/* Bytes of an element, over all ranks, that a boundary takes in addition to norm and update. A sum
+ * reads what every rank has and writes one result, at stage 0 one for each; where gradients are
+ * kept wider than they travel each rank casts, and at stage 0 casts back; a parameter that is whole
+ * everywhere is read by the ranks that do not have it. */
 static void table_fill(int ranks, const rig_options *o, uint64_t *bytes)
 {
     uint64_t n     = (uint64_t)ranks;

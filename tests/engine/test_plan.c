@@ -1,7 +1,7 @@
-/* Tests of the plan without an engine: what must hold for any model, settings and world. The checks here walk through
- * the plan by themselves, beside those of engine/proof/check.c. */
+/* Tests of the plan without an engine: what must hold for any model, settings and world. The checks
+ * here walk through the plan by themselves, in addition to those of engine/proof/check.c. */
 #include "engine/proof/check.h"
-#include "engine/proof/tell.h"
+#include "engine/proof/emit.h"
 #include "tests/engine/planner.h"
 #include "tests/lib/check.h"
 
@@ -20,7 +20,8 @@
         }                                                                                          \
     } while (0)
 
-/* Parameters of the odd model that are declared as fp32: at least one in each unit, frozen ones too. */
+/* Parameters of the odd model that are declared as fp32: at least one in each unit, frozen ones
+ * too. */
 #define SOME_WIDE 0x2a56u
 
 /* Checks a segment's own sizes, and that its offsets lie inside their arenas. */
@@ -116,8 +117,8 @@ static int step_uses(const planner *b, const sherdi_step_of_pass *step, int unit
     return step->unit == unit;
 }
 
-/* Whether an acquire that needs the unit is still held at `position`; with is_end, whether one is released exactly
- * there. */
+/* Whether an acquire that needs the unit is still held at `position`; with is_end, whether one is
+ * released exactly there. */
 static int is_held(const planner *b, const sherdi_sequence *sequence, int unit, size_t position,
                    int is_end)
 {
@@ -151,7 +152,8 @@ static void expect_live_ranges_apart(const sherdi_live_range *live_ranges, size_
     }
 }
 
-/* Checks that every step finds what it needs gathered, once, and that gathers ahead stay within their limits. */
+/* Checks that every step finds what it needs gathered, once, and that gathers ahead stay within
+ * their limits. */
 static void expect_gathers(const sherdi_plan *plan, const planner *b,
                            const sherdi_sequence *sequence, const char *what)
 {
@@ -209,7 +211,8 @@ static void expect_one_offset(const sherdi_plan *plan, const sherdi_sequence *se
     }
 }
 
-/* Checks that a unit's transient gradient exists from its first planned use to the release of the last. */
+/* Checks that a unit's transient gradient exists from its first planned use to the release of the
+ * last. */
 static void expect_transients(const sherdi_plan *plan, const planner *b, const char *what)
 {
     for (size_t p = 0; p < plan->schedule.train.num_steps; p++) {
@@ -308,7 +311,7 @@ static void expect_ops(const sherdi_plan *plan, const sherdi_model *model, const
 {
     told_ops told = {.plan = plan, .what = what};
 
-    IS(sherdi_dry_tell(plan, model, SHERDI_TELL_ONE, op_expect, &told) == SHERD_OK);
+    IS(sherdi_dry_emit(plan, model, SHERDI_EMIT_ONE, op_expect, &told) == SHERD_OK);
     IS(told.micro == plan->moves.micro[SHERDI_MOVES_WIRE]);
     IS(told.boundary == plan->moves.step[SHERDI_MOVES_WIRE]);
     IS(told.control ==
@@ -370,8 +373,8 @@ static void count_owned(const sherdi_plan *plan, unsigned char *owners)
     }
 }
 
-/* Checks that every trainable element has one owner among all ranks (at stage 0 every rank owns it), in a span of its
- * group and at its offset. */
+/* Checks that every trainable element has one owner among all ranks (at stage 0 every rank owns
+ * it), in a span of its group and at its offset. */
 static void expect_owned_once(planner *b, int world_size, const char *what)
 {
     unsigned char *owners = calloc(b->model.total_elems + 1, 1);
@@ -426,8 +429,8 @@ static const char *const OFFLOADS[] = {
     OFFLOAD("\"device\": \"none\"", ON_NVME ", \"max_in_cpu\": 0"),
 };
 
-/* The plans are made from settings alone, so the folders need not exist. Every element has one owner, wherever it
- * rests. */
+/* The plans are made from settings alone, so the folders need not exist. Every element has one
+ * owner, wherever it rests. */
 static void plan_of_offload_is_valid_everywhere(void)
 {
     static const int RANKS[] = {1, 2, 3, 4, 7, 8};
@@ -649,7 +652,7 @@ static void plan_keeps_atoms_whole_or_refuses(void)
 
                 expect_valid(plan, &b, "atoms");
                 expect_atoms_whole(&b, plan);
-                /* at most a quarter of the segment is padding, beside what the world alone needs */
+                /* at most a quarter of the segment is padding, in addition to that of the world */
                 CHECK(segment->padded_elems <=
                       sherdi_round_up(least, 64 * (size_t)WORLDS[w]) * 4 / 3 +
                           64 * (size_t)WORLDS[w]);

@@ -1,5 +1,5 @@
-/* The plans of all ranks held against each other: they pass for every layout, and each rule that is broken is
- * noticed. Simulated machines, and what they say of memory. */
+/* The plans of all ranks held against each other: they pass for every layout, and each rule that is
+ * broken is noticed. Simulated machines, and what they say of memory. */
 #include "tests/engine/rig.h"
 
 #include "base/checked.h"
@@ -92,7 +92,7 @@ static void expect_noticed(sherdi_plan *plan, const sherdi_model *model, size_t 
     CHECK_OK(sherdi_plan_check(plan, model));
 }
 
-/* Values that are kept with state on storage, in tails. */
+/* Values that are stored with state on storage, in tails. */
 static void values_that_lie_elsewhere_are_noticed(void)
 {
     rig_options    options = {.stage = 2,

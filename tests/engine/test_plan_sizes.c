@@ -1,6 +1,6 @@
 /* What a plan says of its sizes, in a table and as JSON, and whether it fits the machine. */
 #include "engine/proof/check.h"
-#include "engine/proof/tell.h"
+#include "engine/proof/emit.h"
 #include "tests/engine/planner.h"
 
 #include "engine/machine.h"
@@ -43,7 +43,8 @@ static text plan_text(const sherdi_plan *plan, const planner *b, sherd_plan_form
     return all;
 }
 
-/* A plan that is made twice, whatever is made in between, gives the same bytes as a table and as JSON. */
+/* A plan that is made twice, whatever is made in between, gives the same bytes as a table and as
+ * JSON. */
 static void plan_is_pure(void)
 {
     for (int stage = 0; stage <= 3; stage++) {
@@ -160,8 +161,9 @@ static void plan_json_adds_up_to_the_table(void)
     }
 }
 
-/* At stage 3 in bf16, the owner of an element holds 2 bytes of parameter, 2 of gradient and 12 of state. Beside these
- * are the memory for gathered units and transient gradients, and the buffer for first values. */
+/* At stage 3 in bf16, the owner of an element holds 2 bytes of parameter, 2 of gradient and 12 of
+ * state. In addition, memory for gathered units and transient gradients, and the buffer for first
+ * values. */
 static void plan_of_stage_3_holds_16_bytes_an_element_shared(void)
 {
     static const int RANKS[] = {2, 3, 8};
@@ -233,8 +235,8 @@ static void plan_of_a_higher_stage_is_smaller(void)
 
 /* ----------------------------------------------------------- does it fit -- */
 
-/* Checks whether a plan fits. With a `device_share` above 0, device memory is apart from the host's and has room for
- * that many bytes for each element. */
+/* Checks whether a plan fits. With a `device_share` above 0, device memory is apart from the host's
+ * and has room for that many bytes for each element. */
 static void fit_case_on(int stage, int world_size, int ranks_per_host, double share,
                         double device_share, const char *says)
 {

@@ -1,5 +1,5 @@
-/* The program played against rates: between the longest of what is busy and the sum of it, and what runs beside the
- * trainer's work, as an update does where steps are queued, is not exposed. */
+/* The program played against rates: between the longest of what is busy and the sum of it, and work
+ * that overlaps with the trainer's, such as a queued update, is not exposed. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 #include "sherd_tools.h"
@@ -106,7 +106,7 @@ static void prediction_is_between_the_longest_and_the_sum(void)
     }
 }
 
-/* Gathers ahead cost nothing beside long work, and their time where nothing overlaps. */
+/* Gathers ahead cost nothing during long work, and their time where nothing overlaps. */
 static void what_overlaps_is_not_exposed(void)
 {
     ask beside = ask_of(3, "", 1, 10);
@@ -118,8 +118,8 @@ static void what_overlaps_is_not_exposed(void)
     CHECK(after.got.micro_s >= 10 + beside.busy[1] * 0.99);
 }
 
-/* Work of the trainer that is longer than the update hides it, but for the first unit; without work a queued step is not longer than a
- * waited one, and not shorter than what is busy. */
+/* Work of the trainer that is longer than the update hides it, but for the first unit; without work
+ * a queued step is not longer than a waited one, and not shorter than what is busy. */
 static void queued_step_hides_its_update(void)
 {
     char nvme[512];
@@ -153,7 +153,7 @@ static void queued_step_hides_its_update(void)
     }
 }
 
-/* Of what no update runs beside, a queued step is the step. */
+/* Without an update to queue, a queued step is the step. */
 static void queued_step_without_offload_is_a_step(void)
 {
     ask a = ask_of(3, "", 2, 1e-3);

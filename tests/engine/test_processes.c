@@ -1,5 +1,5 @@
-/* The toy's training with a process for each rank, over shared memory and under mpirun: the same bits as
- * the training that knows of no ranks. */
+/* The toy's training with a process for each rank, over shared memory and under mpirun: the same
+ * bits as the training that knows of no ranks. */
 #include "engine/run/engine_impl.h"
 #include "tests/collectives/ranks.h"
 #include "tests/engine/rig.h"
@@ -73,8 +73,8 @@ static void train_matrix(void)
     sherd_world_destroy(world);
 }
 
-/* Rank 0 drops its window behind its first acquire; the others go on until a call tells them. Gathers meet. What is queued for
- * NCCL cannot be taken back: there all stop. */
+/* Rank 0 drops its window after its first acquire; the others continue until a call notifies them.
+ * Gathers meet. What is queued for NCCL cannot be taken back: there all stop. */
 static void stop_on_one_rank(sherd_world *world, int overlap)
 {
     rig_options options = {
@@ -126,7 +126,8 @@ static void discard_on_one_rank_reaches_all(void)
 }
 
 #ifdef TEST_EMULATED
-/* What the transport takes of the device at its first calls is there before the plan is held against what is free. */
+/* What the transport takes of the device at its first calls is there before the plan is held
+ * against what is free. */
 static void device_memory_is_taken_at_seal(void)
 {
     rig_options         options = {.stage = 3, .dtype = SHERD_BF16};

@@ -1,7 +1,7 @@
-/* The proof of plans. Plans of drawn layouts have no hazard; if an order is taken out, the check names the hazard that
- * this makes. */
+/* The proof of plans. Plans of drawn layouts have no hazard; if an order is taken out, the check
+ * names the hazard that this makes. */
 #include "engine/proof/prove.h"
-#include "engine/proof/tell.h"
+#include "engine/proof/emit.h"
 
 #include "base/checked.h"
 #include "tests/campaign/layout.h"
@@ -22,8 +22,8 @@ typedef struct bench {
     sherdi_plan    *plans[LAYOUT_RANKS];
 } bench;
 
-/* Declares the drawn units. Every third model has units that are used any number of times, every fifth has some that
- * retain their gradients. */
+/* Declares the drawn units. Every third model has units that are used any number of times, every
+ * fifth has some that retain their gradients. */
 static void declare_units(bench *b, uint64_t seed)
 {
     for (int u = 0; u < b->what.num_units; u++) {
@@ -114,7 +114,8 @@ static void declare_activations(bench *b, uint64_t seed)
     }
 }
 
-/* Returns the machine of a kind: 0: the host, 1: a device beside the host, 2: a device that orders the wire. */
+/* Returns the machine of a kind: 0: the host, 1: a device with separate memory, 2: a device that
+ * orders the wire. */
 static sherdi_machine machine_of(uint64_t kind)
 {
     return (sherdi_machine){.ranks_per_host = 1,
@@ -136,8 +137,8 @@ static int can_be_encoded(const bench *b)
            !b->what.is_bound;
 }
 
-/* Whether only the host can have this layout: because of the trainer's own memory, or because of encodings that were
- * drawn for state in the memory of a CPU. */
+/* Whether only the host can have this layout: because of the trainer's own memory, or because of
+ * encodings that were drawn for state in the memory of a CPU. */
 static int is_on_host_alone(const bench *b)
 {
     return b->what.is_bound || (b->settings.update.master_encoding != SHERDI_MASTER_F32 &&
@@ -168,7 +169,7 @@ static void bench_open(bench *b, uint64_t seed)
     }
 }
 
-/* Makes the plans of all ranks. Returns 0 if there are none, because the atoms cannot be kept whole. */
+/* Makes the plans of all ranks. Returns 0 if there are none, because atoms would be divided. */
 static int plans_make(bench *b)
 {
     for (int rank = 0; rank < b->what.world_size; rank++) {
@@ -228,8 +229,9 @@ static size_t seed_prove(uint64_t seed, sherdi_prove_counts *all)
     return proved;
 }
 
-/* An acquire that the engine refuses proves nothing. Of the planned ones it refuses those of a unit that is held already, or whose
- * gradient is complete; of those off the plan also many for which there is no memory. */
+/* An acquire that the engine refuses proves nothing. Of the planned ones it refuses those of a unit
+ * that is held already, or whose gradient is complete; of those off the plan also many for which
+ * there is no memory. */
 static void drawn_plans_have_no_hazard(void)
 {
     size_t              wanted = test_is_long() ? 10000 : 300;
@@ -246,8 +248,8 @@ static void drawn_plans_have_no_hazard(void)
     CHECK(counts.activations[1] > 10 * proved && counts.activations[1] > counts.activations[0]);
 }
 
-/* This seed is from the long list. One rank alone acquires a unit whose gradient's place in the pool is taken by the
- * retained gradient of a unit outside the passes. */
+/* This seed is from the long list. One rank alone acquires a unit whose gradient's place in the
+ * pool is taken by the retained gradient of a unit outside the passes. */
 static void acquire_of_one_rank_may_be_refused(void)
 {
     sherdi_prove_counts unused = {0};
@@ -283,8 +285,8 @@ static int is_found(uint64_t seed, const sherdi_prove_params *params, const char
     return found;
 }
 
-/* Looks for the hazard in the seed's plans. Another compiler may draw other plans, so then it looks in the plans of
- * some hundred seeds. */
+/* Looks for the hazard in the seed's plans. Another compiler may draw other plans, so then it looks
+ * in the plans of some hundred seeds. */
 static void expect_found(uint64_t seed, const sherdi_prove_params *params, const char *later,
                          const char *earlier)
 {
@@ -399,8 +401,8 @@ static void calls_that_do_not_meet_are_named(void)
     }
 }
 
-/* An acquire that does not wait for its unit's update, a gradient that does not wait for the walk, and a call that does not wait for
- * the end. */
+/* An acquire that does not wait for its unit's update, a gradient that does not wait for the walk,
+ * and a call that does not wait for the end. */
 static void awaits_that_wait_for_nothing_are_named(void)
 {
     static const struct {
@@ -422,8 +424,8 @@ static void awaits_that_wait_for_nothing_are_named(void)
     }
 }
 
-/* When the ranks agree on whether and how an undo begins, they also meet, twice; and once in what comes before it. After
- * that a peer has read what is written anew. */
+/* When the ranks agree on whether and how an undo begins, they also meet, twice; and once in what
+ * comes before it. After that a peer has read what is written anew. */
 static void undo_that_does_not_meet_first_is_named(void)
 {
     sherdi_prove_params without = {.drop = SHERDI_HAZARD_DROP_MEETS, .kind = SHERDI_OP_EXCHANGE};
@@ -468,8 +470,8 @@ static void tiny_open(bench *b, const char *json)
     CHECK(plans_make(b));
 }
 
-/* Takes out one follow at a time (a sample of some hundred if there are more). Counts the hazards that this makes, and
- * returns how many of them have this text. */
+/* Takes out one follow at a time (a sample of some hundred if there are more). Counts the hazards
+ * that this makes, and returns how many of them have this text. */
 static size_t each_follow_take_out(bench *b, const char *text, size_t *found_out)
 {
     sherdi_prove_params without = {.drop = SHERDI_HAZARD_DROP_NUMBER};
@@ -488,8 +490,8 @@ static size_t each_follow_take_out(bench *b, const char *text, size_t *found_out
     return named;
 }
 
-/* A window that is dropped in backward leaves a reduction under way, which counts the values that its integers cannot
- * hold. The next window begins with a count of zero. */
+/* A window that is dropped in backward leaves a reduction under way, which counts the values that
+ * its integers cannot hold. The next window begins with a count of zero. */
 static void counts_that_do_not_wait_for_the_reduction_of_a_dropped_window_are_named(void)
 {
     size_t found = 0;
@@ -508,7 +510,8 @@ static void counts_that_do_not_wait_for_the_reduction_of_a_dropped_window_are_na
     bench_close(&b);
 }
 
-/* The fill comes before the update. It would hide this hazard if its end did not wait for all transfers. */
+/* The fill comes before the update. It would hide this hazard if its end did not wait for all
+ * transfers. */
 static void update_that_does_not_wait_for_its_read_is_named(void)
 {
     size_t found = 0;

@@ -1,5 +1,6 @@
-/* State that is gone on from in another way than it was written: what may change without a word (rates), what is told
- * (accumulation, the micro-batch, the trainer's own description), what is refused with a word (an older format). */
+/* State that is gone on from in another way than it was written: what may change without a word
+ * (rates), what is reported (accumulation, the micro-batch, the trainer's own description), what is
+ * refused with a word (an older format). */
 #include "offload/checksum.h"
 #include "offload/state_file.h"
 #include "tests/engine/rig.h"
@@ -14,7 +15,7 @@
 
 #define STEPS 2
 
-/* How a run begins; and what it was told. */
+/* How a run begins, and the report about it. */
 typedef struct start {
     const char *keys;        /* of offload_optimizer */
     const char *description; /* NULL: none */

@@ -1,5 +1,5 @@
-/* Gradients that the trainer retains (retain_grads): what it left there stays until it calls the step, and training is the
- * same bits. */
+/* Gradients that the trainer retains (retain_grads): they stay until it calls the step, and
+ * training is the same bits. */
 #include "tests/engine/ways.h"
 #include "tests/lib/check.h"
 
@@ -144,7 +144,8 @@ static void debug_finds_nothing(void)
     CHECK_INT(0, unsetenv("SHERD_DEBUG"));
 }
 
-/* One unit of many retains its gradient, the last in backward: its place may be that of the first, but not after it. */
+/* One unit of many retains its gradient, the last in backward: its place may be that of the first,
+ * but not after it. */
 static void go_another_way(sherd_world *world, void *raw)
 {
     sherd_unit_params params;

@@ -1,4 +1,5 @@
-/* Headers of safetensors files: what is written is read again, what is wrong is refused with the tensor's name. */
+/* Headers of safetensors files: what is written is read again, what is wrong is refused with the
+ * tensor's name. */
 #include "engine/checkpoint/safetensors.h"
 #include "tests/lib/check.h"
 
@@ -47,7 +48,7 @@ static size_t prefix_of(const char *bytes)
     return value;
 }
 
-/* What a builder laid out, parsed with exactly its data behind it. */
+/* What a builder laid out, parsed with exactly its data after it. */
 static sherdi_safetensors *parsed(sherdi_safetensors_builder *builder, const char *bytes,
                                   size_t len_bytes)
 {
@@ -321,7 +322,7 @@ static void descriptions_are_strict(void)
     check_refused(W("U8", "[]", "[0]"), 1, "its data_offsets are not");
     check_refused("{\"w\":[]}", 0, "tensor w: it is not described by an object");
     check_refused("{\"w\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1],\"x\":1}}", 1,
-                  "it has a key beside");
+                  "it has a key other than");
 }
 
 static void headers_are_objects_without_doubles(void)

@@ -1,10 +1,12 @@
-/* Schedules in an engine with parameter groups: a list has a number for each, and momenta reach the update. */
+/* Schedules in an engine with parameter groups: a list has a number for each, and momenta reach the
+ * update. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 
 #include <math.h>
 
-/* Two groups of a unit each. In `group` what the second differs in; the default group has no parameter. */
+/* Two groups of a unit each. In `group` what the second differs in; the default group has no
+ * parameter. */
 static void grouped_open(rig *r, sherd_world *world, const rig_options *options,
                          const sherd_group_params *groups)
 {
@@ -131,7 +133,8 @@ static void schedule_list_of_a_wrong_length_is_refused(void)
     test_world(1, lists_of_a_wrong_length_are_refused, NULL);
 }
 
-/* The rates are those that the updates have, and a schedule with a rate of its own takes no notice of the group's. */
+/* The rates are those that the updates have, and a schedule with a rate of its own takes no notice
+ * of the group's. */
 static void rates_of_groups(sherd_world *world, void *ctx)
 {
     static const struct {
@@ -173,7 +176,8 @@ static void rates_of_groups_are_those_of_the_updates(void)
     test_world(2, rates_of_groups, NULL);
 }
 
-/* A momentum that is none of the betas stays: a cycle about nothing but momenta changes what has betas, and not the others. */
+/* A momentum that is none of the betas stays: a cycle about nothing but momenta changes what has
+ * betas, and not the others. */
 static void momentum_under_a_cycle(sherd_world *world, void *ctx)
 {
     static const struct {
@@ -211,7 +215,8 @@ static void schedule_cycle_leaves_a_momentum_that_is_no_beta(void)
     test_world(2, momentum_under_a_cycle, NULL);
 }
 
-/* Groups 1 and 2 have one parameter each, which is frozen where `frozen` has the group's bit; the default group has none. */
+/* Groups 1 and 2 have one parameter each, which is frozen where `frozen` has the group's bit; the
+ * default group has none. */
 static double reported_rate(sherd_world *world, int stage, unsigned frozen)
 {
     rig_options       options = {.stage = stage, .accumulation = 2};

@@ -1,4 +1,5 @@
-/* Configurations that are made of sherd_settings, beside files that say the same: both give the engine the same, in every byte. */
+/* Configurations that are made of sherd_settings, and files with the same values: both give the
+ * engine the same, in every byte. */
 #include "tests/engine/config_helpers.h"
 
 #include <math.h>

@@ -1,6 +1,7 @@
-/* A simulated machine plans what a real one holds: engines of real ranks are sealed, in memory and on a drive, on
- * the backend that SHERD_BACKEND names, and every number of their reports is held against the plan of a
- * simulated rank. Then they train, and what moved is held against the planned traffic. */
+/* A simulated machine plans what a real one holds: engines of real ranks are sealed, in memory and
+ * on a drive, on the backend that SHERD_BACKEND names, and every number of their reports is held
+ * against the plan of a simulated rank. Then they train, and what moved is held against the planned
+ * traffic. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 #include "sherd_tools.h"
@@ -130,7 +131,7 @@ static void expect_traffic_of_a_step(rig *r, const job *job)
     sherd_traffic_report after;
     sherd_memory_report  memory;
 
-    (void)rig_train(r, micros); /* what the first acquire exchanges is behind */
+    (void)rig_train(r, micros); /* what the first acquire exchanges is over */
     reports_take(r, &memory, &before);
     CHECK_INT(micros, before.accumulation);
     (void)rig_train(r, micros);

@@ -30,7 +30,7 @@ static int aborts(void (*body)(void))
     return WIFSIGNALED(ended) && WTERMSIG(ended) == SIGABRT;
 }
 
-/* One more than are remembered, each behind the one before; `step` back or forth. */
+/* One more than are remembered, each after the one before; `step` back or forth. */
 static void order_fill(uint64_t first, int step)
 {
     static sherdi_order order;

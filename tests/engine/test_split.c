@@ -1,5 +1,6 @@
-/* Engines on worlds that were split from another one: data-parallel groups beside the ranks that hold other parts of a
- * model. What they train is what engines on worlds of that size train, to the bit. */
+/* Engines on worlds that were split from another one: data-parallel groups, with ranks that hold
+ * other parts of a model. What they train is what engines on worlds of that size train, to the
+ * bit. */
 #include "tests/collectives/ranks.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/toy.h"
@@ -81,8 +82,8 @@ static void plain_runs_fill(void)
     }
 }
 
-/* Two engines of a rank, one on its data-parallel group and one on the ranks of its copy of the model, take turns; the
- * parent is called in between, and gone before the end. */
+/* Two engines of a rank, one on its data-parallel group and one on the ranks of its copy of the
+ * model, take turns; the parent is called in between, and gone before the end. */
 static void groups_train_by_turns(sherd_world **world)
 {
     int          rank  = sherd_world_rank(*world);

@@ -1,4 +1,5 @@
-/* The engine on the streams of a device: how often the host waits for the device, and streams of the trainer's own. */
+/* The engine on the streams of a device: how often the host waits for the device, and streams of
+ * the trainer's own. */
 #include "engine/run/engine_impl.h"
 #include "sherd_cuda.h"
 #include "tests/engine/rig.h"
@@ -24,7 +25,8 @@ static void declare(rig *r, sherd_world *world, const rig_options *options)
     }
 }
 
-/* Acquires and releases as a trainer does that only queues work, so that all waits are the engine's own. */
+/* Acquires and releases as a trainer does that only queues work, so that all waits are the engine's
+ * own. */
 static void passes(rig *r)
 {
     for (int u = 0; u < r->num_units; u++) {
@@ -56,8 +58,8 @@ typedef struct waiting {
     int           is_queued;
 } waiting;
 
-/* Bytes of coefficients that go to the device, and of norms and the fingerprint that come back; LAMB has norms for each
- * tensor, and brings them twice. */
+/* Bytes of coefficients that go to the device, and of norms and the fingerprint that come back;
+ * LAMB has norms for each tensor, and brings them twice. */
 enum { ADAMW_UP = 64, ADAMW_DOWN = 192 + 8, LAMB_UP = 160, LAMB_DOWN = 2 * 1200 + 8 };
 
 static void count_waits(sherd_world *world, void *raw)
@@ -102,9 +104,10 @@ static waiting waiting_of(int stage, const char *optimizer, const char *top)
     };
 }
 
-/* The host waits for the norm and for the fingerprint, with LAMB also for the norms of the tensors. One launch takes the
- * norm of all three units. Each unit has a launch for the update, and from stage 2 on one to bring its gradient to the
- * slice; LAMB has one more. The encoding of the state does not matter. */
+/* The host waits for the norm and for the fingerprint, with LAMB also for the norms of the tensors.
+ * One launch takes the norm of all three units. Each unit has a launch for the update, and from
+ * stage 2 on one to bring its gradient to the slice; LAMB has one more. The encoding of the state
+ * does not matter. */
 static void the_host_waits_twice_in_a_step(void)
 {
     static const char ENCODED[] =
@@ -126,8 +129,8 @@ static void the_host_waits_twice_in_a_step(void)
     }
 }
 
-/* The host waits for the last gradient that went down, before it computes the norm; then for the norm and the fingerprint,
- * and for the bounce buffer of each block. */
+/* The host waits for the last gradient that went down, before it computes the norm; then for the
+ * norm and the fingerprint, and for the bounce buffer of each block. */
 static void an_offloaded_step_waits_for_what_the_host_needs(void)
 {
     waiting what = {
@@ -139,14 +142,15 @@ static void an_offloaded_step_waits_for_what_the_host_needs(void)
         0};
 
     test_world(1, count_waits, &what);
-    /* The updater waits for as much. When it begins, all that the trainer has queued is over: the norm is known, so these two waits
-     * are short. */
+    /* The updater waits for as much. When it begins, all that the trainer has queued is over: the
+     * norm is known, so these two waits are short. */
     what.is_queued = 1;
     what.per_step += 2;
     test_world(1, count_waits, &what);
 }
 
-/* First values pass through pinned memory of one MiB, which is used again when the portion before is on the device. */
+/* First values pass through pinned memory of one MiB, which is used again when the portion before
+ * is on the device. */
 static void count_fill_waits(sherd_world *world, void *raw)
 {
     const rig_options *options = raw;
@@ -223,7 +227,8 @@ static void read_now(void *ctx)
     memcpy(what->got, what->from, sizeof(what->got));
 }
 
-/* Checks that what a trainer queues on `handle` runs after the gather and before the memory is used again. */
+/* Checks that what a trainer queues on `handle` runs after the gather and before the memory is used
+ * again. */
 static void read_on(rig *r, cudaStream_t handle, int unit)
 {
     static reading what[3];
@@ -294,7 +299,8 @@ static void gate_pass(void *ctx)
     g->is_late = sem_timedwait(&g->open, &until) != 0;
 }
 
-/* The report of a step that was queued waits for no micro-batch that was queued behind it, with times and without. */
+/* The report of a step that was queued waits for no micro-batch that was queued after it, with
+ * times and without. */
 static void report_beside(sherd_world *world, void *ctx)
 {
     static const char *const TOPS[] = {"", ", \"wall_clock_breakdown\": true"};

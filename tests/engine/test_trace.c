@@ -1,6 +1,6 @@
-/* SHERD_TRACE: a file per rank that is JSON, with a span for everything that the plan has, rows on which one
- * thing runs at a time, and the report's sums of the same times. */
-#include "engine/proof/tell.h"
+/* SHERD_TRACE: a file per rank that is JSON, with a span for everything that the plan has, rows on
+ * which one thing runs at a time, and the report's sums of the same times. */
+#include "engine/proof/emit.h"
 #include "base/json.h"
 #include "engine/run/engine_impl.h"
 #include "sherd_build.h"
@@ -64,7 +64,7 @@ static void train(sherd_world *world, void *raw)
     }
     if (sherd_world_rank(world) == 0) {
         CHECK_OK(
-            sherdi_dry_tell(r.engine->plan, &r.engine->model, SHERDI_TELL_FIRST, op_expect, what));
+            sherdi_dry_emit(r.engine->plan, &r.engine->model, SHERDI_EMIT_FIRST, op_expect, what));
     }
     rig_close(&r);
 }
@@ -125,8 +125,8 @@ static int span_compare(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* One thing runs at a time. A device's spans are in the file when they are known to be over, and its clock is known to 0.2 ms; a row
- * may also have spans of the host. */
+/* One thing runs at a time. A device's spans are in the file when they are known to be over, and
+ * its clock is known to 0.2 ms; a row may also have spans of the host. */
 static void rows_check(rows *r)
 {
     double most_us = getenv("SHERD_BACKEND") == NULL ? 1e-3 : 500;
@@ -228,7 +228,7 @@ static void trace_has_the_transfers_of_a_drive(void)
 #endif
 }
 
-/* A wait for the update beside the trainer's calls is in the trace, and in the report. */
+/* A wait for a queued update is in the trace, and in the report. */
 static void trace_has_the_waits_for_an_update(void)
 {
     job    what = {.options   = {.stage = 3,

@@ -30,7 +30,8 @@ static void expect_reference(int world_size, const toy_options *options)
     }
 }
 
-/* On these ranks, one micro-batch per step and three: what is `plain` at every stage, of the rest pairs. */
+/* On these ranks, one micro-batch per step and three: what is `plain` at every stage, of the rest
+ * pairs. */
 static void expect_reference_on_stages(toy_options options, int is_plain)
 {
     static const int RANKS[] = {1, 2, 3, 4, 7, 8};
@@ -145,7 +146,8 @@ static const char *const PLACES[] = {"", STATE("cpu", ""), STATE("cpu", ", \"rat
 #endif
 };
 
-/* The trainings of this file, of others and of the campaigns take the optimizers from the kinds of plain.c. */
+/* The trainings of this file, of others and of the campaigns take the optimizers from the kinds of
+ * plain.c. */
 static void train_has_a_plain_update_of_every_optimizer(void)
 {
     for (size_t i = 0; i < sherdi_optimizer_count(); i++) {
@@ -164,7 +166,7 @@ static void train_has_a_plain_update_of_every_optimizer(void)
     }
 }
 
-/* Optimizers that have no matrix of their own, one behind the other. */
+/* Optimizers that have no matrix of their own, one after the other. */
 static void train_elementwise_equals_unsharded(void)
 {
     static const int RANKS[] = {1, 2, 3, 7};

@@ -103,7 +103,8 @@ static void unused_unit_decays_and_no_more(void)
     ways_on_every_stage(3, leave_a_unit_out);
 }
 
-/* A unit that is used only in the second micro-batch of a window has half of the gradient that it left there. */
+/* A unit that is used only in the second micro-batch of a window has half of the gradient that it
+ * left there. */
 static void use_a_unit_once_in_a_window(sherd_world *world, void *raw)
 {
     rig_options       options = *(const rig_options *)raw;
@@ -138,7 +139,7 @@ static void unit_used_once_in_a_window_brings_its_share(void)
     ways_on_every_stage(3, use_a_unit_once_in_a_window);
 }
 
-/* If a unit is used in one window and not in the next, nothing of the old gradient is left. */
+/* If a unit is used in one window and not in the next, nothing of the old gradient remains. */
 static void use_a_unit_in_the_first_window(sherd_world *world, void *raw)
 {
     rig_options options = *(const rig_options *)raw;
@@ -293,8 +294,8 @@ static uint64_t train_bound_from_memory(sherd_world *world, const rig_options *o
     return got;
 }
 
-/* The master of a filled bf16 parameter has more bits than the memory. So the training for comparison is filled with
- * rounded values. */
+/* The master of a filled bf16 parameter has more bits than the memory. So the training for
+ * comparison is filled with rounded values. */
 static sherd_status fill_rounded(void *ctx, size_t first_elem, size_t count_elems, float *out)
 {
     (void)rig_fill(ctx, first_elem, count_elems, out);
@@ -403,8 +404,8 @@ static void binding_the_hosts_memory_on_a_device_is_refused(void)
 
 /* ------------------------------------------------- gradients and padding -- */
 
-/* Whatever a gradient's memory had before, the gradient is zero at the first acquire of every micro-batch, and is kept
- * after that. */
+/* Whatever a gradient's memory had before, the gradient is zero at the first acquire of every
+ * micro-batch, and is preserved after that. */
 static void find_gradients_zero(sherd_world *world, void *raw)
 {
     rig_options options = *(const rig_options *)raw;

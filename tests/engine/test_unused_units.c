@@ -1,5 +1,5 @@
-/* "sherd.unused_units": "skip": what no rank reached in a window keeps its weights, its state and its share of the
- * fingerprint, on every layout and tier; what was reached is trained as ever. */
+/* "sherd.unused_units": "skip": what no rank reached in a window keeps its weights, its state and
+ * its share of the fingerprint, on every layout and tier; what was reached is trained as ever. */
 #include "tests/engine/value_rig.h"
 #include "tests/engine/ways.h"
 #include "tests/lib/check.h"
@@ -68,7 +68,8 @@ static sherd_step_report train_without_unit_1(rig *r, int accumulation)
     return report;
 }
 
-/* Two windows with all, two without unit 1, two with all; returns the values of unit 0 at the end. */
+/* Two windows with all, two without unit 1, two with all; returns the values of unit 0 at the
+ * end. */
 static unit_values *train(sherd_world *world, const rig_options *options, int skips)
 {
     int          accumulation = options->accumulation;
@@ -152,7 +153,8 @@ static void tiers_keep_it_too(void)
     }
 }
 
-/* What a step wrote is undone, and what it did not write as well: nothing of it is lost, and nothing is written for it. */
+/* What a step wrote is undone, and what it did not write as well: nothing of it is lost, and
+ * nothing is written for it. */
 static void undo_a_step_that_skipped(sherd_world *world, void *raw)
 {
     sherd_step_report full;

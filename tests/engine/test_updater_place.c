@@ -1,4 +1,5 @@
-/* Where the updater and the kernel threads of an engine on a device run, and that its bits do not depend on it. */
+/* Where the updater and the kernel threads of an engine on a device run, and that its bits do not
+ * depend on it. */
 #include "engine/run/engine_impl.h"
 #include "kernels/cpu/binding.h"
 #include "tests/engine/rig.h"

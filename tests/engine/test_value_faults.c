@@ -1,5 +1,5 @@
-/* A drive that breaks while values are written or read, at every request: a write is there whole or not at all, on the
- * drive and in what passes read, and training goes on from what is there. */
+/* A drive that breaks while values are written or read, at every request: a write is there whole or
+ * not at all, on the drive and in what passes read, and training goes on from what is there. */
 #include "tests/engine/value_rig.h"
 #include "tests/lib/check.h"
 #include "tests/offload/fault_uring.h"

@@ -1,5 +1,6 @@
-/* All values of an engine, taken out part by part and put into another one, before its first acquire or after it has
- * trained something else: it trains on as the first does, whatever the two layouts. */
+/* All values of an engine, taken out part by part and put into another one, before its first
+ * acquire or after it has trained something else: it trains on as the first does, whatever the two
+ * layouts. */
 #include "engine/run/engine_impl.h"
 #include "tests/engine/value_rig.h"
 #include "tests/engine/toy.h"
@@ -111,7 +112,7 @@ static void first_run(sherd_world *world, void *raw)
     value_rig_open(&r, world, &j->options);
     model_fill(&r, 0);
     (void)rig_train(&r, STEPS);
-    for (int rank = 0; rank < r.engine->world_size; rank++) { /* one counts behind the other */
+    for (int rank = 0; rank < r.engine->world_size; rank++) { /* one counts after the other */
         CHECK_OK(sherd_world_barrier(world));
         if (rank == r.engine->rank) {
             CHECK_OK(sherdi_values_begin(r.engine));

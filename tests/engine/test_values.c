@@ -1,4 +1,5 @@
-/* Tests of reading and writing ranges of values: master weights, compute copies, parts of the state, gradients. */
+/* Tests of reading and writing ranges of values: master weights, compute copies, parts of the
+ * state, gradients. */
 #include "engine/run/engine_impl.h"
 
 #include "engine/run/fill.h"
@@ -15,7 +16,7 @@
 
 #define SPAN VALUE_RIG_ELEMS
 
-/* Parameters that are declared as fp32; there are some of each kind, beside others of the kind. */
+/* Parameters that are declared as fp32; there are some of each kind, with others of the kind. */
 #define SOME_WIDE 0x9au
 
 static const char *const STATE[] = {SHERD_MASTER, "exp_avg", "exp_avg_sq"};
@@ -56,8 +57,8 @@ static void job_run(sherd_world *world, void *raw)
     }
 }
 
-/* Runs each stage with each tier that it has, and also with bound memory where that is possible. With many ranks or on
- * a device only the first and the last tier are run. */
+/* Runs each stage with each tier that it has, and also with bound memory where that is possible.
+ * With many ranks or on a device only the first and the last tier are run. */
 static void layouts_each(job *j, int world_size, void (*each)(job *j, int world_size))
 {
     if (!toy_takes_ranks(world_size)) {
@@ -109,7 +110,8 @@ static void bits_draw(float *values, size_t count, uint64_t seed)
     }
 }
 
-/* Gives lengths at whose borders mistakes are likely: nothing, one, about a chunk, about a slice, everything. */
+/* Gives lengths at whose borders mistakes are likely: nothing, one, about a chunk, about a slice,
+ * everything. */
 static size_t range_lengths(const rig *r, int p, size_t out[8])
 {
     const sherdi_plan *plan  = r->engine->plan;
@@ -142,7 +144,8 @@ static void range_check(rig *r, int p, sherd_value value, size_t first, size_t c
     free(got);
 }
 
-/* Checks that passes compute with the values that are read, and that in fp32 these are the master's. */
+/* Checks that passes compute with the values that are read, and that in fp32 these are the
+ * master's. */
 static void copies_check(rig *r, int p, const float *master)
 {
     size_t elems  = r->params[p].elems;

@@ -1,6 +1,6 @@
-/* Every place where acquire and release wait or call the other ranks fails once, on all ranks alike: a
- * failed acquire is as if it had not been called, a failed release has released, and the window can be done
- * again to the same bits. The calls are wrapped by the linker (meson.build). */
+/* Every place where acquire and release wait or call the other ranks fails once, on all ranks
+ * alike: a failed acquire is as if it had not been called, a failed release has released, and the
+ * window can be done again to the same bits. The calls are wrapped by the linker (meson.build). */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 
@@ -119,7 +119,8 @@ static int unit_get(rig *r, const wait_job *job, int unit, sherd_pass pass)
     return 0;
 }
 
-/* What a failed call needs of a pass, over one unit; 0: the window cannot go on. Unit 2 reads unit 0's parameter. */
+/* What a failed call needs of a pass, over one unit; 0: the window cannot go on. Unit 2 reads unit
+ * 0's parameter. */
 static int unit_visit(rig *r, const wait_job *job, int unit, sherd_pass pass)
 {
     if (!unit_get(r, job, unit, pass)) {
@@ -183,7 +184,7 @@ static void train_with_a_fault(sherd_world *world, void *raw)
     (void)rig_param(&r, 2, "head.w", 900);
     (void)rig_param(&r, 3, "aside.w", 100);
     CHECK_OK(sherd_unit_reads(r.engine, r.units[2], r.params[0].handle));
-    for (int u = 0; u < 3; u++) { /* "aside" is in no pass: it lies beside each of them */
+    for (int u = 0; u < 3; u++) { /* "aside" is in no pass: its memory is disjoint from theirs */
         CHECK_OK(sherd_pass_add(r.engine, SHERD_FORWARD, r.units[u]));
     }
     rig_seal(&r);

@@ -1,4 +1,5 @@
-/* Tests of weight files without an engine: they are written from arrays and read again by ranges. */
+/* Tests of weight files without an engine: they are written from arrays and read again by
+ * ranges. */
 #include "engine/checkpoint/weights.h"
 #include "engine/checkpoint/bytes.h"
 #include "kernels/formulas.h"
@@ -52,7 +53,8 @@ static int param_find(const void *ctx, const char *name, size_t *out)
 static const sherdi_weights_model MODEL = {
     .num_params = NUM_PARAMS, .get = param_get, .find = param_find};
 
-/* Multiples of 1/8 times a factor that needs all bits of fp32, so that the narrower types round them. */
+/* Multiples of 1/8 times a factor that needs all bits of fp32, so that the narrower types round
+ * them. */
 static float value_of(size_t param, const char *value, size_t i)
 {
     float base = (float)((int)(i * 7 % 2001) - 1000) / 8.0f;
@@ -586,7 +588,7 @@ static void an_index_stays_in_its_folder_and_fits_its_files(void)
     j = (job){.max_file_bytes = ROWS * COLUMNS * 4 + 24};
     CHECK_OK(job_write(&j, folder));
     check_index_refused("{\"weight_map\":{\"w\":\"model-00001-of-00002.safetensors\"}}",
-                        "names 1 tensors, and the files beside it hold 3");
+                        "names 1 tensors, and the files in its folder hold 3");
 }
 
 /* ---- allocations ---- */

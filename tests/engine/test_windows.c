@@ -1,5 +1,6 @@
-/* Windows that are dropped: whatever of them is still under way (reductions on the world's thread) leaves
- * nothing in the windows after them. Large gradients, so that the drop comes before the reduction runs. */
+/* Windows that are dropped: whatever of them is still under way (reductions on the world's thread)
+ * leaves nothing in the windows after them. Large gradients, so that the drop comes before the
+ * reduction runs. */
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -30,7 +31,8 @@ static void big_open(rig *r, sherd_world *world, const rig_options *options)
     rig_seal(r);
 }
 
-/* A backward pass with that value all over; its last reduction has been asked for and not waited for. */
+/* A backward pass with that value all over; its last reduction has been asked for and not waited
+ * for. */
 static void poisoned_backward(rig *r, float poison)
 {
     for (int u = 1; u >= 0; u--) {

@@ -26,7 +26,8 @@ typedef struct toy_param {
     int         group;
 } toy_param;
 
-/* The parameters of the toy. Unit 3 (the head) also reads the embedding, so that is tied. No size is a round number. */
+/* The parameters of the toy. Unit 3 (the head) also reads the embedding, so that is tied. No size
+ * is a round number. */
 static const toy_param PARAMS[TOY_PARAMS] = {
     {"embed", 0, 2, {37, 11}, 0, 0},    {"layer1.w", 1, 2, {29, 31}, 0, 0},
     {"layer1.b", 1, 1, {29, 0}, 0, 1},  {"layer1.fixed", 1, 2, {13, 17}, 1, 0},
@@ -81,8 +82,8 @@ static float noise(uint64_t stream, uint64_t index)
     return test_random_float(&state);
 }
 
-/* Returns the gradient of micro-batch n, times the loss scale. It depends on the weight, so a wrong weight shows in
- * every later step. */
+/* Returns the gradient of micro-batch n, times the loss scale. It depends on the weight, so a wrong
+ * weight shows in every later step. */
 static float micro_gradient(int64_t n, size_t param, size_t index, float weight, float loss_scale)
 {
     float g = noise(1000 + (uint64_t)n * TOY_PARAMS + param, index) + 0.25f * weight;
@@ -450,7 +451,8 @@ void toy_train_threads(int world_size, const toy_options *options, toy_result *o
 
 /* ------------------------------------------------------------- unsharded -- */
 
-/* Returns the gradient that a rank makes in one micro-batch, rounded as the type of its memory rounds. */
+/* Returns the gradient that a rank makes in one micro-batch, rounded as the type of its memory
+ * rounds. */
 static float rank_gradient(const toy_options *options, const plain_param *param, size_t p, size_t i,
                            int64_t n, float loss_scale)
 {
@@ -475,8 +477,8 @@ static sherd_dtype comm_dtype(const toy_options *options, size_t p)
                                                 : SHERD_F16;
 }
 
-/* Reduces a window's gradient: stages 2 and 3 reduce in every micro-batch and add the results; stages 0 and 1 add on
- * each rank and reduce once. */
+/* Reduces a window's gradient: stages 2 and 3 reduce in every micro-batch and add the results;
+ * stages 0 and 1 add on each rank and reduce once. */
 static float window_gradient(const toy_options *options, const plain_param *param, size_t p,
                              size_t i, int world_size, int64_t first_micro, int window,
                              float loss_scale)
@@ -516,7 +518,8 @@ static int is_deterministic(const toy_options *options)
     return options->top_extra != NULL && strstr(options->top_extra, "deterministic") != NULL;
 }
 
-/* Adds a window's gradients as integers, as the deterministic mode does; `count` is the micro-batches of all ranks. */
+/* Adds a window's gradients as integers, as the deterministic mode does; `count` is the
+ * micro-batches of all ranks. */
 static float window_gradient_fixed(const toy_options *options, const plain_param *param, size_t p,
                                    size_t i, int64_t first_micro, int count, int shift,
                                    float loss_scale)

@@ -1,6 +1,7 @@
-/* A toy trainer for tests: a few units of odd sizes (a tied embedding, a frozen matrix, small parameters), whose
- * gradients are a plain function of (micro-batch number, element, weight). Beside it is the same training without any
- * sharding, in the arithmetic that docs/numerics.md states. */
+/* A toy trainer for tests: a few units of odd sizes (a tied embedding, a frozen matrix, small
+ * parameters), whose gradients are a plain function of (micro-batch number, element, weight). It
+ * also has the same training without any sharding, in the arithmetic that docs/numerics.md
+ * states. */
 #ifndef TESTS_ENGINE_TOY_H
 #define TESTS_ENGINE_TOY_H
 
@@ -11,8 +12,8 @@
 #define TOY_PARAMS 9
 #define TOY_STEPS  3
 
-/* Sets of parameters that are declared as fp32. SOME has parameters of units that have others too, a frozen one, one
- * without shape and the tied embedding. */
+/* Sets of parameters that are declared as fp32. SOME has parameters of units that have others too,
+ * a frozen one, one without shape and the tied embedding. */
 #define TOY_SOME_WIDE 0x2du
 #define TOY_ALL_WIDE  ((1u << TOY_PARAMS) - 1)
 
@@ -34,7 +35,7 @@ typedef struct toy_options {
                                   of biases excludes parameters of one dimension */
     plain_kind  kind; /* the optimizer if lamb is 0 */
     int         tells_params; /* fills param_fingerprints of the result, which takes time */
-    const char *comm;         /* the key communication_data_type; NULL: not given */
+    const char *comm;         /* the key communication_data_type; NULL: not set */
     unsigned    wide;         /* bit p: parameter p is declared as fp32; TOY_ALL_WIDE: all are */
 } toy_options;
 
@@ -46,15 +47,17 @@ typedef struct toy_result {
     uint64_t            sent_bytes;
 } toy_result;
 
-/** Whether a test that runs with several numbers of ranks shall run with this one. On an emulated device, which takes a
- * hundred times as long, only 3 ranks run, and on a real one 1 and 3; on the CPU and in the long list all run. */
+/** Whether a test that runs with several numbers of ranks shall run with this one. On an emulated
+ * device, which takes a hundred times as long, only 3 ranks run, and on a real one 1 and 3; on the
+ * CPU and in the long list all run. */
 int toy_takes_ranks(int world_size);
-/** Whether row number `row` of a table of tests shall run at this stage. In the long list and on a real device it runs
- * at all stages. Otherwise it runs at one stage from `least` to 3, which changes from row to row. So rows that are
- * layouts and numbers of ranks have every pair. */
+/** Whether row number `row` of a table of tests shall run at this stage. In the long list and on a
+ * real device it runs at all stages. Otherwise it runs at one stage from `least` to 3, which
+ * changes from row to row. So rows that are layouts and numbers of ranks have every pair. */
 int toy_takes_stage(int stage, int least, int row);
 
-/** Trains on one rank of `world`; the result is the same on every rank. Fails the test if a call fails. */
+/** Trains on one rank of `world`; the result is the same on every rank. Fails the test if a call
+ *  fails. */
 void toy_train(sherd_world *world, const toy_options *options, toy_result *out);
 
 /** Does the same on `world_size` ranks, which are threads, and gives rank 0's result. */
@@ -63,7 +66,8 @@ void toy_train_threads(int world_size, const toy_options *options, toy_result *o
 /** Does the same training on whole arrays, without an engine. */
 void toy_reference(int world_size, const toy_options *options, toy_result *out);
 
-/** Writes where two results with tells_params first differ: "step 2, unit layer1, parameter layer1.b". */
+/** Writes where two results with tells_params first differ: "step 2, unit layer1, parameter
+ *  layer1.b". */
 void toy_difference(const toy_result *want, const toy_result *got, char *text, size_t len_bytes);
 
 /** Returns the configuration as JSON, in a static buffer of the calling thread. */

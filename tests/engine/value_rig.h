@@ -1,5 +1,5 @@
-/* A model and tiers for tests of values: parameters of every kind, in memory and on a drive, through several slots and
- * through one. */
+/* A model and tiers for tests of values: parameters of every kind, in memory and on a drive,
+ * through several slots and through one. */
 #ifndef TESTS_ENGINE_VALUE_RIG_H
 #define TESTS_ENGINE_VALUE_RIG_H
 
@@ -8,8 +8,8 @@
 #define VALUE_RIG_ELEMS  9000 /* elements of the largest parameter */
 #define VALUE_RIG_FROZEN 3    /* index of the frozen one of a unit's 5 parameters */
 
-/** Declares two units, each with parameters that are sliced, one smaller than any slice, one that every rank keeps
- * whole and a frozen one. Does not seal. */
+/** Declares two units, each with parameters that are sliced, one smaller than any slice, one that
+ * every rank keeps whole and a frozen one. Does not seal. */
 void value_rig_declare(rig *r, sherd_world *world, const rig_options *options);
 /** Declares the same and seals. */
 void value_rig_open(rig *r, sherd_world *world, const rig_options *options);

@@ -1,4 +1,5 @@
-/* The same training, done in two ways, has to give the same bits. Several test programs share these functions. */
+/* The same training, done in two ways, has to give the same bits. Several test programs share these
+ * functions. */
 #ifndef TESTS_ENGINE_WAYS_H
 #define TESTS_ENGINE_WAYS_H
 
@@ -22,7 +23,8 @@ void ways_on_every_stage(int world_size, void (*body)(sherd_world *world, void *
 void ways_declare_tied(rig *r, sherd_world *world, const rig_options *options);
 /** Declares four units of two parameters each; one unit has a frozen parameter too. */
 void ways_declare_layers(rig *r, sherd_world *world, const rig_options *options);
-/** Closes a rig after `steps` steps and returns its fingerprint, which the last report must have too. */
+/** Closes a rig after `steps` steps and returns its fingerprint, which the last report must have
+ *  too. */
 uint64_t ways_close(rig *r, int64_t steps);
 /** Trains the layers for four micro-batches, in the order of the plan. */
 uint64_t ways_train_as_planned(sherd_world *world, const rig_options *options);
@@ -34,7 +36,8 @@ typedef struct ways_bound {
     void        *data[RIG_PARAMS], *grad[RIG_PARAMS];
 } ways_bound;
 
-/** Allocates memory of the device on which this world's engines compute, counted in `mem`; ways_free frees it. */
+/** Allocates memory of the device on which this world's engines compute, counted in `mem`;
+ *  ways_free frees it. */
 void *ways_alloc(sherd_world *world, sherdi_mem *mem, size_t len_bytes);
 void  ways_free(sherd_world *world, void *memory);
 

@@ -1,5 +1,6 @@
-/* The arithmetic of examples/gpt2: losses, gradients and AdamW steps are those that other code computed in float64 (models.json), at
- * every stage. The program is compiled into this test, which calls its functions. */
+/* The arithmetic of examples/gpt2: losses, gradients and AdamW steps are those that other code
+ * computed in float64 (models.json), at every stage. The program is compiled into this test, which
+ * calls its functions. */
 int gpt2_main(int argc, char **argv);
 #define main gpt2_main
 #include "examples/gpt2/gpt2.c"
@@ -14,7 +15,8 @@ int gpt2_main(int argc, char **argv);
 
 enum { MOST_ELEMS = 1 << 14 };
 
-/* A parameter of the program, and the case's. The matrices of layers are transposed: [inputs, outputs] here, [outputs, inputs] there. */
+/* A parameter of the program, and the case's. The matrices of layers are transposed: [inputs,
+ * outputs] here, [outputs, inputs] there. */
 typedef struct pair {
     const model_case *c;
     size_t            k;
@@ -103,7 +105,8 @@ static void rows_set(const model_case *c, model *m, unsigned char *tokens)
     }
 }
 
-/* A step; returns the loss before it. The gradients of the first one are held against the case's. */
+/* A step; returns the loss before it. The gradients of the first one are held against the
+ * case's. */
 static double step_make(const model_case *c, model *m, int is_first)
 {
     sherd_step_report report;
@@ -129,7 +132,7 @@ static double step_make(const model_case *c, model *m, int is_first)
     return loss;
 }
 
-/* The program never frees a model, so each is kept where it is reachable. */
+/* The program never frees a model, so each is stored where it is reachable. */
 static void case_run(const model_case *c, model *m, int stage)
 {
     static unsigned char tokens[512];

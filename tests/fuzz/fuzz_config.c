@@ -1,6 +1,7 @@
-/* A libFuzzer target for the configuration parser: any bytes must give a configuration or an error, and never a crash, a leak or
- * memory that is not accounted for (sherd_config_destroy asserts that). A configuration that can be resolved is used to plan a
- * small model; it may name the model's groups. This target is built by -Dfuzz=true with clang; run it with a folder of
+/* A libFuzzer target for the configuration parser: any bytes must give a configuration or an error,
+ * and never a crash, a leak or memory that is not accounted for (sherd_config_destroy asserts
+ * that). A configuration that can be resolved is used to plan a small model; it may name the
+ * model's groups. This target is built by -Dfuzz=true with clang; run it with a folder of
  * configuration files as its corpus. */
 #include "engine/config/config_impl.h"
 #include "sherd_tools.h"

@@ -1,6 +1,7 @@
-/* A libFuzzer target for manifests of checkpoints: any text must give a consistent checkpoint, or an error that begins with the
- * name of the file. Random bytes would be refused because of the checksum, so the target makes the checksum match and tests the
- * code that trusts it. The memory used is bounded by the length of the text. The seeds are in corpus_manifest. */
+/* A libFuzzer target for manifests of checkpoints: any text must give a consistent checkpoint, or
+ * an error that begins with the name of the file. Random bytes would be refused because of the
+ * checksum, so the target makes the checksum match and tests the code that trusts it. The memory
+ * used is bounded by the length of the text. The seeds are in corpus_manifest. */
 #include "engine/checkpoint/manifest.h"
 #include "offload/checksum.h"
 
@@ -9,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The most memory that is allowed: so much for each byte of text, and so much for any text. See manifest.h. */
+/* The most memory that is allowed: so much for each byte of text, and so much for any text. See
+ * manifest.h. */
 #define BYTES_PER_BYTE 200
 #define BYTES_ALWAYS   65536
 
@@ -32,7 +34,8 @@ static size_t peak_bytes(const sherdi_mem *mem)
     return sum;
 }
 
-/* Returns the text without its last bracket, followed by the end that a manifest has, with a checksum that matches. */
+/* Returns the text without its last bracket, followed by the end that a manifest has, with a
+ * checksum that matches. */
 static char *sealed(const uint8_t *data, size_t len_bytes, size_t *len_out)
 {
     char  *text = malloc(len_bytes + 64);

@@ -1,6 +1,7 @@
-/* A libFuzzer target for the files that describe models: any bytes must give a model that an engine accepts, or an error that names
- * the file. The readers take a path, so each input is first written to a file in memory. The target is built by -Dfuzz=true with
- * clang; run it with a folder of config.json files and headers of safetensors as its corpus. */
+/* A libFuzzer target for the files that describe models: any bytes must give a model that an engine
+ * accepts, or an error that names the file. The readers take a path, so each input is first written
+ * to a file in memory. The target is built by -Dfuzz=true with clang; run it with a folder of
+ * config.json files and headers of safetensors as its corpus. */
 #include "planning/model.h"
 
 #include <stdio.h>
@@ -12,7 +13,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 
 #define FOLDER "/proc/self/fd/"
-/* Larger models are not declared: the engine compares all names with one another, so they would only take longer. */
+/* Larger models are not declared: the engine compares all names with one another, so they would
+ * only take longer. */
 #define MOST_DECLARED 2000
 
 static void declare(const planning_model *model)

@@ -1,6 +1,7 @@
-/* A libFuzzer target for headers of safetensors files: any bytes must give tensors that cover the data without a hole, or an error
- * that begins with the name of the file. What was read is written again and must give the same tensors. The target is built by
- * -Dfuzz=true with clang; run it with a folder of files without their first 8 bytes as its corpus. */
+/* A libFuzzer target for headers of safetensors files: any bytes must give tensors that cover the
+ * data without a hole, or an error that begins with the name of the file. What was read is written
+ * again and must give the same tensors. The target is built by -Dfuzz=true with clang; run it with
+ * a folder of files without their first 8 bytes as its corpus. */
 #include "engine/checkpoint/safetensors.h"
 
 #include <stdlib.h>
@@ -59,7 +60,8 @@ static void check_tensors(const sherdi_safetensors *file)
     hold(at == file->data_bytes);
 }
 
-/* Returns the last number in the text as the number of bytes of data: in a correct header this is the end of some tensor's data. */
+/* Returns the last number in the text as the number of bytes of data: in a correct header this is
+ * the end of some tensor's data. */
 static size_t data_bytes_of(const uint8_t *text, size_t len_bytes)
 {
     size_t end = len_bytes, begin, value = 0;

@@ -1,5 +1,6 @@
-/* A libFuzzer target for the pages of a state file: to read any bytes must give an answer. Random bytes would be refused because of
- * the first checksum, so the target makes the checksums match and tests the code that trusts them. */
+/* A libFuzzer target for the pages of a state file: to read any bytes must give an answer. Random
+ * bytes would be refused because of the first checksum, so the target makes the checksums match and
+ * tests the code that trusts them. */
 #include "offload/checksum.h"
 #include "offload/state_file.h"
 
@@ -54,7 +55,8 @@ static void header_read(sherdi_state_header *header)
     }
 }
 
-/* Reads the note as a tier would that has enough room for it, and as one that has room for a single byte. */
+/* Reads the note as a tier would that has enough room for it, and as one that has room for a single
+ * byte. */
 static void note_read(const sherdi_state_head *head, const unsigned char *tail)
 {
     unsigned char note[SHERDI_STATE_NOTE_FRONT + SHERDI_STATE_PAGE_BYTES + 1];

@@ -1,5 +1,6 @@
-/* A libFuzzer target for what comes with weights: headers of llm.c and config.json. Any bytes must give a model that can be
- * declared, or an error. The target is built by -Dfuzz=true with clang; run it with a folder of config.json files as its corpus. */
+/* A libFuzzer target for what comes with weights: headers of llm.c and config.json. Any bytes must
+ * give a model that can be declared, or an error. The target is built by -Dfuzz=true with clang;
+ * run it with a folder of config.json files as its corpus. */
 #include "models/hf.h"
 #include "models/llmc.h"
 

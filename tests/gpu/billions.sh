@@ -53,7 +53,7 @@ rates_measure() {
         "$(program sherd)" bench --backend cuda --ranks 1 --size 64K --rounds 1 --nvme-path "$OUT" --flops 500T --out "$OUT/rates.json"
 }
 
-# billions NAME CONFIG MODEL ACCUMULATION STEPS ARGS: the trainer; its start and each of its steps are told when they are over.
+# billions NAME CONFIG MODEL ACCUMULATION STEPS ARGS: the trainer; its start and each of its steps are reported when they are over.
 billions() {
     local name=$1 config=$2 model=$3 accumulation=$4 steps=$5
     shift 5
@@ -99,7 +99,7 @@ part_seven() {
     figure "one fingerprint of two runs: $(fingerprints seven_again 2 | tail -n 1)"
 }
 
-# rival NAME: its last step, beside ours. One that is missing, or that has too little memory, is told, and no failure of ours.
+# rival NAME: its last step, beside ours. One that is missing, or that has too little memory, is reported, and no failure of ours.
 rival() {
     local name=$1 theirs status=0
     # shellcheck disable=SC2046

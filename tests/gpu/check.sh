@@ -737,7 +737,7 @@ heading() {
     say "# command  $command_line"
 }
 
-# Characters of a text that JSON wants told otherwise.
+# Characters of a text that JSON wants escaped.
 quoted() { printf '"%s"' "$(printf '%s' "$1" | sed 's/\\/\\\\/g; s/"/\\"/g' | tr '\000-\037' ' ')"; }
 
 # row PART RESULT SECONDS FIGURE LINE; in files, since parts that run at the same time are processes.
@@ -837,7 +837,7 @@ part_surely() { part_run "$@" </dev/null || row "$1" "FAIL: check.sh" 0 "see $OU
 group_run() {
     local name
     wait
-    for name; do cat "$OUT/$name.told"; done
+    for name; do cat "$OUT/$name.text"; done
 }
 
 # is_wanted NAME HOW: whether this call runs the part.
@@ -855,7 +855,7 @@ parts_run() {
     while read -r name seconds how what; do
         is_wanted "$name" "$how" || continue
         if [ "$how" = beside ]; then
-            part_surely "$name" "$seconds" "$what" >"$OUT/$name.told" 2>&1 &
+            part_surely "$name" "$seconds" "$what" >"$OUT/$name.text" 2>&1 &
             group+=("$name")
             continue
         fi

@@ -122,9 +122,9 @@ def sass(source, cubin, names, tool):
         widths, (loads, size) = in_flight(lines)
         stores = collections.Counter(next((p for p in match.split(".") if p in ("64", "128", "256")), "16" if "U16" in match else "32")
                                      for match in re.findall(r"\b(STG[\w.]*)", part))
-        told = ", ".join(f"{count} x {bits}" for bits, count in sorted(widths.items(), reverse=True))
+        counts = ", ".join(f"{count} x {bits}" for bits, count in sorted(widths.items(), reverse=True))
         stored = ", ".join(f"{count} x {bits}" for bits, count in sorted(stores.items(), key=lambda item: -int(item[0])))
-        print(f"| `{re.sub(r'[(].*', '', names.get(name, name))}` | {told} | {stored} | {loads} | {size} |")
+        print(f"| `{re.sub(r'[(].*', '', names.get(name, name))}` | {counts} | {stored} | {loads} | {size} |")
 
 
 def loops_of(code):

@@ -1,5 +1,5 @@
 """Runs the tests of one suite of a build, without meson: suite.py BUILD SUITE [--jobs N] [--seconds S]. A test whose program
-was not built is told and is no failure; one for which no time was left is. Ends with 0 when all that ran passed, 77 when none
+was not built is reported and is no failure; one for which no time was left is. Ends with 0 when all that ran passed, 77 when none
 ran, else 1; the last line counts, and the line before it that begins with "skipped: " says why the first skipped test was."""
 
 import argparse

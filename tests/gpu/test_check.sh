@@ -64,8 +64,8 @@ rehearse() {
     "$check" --emulated --out "$scratch/$name" "$@" >"$scratch/$name.page" 2>&1 || status=$?
 }
 
-# told NAME PART PATTERN: its line in check.json.
-told() {
+# reports NAME PART PATTERN: its line in check.json.
+reports() {
     grep "^{\"part\": \"$2\", " "$scratch/$1/check.json" | grep -qE -- "$3" ||
         fail "$1: part $2 does not say $3: $(grep "\"part\": \"$2\"" "$scratch/$1/check.json" || cat "$scratch/$1.page")"
 }
@@ -80,20 +80,20 @@ for part in $PARTS; do
     case $part in
     nccl) if ! [ -x "$build/tests/gpu/test_nccl_gpu_emulated" ]; then continue; fi ;;
     esac
-    told all "$part" '"result": "pass", "seconds": [0-9]+, "figure": "emulated: .*[0-9].*"emulated": true}'
+    reports all "$part" '"result": "pass", "seconds": [0-9]+, "figure": "emulated: .*[0-9].*"emulated": true}'
 done
-told all attention '"values": {"heads_64_own_forward_tflop_per_s": [0-9.]+,"heads_64_own_backward_tflop_per_s": [0-9.]+,"heads_64_warpgroup_forward'
-told all trainer '"values": {"tokens_per_s": [0-9]+,"mfu_percent": [0-9.]+,"own_mfu_percent": [0-9.]+,"cudnn_mfu_percent": [0-9.]+}'
-told all trainer 'attention own [0-9]+ tokens/s, MFU [0-9.]+ %'
-told all trainer 'attention cudnn [0-9]+ tokens/s, MFU [0-9.]+ %, attention by kernels of its own'
-told all choices '"default": [0-9]+,"own": [0-9]+,"cudnn": [0-9]+,"tuned": [0-9]+'
-told all choices 'default [0-9]+ tokens/s .*, attention by kernels of its own'
-told all choices '"graphs": [0-9]+,"small_default": [0-9.]+,"small_graphs": [0-9.]+'
-told all choices '3 passes of units as graphs'
-told all choices ' 1 fingerprint of the last two'
-told all compiled 'MFU 36.5 % by torch.compile, [0-9.]+ % ours'
-told all adam '"of_copy": [0-9.]+'
-told all profile 'default: 0.10 ms of kernels a step, 3 launches, of 1 steps; cudnn: 0.10 ms'
+reports all attention '"values": {"heads_64_own_forward_tflop_per_s": [0-9.]+,"heads_64_own_backward_tflop_per_s": [0-9.]+,"heads_64_warpgroup_forward'
+reports all trainer '"values": {"tokens_per_s": [0-9]+,"mfu_percent": [0-9.]+,"own_mfu_percent": [0-9.]+,"cudnn_mfu_percent": [0-9.]+}'
+reports all trainer 'attention own [0-9]+ tokens/s, MFU [0-9.]+ %'
+reports all trainer 'attention cudnn [0-9]+ tokens/s, MFU [0-9.]+ %, attention by kernels of its own'
+reports all choices '"default": [0-9]+,"own": [0-9]+,"cudnn": [0-9]+,"tuned": [0-9]+'
+reports all choices 'default [0-9]+ tokens/s .*, attention by kernels of its own'
+reports all choices '"graphs": [0-9]+,"small_default": [0-9.]+,"small_graphs": [0-9.]+'
+reports all choices '3 passes of units as graphs'
+reports all choices ' 1 fingerprint of the last two'
+reports all compiled 'MFU 36.5 % by torch.compile, [0-9.]+ % ours'
+reports all adam '"of_copy": [0-9.]+'
+reports all profile 'default: 0.10 ms of kernels a step, 3 launches, of 1 steps; cudnn: 0.10 ms'
 # Of parts of steps none is shown as a step.
 for marks in '' '"1","embed_forward(int)","1,000"'; do
     printf '"ID","Kernel Name","gpu__time_duration.sum"\n"","","ns"\n"0","void rows(int)","9,000"\n%s\n"2","loss_finish(int)","1,000"\n' "$marks" >"$scratch/parts.csv"
@@ -104,18 +104,18 @@ done
 printf '"4","loss_finish(int)","1,000"\n' >>"$scratch/parts.csv"
 said=$(python3 "$(dirname "$0")/step_profile.py" "$scratch/parts.csv" | tail -n 1)
 [ "$said" = "0.00 ms of kernels a step, 1 launches, of 1 steps" ] || fail "of a profile with one step: $said"
-told all exposed '"exposed_percent": [0-9.]+'
-told all large '"offloaded_share": [0-9.]+'
-told all queued '774m 1x8 tokens/s waited [0-9]+, queued [0-9]+, without an update [0-9]+, of the limit [0-9.]+; *7b 1x8 tokens/s '
-told all queued '"774m_1x8": [0-9.]+,"7b_1x8": [0-9.]+'
-told all seven '"values": {"seven_64k": [0-9]+,"seven_512k": [0-9]+}'
-told all seven 'seven planned: device 0.1 MiB and .* of activations, host 0.3 MiB, drive 0.0 MiB, [0-9.e-]+ s a step; seven_64k [0-9]+ tokens/s, planned [1-9][0-9]*, '
-told all seven 'one fingerprint of two runs: 2 0x[0-9a-f]+'
-told all rivals '"values": {"ours": [0-9]+,"fsdp2": 40}'
-told all rivals 'ours 2 layers, .* ms a layer; fsdp2 .* 40 tokens/s, .*; deepspeed gave no step .*no pinned memory", "line": "at least 1.0 of fsdp2"'
-told all fourteen '"fourteen": [0-9]+,"deepest": [0-9]+,"deepest_layers": 3}'
+reports all exposed '"exposed_percent": [0-9.]+'
+reports all large '"offloaded_share": [0-9.]+'
+reports all queued '774m 1x8 tokens/s waited [0-9]+, queued [0-9]+, without an update [0-9]+, of the limit [0-9.]+; *7b 1x8 tokens/s '
+reports all queued '"774m_1x8": [0-9.]+,"7b_1x8": [0-9.]+'
+reports all seven '"values": {"seven_64k": [0-9]+,"seven_512k": [0-9]+}'
+reports all seven 'seven planned: device 0.1 MiB and .* of activations, host 0.3 MiB, drive 0.0 MiB, [0-9.e-]+ s a step; seven_64k [0-9]+ tokens/s, planned [1-9][0-9]*, '
+reports all seven 'one fingerprint of two runs: 2 0x[0-9a-f]+'
+reports all rivals '"values": {"ours": [0-9]+,"fsdp2": 40}'
+reports all rivals 'ours 2 layers, .* ms a layer; fsdp2 .* 40 tokens/s, .*; deepspeed gave no step .*no pinned memory", "line": "at least 1.0 of fsdp2"'
+reports all fourteen '"fourteen": [0-9]+,"deepest": [0-9]+,"deepest_layers": 3}'
 # What is known of a part that runs for minutes is on the page before its end.
-grep -q '^  seven_64k: step 5/5 ' "$scratch/all.page" || fail "the steps of a long part are not told"
+grep -q '^  seven_64k: step 5/5 ' "$scratch/all.page" || fail "the steps of a long part are not reported"
 python3 -c 'import json, sys; [json.loads(line) for line in open(sys.argv[1])]' "$scratch/all/check.json" || fail "check.json is no JSON"
 cmp -s "$scratch/all.page" "$scratch/all/page.md" || fail "the page that is kept is another"
 
@@ -123,8 +123,8 @@ cmp -s "$scratch/all.page" "$scratch/all/page.md" || fail "the page that is kept
 printf '{"part": "large", "kept": true}\n' >>"$scratch/all/check.json"
 rehearse all --build "$build" --python "$scratch/bin/torch" --part compiled
 [ "$status" = 0 ] || fail "status $status: $(cat "$scratch/all.page")"
-told all compiled 'MFU 36.5 % by torch.compile, [0-9.]+ % ours'
-[ "$(grep -c '"part": "compiled"' "$scratch/all/check.json")" = 1 ] || fail "a part that ran again is told twice"
+reports all compiled 'MFU 36.5 % by torch.compile, [0-9.]+ % ours'
+[ "$(grep -c '"part": "compiled"' "$scratch/all/check.json")" = 1 ] || fail "a part that ran again is reported twice"
 grep -q '"kept": true' "$scratch/all/check.json" || fail "what an earlier call has found is gone"
 
 # A build that lacks a program, and a part that fails: the others go on.
@@ -139,13 +139,13 @@ mkdir -p "$scratch/site/nvidia/cudnn/include"
 touch "$scratch/site/nvidia/cudnn/include/cudnn_backend.h" "$scratch/site/nvidia/cudnn/include/cudnn_version.h"
 PYTHONPATH=$scratch/site rehearse less --build "$scratch/less" --part env,trainer,torch,proof --python "$scratch/bin/torch"
 [ "$status" = 1 ] || fail "a part failed and the status is $status"
-told less env '"result": "pass"'
+reports less env '"result": "pass"'
 # Headers of wheels that the toolkit may lack are found, and no runtime of another version.
 grep -q "wheels   cublasLt.h of cu13" "$scratch/less.page" || fail "cublasLt.h of a wheel is not found: $(cat "$scratch/less.page")"
 [ "$(ls "$scratch/less/wheels" | tr '\n' ' ')" = "cublasLt.h cudnn_backend.h cudnn_version.h " ] || fail "of a wheel's headers: $(ls "$scratch/less/wheels")"
-told less trainer '"result": "not tested", .*"figure": "tests/trainer/sherd-llm-emulated was not built"'
-told less torch '"result": "FAIL: status 3"'
-told less proof '"result": "pass"'
+reports less trainer '"result": "not tested", .*"figure": "tests/trainer/sherd-llm-emulated was not built"'
+reports less torch '"result": "FAIL: status 3"'
+reports less proof '"result": "pass"'
 
 # A choice that dies, and one that is fast and wrong: the part says which, and the others are measured.
 mkdir -p "$scratch/odd/tests/trainer"
@@ -160,11 +160,11 @@ echo "loss 5.0 -> $last"
 SH
 chmod +x "$scratch/odd/tests/trainer/sherd-llm-emulated"
 rehearse odd --build "$scratch/odd" --part choices
-told odd choices '"result": "FAIL: status 1"'
-told odd choices 'default 200 tokens/s .*chosen own FAILED; cudnn 200 tokens/s [(]1.000[)]; tuned 200 tokens/s .*chosen graphs FAILED; small default'
-told odd choices 'chosen again FAILED; 0 fingerprint'
+reports odd choices '"result": "FAIL: status 1"'
+reports odd choices 'default 200 tokens/s .*chosen own FAILED; cudnn 200 tokens/s [(]1.000[)]; tuned 200 tokens/s .*chosen graphs FAILED; small default'
+reports odd choices 'chosen again FAILED; 0 fingerprint'
 grep -q "the loss of choice_graphs is wrong: loss 5.0 -> 4.2, choice_default 4.0" "$scratch/odd.page" ||
-    fail "a wrong loss is not told: $(cat "$scratch/odd.page")"
+    fail "a wrong loss is not reported: $(cat "$scratch/odd.page")"
 
 # Nothing of a suite was built, neither a test nor the program that another one runs: the part says so.
 mkdir -p "$scratch/bare/meson-info"
@@ -177,9 +177,9 @@ touch "$scratch/bare/libsherd.so"
 mkdir -p "$scratch/carried/usr/lib/x86_64-linux-gnu"
 printf '#!/bin/sh\n[ "$1" = -c ] || printf "Ran 1 test\\nlibraries %%s\\n" "$LD_LIBRARY_PATH"\n' >"$scratch/bin/torch"
 rehearse none --build "$scratch/bare" --part kernels,torch --carried "$scratch/carried" --python "$scratch/bin/torch"
-told none kernels '"result": "not tested", .*"figure": "0 passed, 2 not built"'
+reports none kernels '"result": "not tested", .*"figure": "0 passed, 2 not built"'
 # PyTorch's process, which loads libsherd.so, finds what was carried.
-told none torch "libraries [^ ]*$scratch/carried/usr/lib/x86_64-linux-gnu"
+reports none torch "libraries [^ ]*$scratch/carried/usr/lib/x86_64-linux-gnu"
 
 # A test that hangs is ended before its part is, and what has no turn says so.
 mkdir -p "$scratch/hung/meson-info"
@@ -208,19 +208,19 @@ grep -q '^skipped: /of/build/:/carried none$' "$scratch/found.said" || fail "lib
 # Without the profiler the part is not tested, which is no failure.
 PATH=$(printf '%s' "$PATH" | sed "s#$scratch/bin:##") rehearse unprofiled --build "$build" --part profile
 [ "$status" = 0 ] || fail "a profile without ncu gives $status"
-told unprofiled profile '"result": "not tested", .*"figure": "ncu is not installed"'
+reports unprofiled profile '"result": "not tested", .*"figure": "ncu is not installed"'
 rehearse wrong --part ""
 [ "$status" = 2 ] || fail "an empty list of parts gives $status"
 
 # No time: said, and no failure of what did not run.
 rehearse late --build "$build" --part env,large --limit 5
 [ "$status" = 0 ] || fail "no time gives $status"
-told late large '"result": "not run"'
+reports late large '"result": "not run"'
 # A part that had less time than it wants, and was cut off, has not failed by itself.
 printf '#!/bin/sh\nsleep 60\n' >"$scratch/odd/tests/trainer/sherd-llm-emulated"
 rehearse cut --build "$scratch/odd" --part trainer --limit 13
 [ "$status" = 1 ] || fail "a part that was cut off gives $status"
-told cut trainer '"result": "not finished: [0-9]+ s were left"'
+reports cut trainer '"result": "not finished: [0-9]+ s were left"'
 rehearse wrong --part nothing
 [ "$status" = 2 ] || fail "a part that is not there gives $status"
 

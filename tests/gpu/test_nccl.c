@@ -1,7 +1,7 @@
-/* The suite of worlds over NCCL itself, on real devices, and how the others learn of a failure: with a rank on each
- * device where there are several, and with several ranks on one where NCCL is 2.30 or newer. A world of one rank does
- * not call NCCL: that is no test of it. What is around the library is tested with a stand-in, too
- * (tests/collectives/test_nccl.c). */
+/* The suite of worlds over NCCL itself, on real devices, and how the others learn of a failure:
+ * with a rank on each device where there are several, and with several ranks on one where NCCL is
+ * 2.30 or newer. A world of one rank does not call NCCL: that is no test of it. What is around the
+ * library is tested with a stand-in, too (tests/collectives/test_nccl.c). */
 #include "collectives/nccl.h"
 #include "collectives/world.h"
 #include "tests/collectives/failures.h"
@@ -29,7 +29,8 @@ static void part_suite_over_nccl(void)
     sherd_world_destroy(world);
 }
 
-/* Its variables for several ranks on a device: few blocks for each, so that all of them run at once, and no multicast. */
+/* Its variables for several ranks on a device: few blocks for each, so that all of them run at
+ * once, and no multicast. */
 static void sharing_set(int is_on)
 {
     static const char *const NAMES[][2] = {

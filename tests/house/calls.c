@@ -1,6 +1,7 @@
-/* Makes the calls of an engine and its world and prints, for each, a line for test_calls.py: its name; "allocates" or "-"; then after
- * which failures it still works: "update" (the engine is poisoned), "world" (a rank has given up), "device" (the device is lost).
- * calls FOLDER. Two ranks, which are threads, at stage 3. */
+/* Makes the calls of an engine and its world and prints, for each, a line for test_calls.py: its
+ * name; "allocates" or "-"; then after which failures it still works: "update" (the engine is
+ * poisoned), "world" (a rank has given up), "device" (the device is lost). calls FOLDER. Two ranks,
+ * which are threads, at stage 3. */
 #include "base/mem.h"
 #include "engine/run/failure.h"
 #include "sherd_tools.h"
@@ -232,7 +233,8 @@ static void pass_until(rank *r, moment until)
     }
 }
 
-/* Brings a new engine to that moment of its life, behind two updates where it is one of the loop. */
+/* Brings a new engine to that moment of its life, after two updates where it is one of the
+ * loop. */
 static void live_until(rank *r, moment until)
 {
     declare(r);

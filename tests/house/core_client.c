@@ -1,5 +1,6 @@
-/* A client of the core alone: trains at stage 3 on two threads from sherd_settings, and prints the fingerprint of the weights. With an
- * argument it then makes a call of a module and prints how that failed. */
+/* A client of the core alone: trains at stage 3 on two threads from sherd_settings, and prints the
+ * fingerprint of the weights. With an argument it then makes a call of a module and prints how that
+ * failed. */
 #include <pthread.h>
 #include <sherd.h>
 #include <stdio.h>

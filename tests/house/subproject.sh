@@ -32,7 +32,7 @@ expect() {
     echo "$1: as wanted"
 }
 
-# with KIND OPTION...: the client in a folder of that name. Comparing floats is right in sherd and told by this warning.
+# with KIND OPTION...: the client in a folder of that name. Comparing floats is right in sherd and reported by this warning.
 with() {
     kind=$1
     shift
@@ -51,7 +51,7 @@ names() {
 with shared
 with static -Dsherd:modules=none
 ninja -C static >static.build || { cat static.build && exit 1; }
-grep -q 'Wfloat-equal' static.build || { echo "no warning was told: this test shows nothing about them" && exit 1; }
+grep -q 'Wfloat-equal' static.build || { echo "no warning was reported: this test shows nothing about them" && exit 1; }
 meson install -C static --quiet --destdir "$scratch/root"
 expect "installed programs" "fit" "$(find root -path '*/bin/*' -printf '%f\n')"
 expect "the example" "rank 0 of 1: y = 3.00 x + 1.00" "$(static/fit)"

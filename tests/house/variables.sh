@@ -14,7 +14,7 @@ trap 'rm -r "$scratch"' EXIT
     case $name in SHERD_E_* | SHERD_USES_*) continue ;; esac
     echo "$name"
 done >"$scratch/read"
-sed -n 's/^| \(`SHERD_[^|]*\) |.*/\1/p' docs/environment.md | grep -oE 'SHERD_[A-Z_]+' | sort -u >"$scratch/told"
+sed -n 's/^| \(`SHERD_[^|]*\) |.*/\1/p' docs/environment.md | grep -oE 'SHERD_[A-Z_]+' | sort -u >"$scratch/listed"
 sed -n '/^static void put_environment/,/^}/p' engine/env.c | grep -oE 'SHERD_[A-Z_]+' | sort -u >"$scratch/printed"
 
 failed=0
@@ -25,7 +25,7 @@ differ() {
     [ ! -s "$scratch/lines" ] || failed=1
 }
 [ -s "$scratch/read" ] && [ -s "$scratch/printed" ]
-differ "$scratch/read" "$scratch/told" "is read and not in docs/environment.md"
-differ "$scratch/told" "$scratch/read" "is in docs/environment.md and nothing reads it"
-differ "$scratch/told" "$scratch/printed" "is not printed by sherd env (engine/env.c)"
+differ "$scratch/read" "$scratch/listed" "is read and not in docs/environment.md"
+differ "$scratch/listed" "$scratch/read" "is in docs/environment.md and nothing reads it"
+differ "$scratch/listed" "$scratch/printed" "is not printed by sherd env (engine/env.c)"
 exit $failed

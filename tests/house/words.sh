@@ -1,6 +1,6 @@
 #!/bin/sh
 # One word for one thing: retired words are in no name, comment, message or page: words.sh SOURCE. docs/glossary.md has the words that are
-# used. Dated results keep the words of their day.
+# used. Dated results have the words of their day. Words of the second list are retired from comments and pages; names still have some.
 set -eu
 cd "$1"
 failed=0
@@ -36,6 +36,8 @@ shard_piece       sherdi_shard_range
 embed_piece       embed_range
 piece_bytes       portion_bytes
 scatter_run       scatter_work
+sherdi_kept       sherdi_linked
+sherdi_dry_tell   sherdi_dry_emit
 norm_window       norm_cache
 trace_span        trace_interval
 "
@@ -54,5 +56,46 @@ while read -r word now; do
     [ -z "$word" ] || retired_find "$word" "$now" "(^|[^a-z])$word([^a-z]|\$)"
 done <<LIST
 $retired
+LIST
+
+# Words of comments and pages, and what is said now.
+prose="
+told              reported; notified; exchanged; passed
+untold            unreported
+beside            overlapping with; next to; in addition to; split (of a master)
+"
+scratch=$(mktemp -d)
+trap 'rm -r "$scratch"' EXIT
+# shellcheck disable=SC2046
+awk '
+    FNR == 1 { inside = 0 }
+    {
+        rest = $0
+        while (rest != "") {
+            at = inside ? 1 : match(rest, /\/\*|(^|[ \t])\/\//)
+            if (!at) next
+            if (!inside) {
+                is_line = substr(rest, RSTART, 2) != "/*"
+                rest = substr(rest, RSTART + RLENGTH)
+                inside = !is_line
+                if (is_line) { print FILENAME ":" FNR ": " rest; next }
+            }
+            end = index(rest, "*/")
+            print FILENAME ":" FNR ": " (end ? substr(rest, 1, end - 1) : rest)
+            inside = !end
+            rest = end ? substr(rest, end + 2) : ""
+        }
+    }' $(find . \( -path './build*' -o -path ./.git \) -prune -o -type f \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' \) -print | sort) \
+    >"$scratch/prose"
+find . \( -path './build*' -o -path ./.git -o -path ./docs/results \) -prune -o -type f \( -name '*.md' -o -name '*.py' \) -print | sort |
+    xargs grep -n '' >>"$scratch/prose"
+
+while read -r word now; do
+    if [ -n "$word" ] && grep -E "(^|[^A-Za-z_\`.>-])$word([^A-Za-z_\`(]|\$)" "$scratch/prose"; then
+        echo "\"$word\" is retired from comments and pages: say $now"
+        failed=1
+    fi
+done <<LIST
+$prose
 LIST
 exit $failed

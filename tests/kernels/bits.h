@@ -28,15 +28,15 @@ typedef struct guarded {
 
 guarded guarded_make(sherd_dtype dtype, size_t count_elems, size_t shift);
 void    guarded_fill(guarded *array, input_kind kind, uint64_t *seed);
-/* Chunks of magnitudes that change now and then, over the whole range of fp32; among them zeros, single
- * denormals, the largest there are, and an Inf. */
+/* Chunks of magnitudes that change now and then, over the whole range of fp32; among them zeros,
+ * single denormals, the largest there are, and an Inf. */
 void  guarded_fill_scaled(guarded *array, uint64_t *seed);
 void  guarded_copy(guarded *to, const guarded *from); /* guards too; same shape */
 void  guarded_free(guarded *array);
 float guarded_get(const guarded *array, size_t i);
 
-/** A backend of `threads` threads that runs the kernels of `isa`; its kernels are NULL where the machine
- *  lacks those. To be ended with backend_destroy. */
+/** A backend of `threads` threads that runs the kernels of `isa`; its kernels are NULL where the
+ *  machine lacks those. To be ended with backend_destroy. */
 sherdi_backend backend_make(const char *isa, int threads);
 void           backend_destroy(sherdi_backend *backend);
 

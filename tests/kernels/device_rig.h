@@ -1,11 +1,13 @@
-/* Tests of a backend whose memory the host cannot read: arrays go there and come back as a whole. The same
- * tests run on the emulated device (tests/emulator) and on a real one, where there is one. */
+/* Tests of a backend whose memory the host cannot read: arrays go there and come back as a whole.
+ * The same tests run on the emulated device (tests/emulator) and on a real one, where there is
+ * one. */
 #ifndef TESTS_KERNELS_DEVICE_RIG_H
 #define TESTS_KERNELS_DEVICE_RIG_H
 
 #include "tests/kernels/bits.h"
 
-/** The first lane of device `index`; ends the case as skipped, with the reason, where there is none. */
+/** The first lane of device `index`; ends the case as skipped, with the reason, where there is
+ *  none. */
 sherdi_backend *device_open(int index);
 /** Checks that everything was given back: lane, memory, account. */
 void device_close(sherdi_backend *lane);

@@ -79,7 +79,8 @@ void block_check_equal(const block *want, const block *got)
     CHECK_GUARDED(&want->param, &got->param);
 }
 
-/* Moments of all bits have a NaN in nearly every chunk: every third one has none, but the largest numbers. */
+/* Moments of all bits have a NaN in nearly every chunk: every third one has none, but the largest
+ * numbers. */
 static float finite_of(float x, size_t i)
 {
     uint32_t bits = sherdi_bits_f32(x);

@@ -1,5 +1,5 @@
-/* Blocks of a state in every mixture of encodings, with gradient and parameter, for tests of updates: the master, m, v, and as many
- * more parts as an update may have. */
+/* Blocks of a state in every mixture of encodings, with gradient and parameter, for tests of
+ * updates: the master, m, v, and as many more parts as an update may have. */
 #ifndef TESTS_KERNELS_ENCODED_BLOCKS_H
 #define TESTS_KERNELS_ENCODED_BLOCKS_H
 
@@ -14,7 +14,8 @@ typedef struct scheme {
 #define NUM_SCHEMES 8
 extern const scheme SCHEMES[NUM_SCHEMES];
 
-/* Odd lengths with padding between, two groups, an index range over a multiple of 2^32, several tiles. */
+/* Odd lengths with padding between, two groups, an index range over a multiple of 2^32, several
+ * tiles. */
 #define NUM_SPANS   5
 #define BLOCK_ELEMS 9600
 extern const sherdi_span SPANS[NUM_SPANS];
@@ -33,7 +34,8 @@ void  block_free(block *b);
 block block_clone(const scheme *s, const block *from);
 /** Guards included. */
 void block_check_equal(const block *want, const block *got);
-/** Numbers that the encodings hold, with many ties among the masters; what is between spans stays zero. */
+/** Numbers that the encodings hold, with many ties among the masters; what is between spans stays
+ *  zero. */
 void block_fill(block *b, input_kind kind);
 /** Without spans and coefficients. */
 sherdi_update_args block_args(const scheme *s, block *b, uint64_t step, uint64_t *fingerprint);

@@ -1,11 +1,12 @@
-/* Parts of a state in every encoding, by plain loops over encoding.h: what the kernels are held against. */
+/* Parts of a state in every encoding, by plain loops over encoding.h: what the kernels are held
+ * against. */
 #ifndef TESTS_KERNELS_PLAIN_PARTS_H
 #define TESTS_KERNELS_PLAIN_PARTS_H
 
 #include "kernels/codecs.h"
 #include "tests/kernels/bits.h"
 
-/* An encoded part of a block with guards; of a master that is beside, its parameter and ties are others. */
+/* An encoded part of a block with guards; of a split master, its parameter and ties are others. */
 typedef struct part_array {
     guarded        bytes; /* as words of 16 bits */
     sherdi_encoded part;

@@ -1,4 +1,5 @@
-/* Matrix products for tests: matrices of every kind of strides, and what a plain loop of the definition gives. */
+/* Matrix products for tests: matrices of every kind of strides, and what a plain loop of the
+ * definition gives. */
 #ifndef TESTS_KERNELS_PRODUCT_CASES_H
 #define TESTS_KERNELS_PRODUCT_CASES_H
 
@@ -15,7 +16,7 @@ typedef enum product_kind {
 
 typedef struct product_shape {
     size_t rows, cols, inner;
-    size_t gap; /* unused elements behind each row of the factors, and before the first one */
+    size_t gap; /* unused elements after each row of the factors, and before the first one */
     int    is_left_transposed, is_right_transposed;
     int    has_addend;
     int is_symmetric; /* rows == cols, and right is left transposed; the addend is not symmetric */

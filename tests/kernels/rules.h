@@ -1,5 +1,5 @@
-/* All element-wise updates with coefficients, as the rows of kernels/updates/list.h give them: a new one is tested with
- * the others. */
+/* All element-wise updates with coefficients, as the rows of kernels/updates/list.h give them: a
+ * new one is tested with the others. */
 #ifndef TESTS_KERNELS_RULES_H
 #define TESTS_KERNELS_RULES_H
 

@@ -1,4 +1,5 @@
-/* What a backend learns from its first large updates (kernels/cpu/ahead.h): both ways are tried, the faster one stays. */
+/* What a backend learns from its first large updates (kernels/cpu/ahead.h): both ways are tried,
+ * the faster one stays. */
 #include "base/clock.h"
 #include "kernels/cpu/ahead.h"
 #include "tests/lib/check.h"
@@ -20,7 +21,8 @@ static size_t ahead_of(const sherdi_backend *backend, sherdi_ahead_kind kind)
     return sherdi_ahead_begin(backend, kind, 1000).ahead_bytes;
 }
 
-/* Trials until there are no more, those of the `slow` way longer by so much, with the other an hour long; returns how many. */
+/* Trials until there are no more, those of the `slow` way longer by so much, with the other an hour
+ * long; returns how many. */
 static int trials_run(const sherdi_backend *backend, sherdi_ahead_kind kind, int slow,
                       int64_t more_ns)
 {

@@ -34,9 +34,10 @@ static int way_run(const sherdi_backend *yardstick, const char *isa, int threads
     return has;
 }
 
-/* Calls body for every way that this machine has: an instruction set and a number of threads. Scalar is slow, so it is the
- * yardstick for one thread of each other set; the last of those that equals it then is for several threads of all, which
- * get no input that it did not get. A sample has three numbers of threads. */
+/* Calls body for every way that this machine has: an instruction set and a number of threads.
+ * Scalar is slow, so it is the yardstick for one thread of each other set; the last of those that
+ * equals it then is for several threads of all, which get no input that it did not get. A sample
+ * has three numbers of threads. */
 static void every_way(way_fn body)
 {
     static const int THREADS[] = {1, 8, 3, 2, 5};
@@ -192,7 +193,7 @@ static void adam_compare(const sherdi_backend *yardstick, const sherdi_backend *
         float *values = (float *)(void *)start.parts[part].first;
 
         guarded_fill(&start.parts[part], shape->kind, &seed);
-        /* an update may take the root of a part behind m */
+        /* an update may take the root of a part after m */
         for (size_t i = 0; part > 1 && shape->kind == INPUT_TAME && i < shape->block_elems; i++) {
             values[i] = values[i] * values[i];
         }

@@ -1,6 +1,6 @@
-/* Every kernel of a device gives the bits of scalar: types, lengths around vectors, tiles and chunks, starts that
- * no vector is aligned to, inputs of every kind, several spans, sources and parameters. Arrays are compared
- * with the guard bytes around them. */
+/* Every kernel of a device gives the bits of scalar: types, lengths around vectors, tiles and
+ * chunks, starts that no vector is aligned to, inputs of every kind, several spans, sources and
+ * parameters. Arrays are compared with the guard bytes around them. */
 #include "kernels/updates/updates.h"
 #include "tests/kernels/device_rig.h"
 #include "tests/kernels/rules.h"
@@ -54,7 +54,7 @@ typedef struct update_shape {
     input_kind         kind;
 } update_shape;
 
-/* The parts of the state come last: the master, m, v, and what a longer update has beside them. */
+/* The parts of the state come last: the master, m, v, and the further parts of a longer update. */
 enum { GRAD, PARAM, MASTER, M, V, NUM_ARRAYS = MASTER + SHERDI_UPDATE_MOST_PARTS };
 
 #define NUM_GROUPS 2
@@ -108,7 +108,7 @@ static const sherdi_lamb_coeffs LAMB[NUM_GROUPS] = {
      .max_ratio       = 1e9f},
 };
 
-/* What an update leaves beside its arrays. */
+/* The results of an update other than its arrays. */
 typedef struct update_sums {
     uint64_t          fingerprint, again;
     sherdi_lamb_norms norms[NUM_PARAMS];
@@ -309,7 +309,8 @@ static void updates_equal_scalar(void)
 }
 
 /* Spans of odd lengths with padding between, two groups, an index range over a multiple of 2^32, an
- * empty span, one that starts inside a chunk, one parameter twice. The comparison covers the padding. */
+ * empty span, one that starts inside a chunk, one parameter twice. The comparison covers the
+ * padding. */
 static void update_spans(int is_lamb)
 {
     static const sherdi_span SPANS[] = {
@@ -427,8 +428,8 @@ static void sumsq_equals_scalar(void)
     pair_close(&p);
 }
 
-/* Finite chunks of magnitudes that change now and then, over the whole range of fp32; among them zeros,
- * single denormals, the largest there are, and an Inf. */
+/* Finite chunks of magnitudes that change now and then, over the whole range of fp32; among them
+ * zeros, single denormals, the largest there are, and an Inf. */
 static void scaled_fill(guarded *x, uint64_t *seed, uint64_t rarely)
 {
     int exponent = 0;

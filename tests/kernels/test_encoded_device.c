@@ -1,5 +1,6 @@
-/* What a device does with a state in encodings has the bits of scalar: every update over every mixture of encodings, LAMB's
- * norms, the fingerprint, values written and read; arrays that no vector is aligned to; guard bytes are compared too. */
+/* What a device does with a state in encodings has the bits of scalar: every update over every
+ * mixture of encodings, LAMB's norms, the fingerprint, values written and read; arrays that no
+ * vector is aligned to; guard bytes are compared too. */
 #include "kernels/updates/updates.h"
 #include "tests/kernels/device_rig.h"
 #include "tests/kernels/encoded_blocks.h"
@@ -47,7 +48,8 @@ static const sherdi_lamb_coeffs LAMB[2] = {{.grad_scale      = 0.37f,
 
 /* --------------------------------------------------------------- updates -- */
 
-/* A scheme for any update, whose parts may all have a sign: v is stored as m is, and a master beside its parameter has a plane. */
+/* A scheme for any update, whose parts may all have a sign: v is stored as m is, and a split master
+ * has a plane. */
 static scheme scheme_with_signs(const scheme *s)
 {
     scheme own = *s;
@@ -224,7 +226,7 @@ static void every_update_equals_scalar(void)
 
 #define LONG_ELEMS ((size_t)3 * 1024 + 77)
 
-/* A part, the parameter that it may be beside, and the ties that it may have elsewhere. */
+/* A part, the parameter of a split master, and the ties that it may have elsewhere. */
 typedef struct values_block {
     part_array part, ties;
     guarded    param;

@@ -1,5 +1,6 @@
-/* Updates of an encoded state: every instruction set and thread count against plain loops over encoding.h and
- * formulas.h, bit for bit, guard bytes included; a master beside its parameter against one in fp32. */
+/* Updates of an encoded state: every instruction set and thread count against plain loops over
+ * encoding.h and formulas.h, bit for bit, guard bytes included; a split master against one in
+ * fp32. */
 #include "tests/kernels/encoded_blocks.h"
 
 #include "kernels/updates/updates.h"
@@ -111,7 +112,7 @@ static void updates_of_every_variant_equal_the_plain_loops(void)
     every_backend(updates_body);
 }
 
-/* ----------------------------------------------------- beside as if not -- */
+/* ----------------------------------------------------- split as whole -- */
 
 /* The same block in fp32. */
 static block block_widen(const scheme *s, const block *from)

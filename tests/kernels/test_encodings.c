@@ -1,5 +1,5 @@
-/* Encodings of a state: all 2^32 masters beside their bf16 parameters, what the others round to, and parts back and
- * forth: every instruction set and thread count against plain loops, bit for bit, guard bytes included. */
+/* Encodings of a state: all 2^32 split masters, what the others round to, and parts back and forth:
+ * every instruction set and thread count against plain loops, bit for bit, guard bytes included. */
 #include "tests/kernels/plain_parts.h"
 
 #include <math.h>
@@ -216,7 +216,8 @@ static void signs_that_are_ties_are_masked_and_kept(void)
 
 /* ------------------------------------------------------- what rounding does -- */
 
-/* A value and its neighbours: the mean of many roundings is the value, and both neighbours are met. */
+/* A value and its neighbours: the mean of many roundings is the value, and both neighbours are
+ * met. */
 static void random_rounding_is_right_on_average(void)
 {
     static const float VALUES[] = {1.00390625f, -3.3f, 1e-3f, 0.4999f, 1.0f, 7.7e-20f};
@@ -253,8 +254,8 @@ static void draw(uint16_t *out, uint64_t step, unsigned part, uint64_t first)
     }
 }
 
-/* Pearson's correlation, within five standard deviations of none, and chi-square of the upper 4 bits of both, 255 degrees of
- * freedom, within five. */
+/* Pearson's correlation, within five standard deviations of none, and chi-square of the upper 4
+ * bits of both, 255 degrees of freedom, within five. */
 static void expect_unrelated(const uint16_t *a, const uint16_t *b)
 {
     static unsigned cells[256];
@@ -275,8 +276,8 @@ static void expect_unrelated(const uint16_t *a, const uint16_t *b)
     CHECK(fabs(chi - 255) < 5 * 22.6);
 }
 
-/* The two moments that share a hash, the master beside them, the next element and the next steps draw as if each were
- * alone. */
+/* The two moments that share a hash, their master, the next element and the next steps draw as if
+ * each were alone. */
 static void random_bits_are_unrelated(void)
 {
     static uint16_t base[DRAWS];
@@ -317,7 +318,8 @@ static void fp8_codes_are_their_own_rounding(void)
     CHECK_INT(0, sherdi_ufp8_encode(0.0f, 1.0f, 0xffffffffu, 1));
 }
 
-/* The largest of a chunk is at most its scale, and more than half of it; there is one for every magnitude. */
+/* The largest of a chunk is at most its scale, and more than half of it; there is one for every
+ * magnitude. */
 static void fp8_scales_hold_the_largest(void)
 {
     for (uint32_t bits = 1; bits < 0x7e800000u; bits += 0x3331u) {

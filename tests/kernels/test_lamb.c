@@ -1,5 +1,5 @@
-/* LAMB's two sweeps and its ratios: every instruction set and thread count against plain loops over formulas.h,
- * bit for bit, guard bytes included; norms that no split changes. */
+/* LAMB's two sweeps and its ratios: every instruction set and thread count against plain loops over
+ * formulas.h, bit for bit, guard bytes included; norms that no split changes. */
 #include "kernels/updates/updates.h"
 #include "tests/kernels/bits.h"
 
@@ -343,8 +343,8 @@ static void norms_of_any_number_of_chunks_equal_the_plain_loop(void)
     every_backend(chunks_body);
 }
 
-/* Several spans of one parameter and of others, odd lengths with padding between, two groups, an index range
- * over a multiple of 2^32, an empty span. The comparison covers the padding. */
+/* Several spans of one parameter and of others, odd lengths with padding between, two groups, an
+ * index range over a multiple of 2^32, an empty span. The comparison covers the padding. */
 static const sherdi_span SPANS[] = {
     {.offset_elems = 64, .count_elems = 130, .first_index = 5, .group = 1, .param = 2},
     {.offset_elems = 320, .count_elems = 0, .first_index = 135, .group = 0, .param = 0},
@@ -381,8 +381,8 @@ static void lamb_no_spans_does_nothing(void)
     every_backend(no_spans_body);
 }
 
-/* Enough bytes that the written parameters go around the caches, with starts that lines are aligned to
- * and not. */
+/* Enough bytes that the written parameters go around the caches, with starts that lines are aligned
+ * to and not. */
 static void large_body(const sherdi_backend *tested)
 {
     for (size_t shift = 0; shift < 2; shift++) {
@@ -411,8 +411,8 @@ static void lamb_large_blocks_equal_the_plain_loop(void)
     every_backend(large_body);
 }
 
-/* Without gradient and second moment the paper's form here gives directions of the first moment's magnitudes:
- * both sums meet chunks far above and below the ones before. */
+/* Without gradient and second moment the paper's form here gives directions of the first moment's
+ * magnitudes: both sums meet chunks far above and below the ones before. */
 static void scaled_body(const sherdi_backend *tested)
 {
     for (uint64_t seed = 1; seed <= 10; seed++) {
@@ -439,7 +439,8 @@ static void norms_of_all_magnitudes_equal_the_plain_loop(void)
 
 #define SPLIT_ELEMS (1000 * SHERD_CHUNK_ELEMS + 17)
 
-/* One parameter in portions of some chunks: as spans of one call, in any order, or as blocks of their own. */
+/* One parameter in portions of some chunks: as spans of one call, in any order, or as blocks of
+ * their own. */
 static void norms_split(const sherdi_backend *tested, const lamb_shape *whole, lamb_arrays *arrays,
                         size_t portion_chunks, int is_blocks, sherdi_lamb_norms *norms)
 {

@@ -1,5 +1,5 @@
-/* Lanes, events, memory and errors of a device. What is out of order reads other numbers, above all on
- * the emulated device with a seed. */
+/* Lanes, events, memory and errors of a device. What is out of order reads other numbers, above all
+ * on the emulated device with a seed. */
 #include "tests/kernels/device_rig.h"
 
 #include "base/clock.h"
@@ -65,7 +65,8 @@ static void check_all(sherdi_backend *lane, const float *there, float want)
     free(got);
 }
 
-/* Two lanes take turns on one array, each after the other; following is of what was given so far. */
+/* Two lanes take turns on one array, each after the other; a follow counts for the work that was
+ * enqueued so far. */
 static void lanes_that_follow_are_ordered(void)
 {
     sherdi_backend *first  = device_open(0);
@@ -488,7 +489,8 @@ static void *asked_main(void *raw)
     return NULL;
 }
 
-/* A trainer's thread captures a graph for all threads; one of ours asks how far a lane is and waits for it. */
+/* A trainer's thread captures a graph for all threads; one of ours asks how far a lane is and waits
+ * for it. */
 static void threads_of_the_library_spoil_no_capture(void)
 {
     sherdi_backend *lane   = device_open(0);

@@ -1,9 +1,10 @@
-/* The optimizers against trajectories that other people's code computed
- * in double: optimizers.json, its path in SHERD_TEST_OPTIMIZERS. The update is fp32, so a
- * parameter near 1 is off by about one rounding (6e-8) a step: 12 steps stay within 1e-6,
- * relative for what is larger. LAMB's trust ratio and direction have roundings of their own, but relative
- * ones of a step that is some hundredths of the parameter: they add less than one of those. Muon's iteration makes roundings
- * of its direction up to 3.4445^5 = 485 times as large, of a step of 0.01: a few of them stay within these bounds, too. */
+/* The optimizers against trajectories that other people's code computed in double: optimizers.json,
+ * its path in SHERD_TEST_OPTIMIZERS. The update is fp32, so a parameter near 1 is off by about one
+ * rounding (6e-8) a step: 12 steps stay within 1e-6, relative for what is larger. LAMB's trust
+ * ratio and direction have roundings of their own, but relative ones of a step that is some
+ * hundredths of the parameter: they add less than one of those. Muon's iteration makes roundings of
+ * its direction up to 3.4445^5 = 485 times as large, of a step of 0.01: a few of them stay within
+ * these bounds, too. */
 #include "kernels/backend.h"
 #include "kernels/orthogonal.h"
 #include "kernels/updates/updates.h"
@@ -421,7 +422,8 @@ static void direction_make_orthogonal(const sherdi_backend *backend, const oracl
     free(space);
 }
 
-/* The second tensor is a matrix of `rows`. Nesterov's momentum goes with the rate "original", no such with the other. */
+/* The second tensor is a matrix of `rows`. Nesterov's momentum goes with the rate "original", no
+ * such with the other. */
 static void muon_step(const sherdi_backend *backend, const oracle *all, int step,
                       oracle_block *block, int is_nesterov, size_t rows)
 {

@@ -1,5 +1,5 @@
-/* A matrix made orthogonal: the same bits on every instruction set and thread count, close to the same iterations in
- * double, singular values near 1, and what happens to zeros and NaN. */
+/* A matrix made orthogonal: the same bits on every instruction set and thread count, close to the
+ * same iterations in double, singular values near 1, and what happens to zeros and NaN. */
 #include "kernels/orthogonal.h"
 #include "tests/kernels/bits.h"
 
@@ -22,7 +22,7 @@ static sherdi_orthogonal_args args_of(size_t rows, size_t cols, int steps)
     return (sherdi_orthogonal_args){.rows = rows, .cols = cols, .steps = steps, .scale = 1};
 }
 
-/* Random, and beside it on the diagonal, so that no singular value is near zero. */
+/* Random, with a shifted diagonal, so that no singular value is near zero. */
 static void matrix_fill(float *x, size_t rows, size_t cols, uint64_t *seed)
 {
     size_t side = rows < cols ? rows : cols;
@@ -120,8 +120,8 @@ static void plain_orthogonal(double *out, const float *x, size_t rows, size_t co
     free(wide);
 }
 
-/* Singular values of a matrix: columns of its wide form's transpose are turned against each other until they are
- * orthogonal (one-sided Jacobi; Hestenes 1958); their lengths are left. */
+/* Singular values of a matrix: columns of its wide form's transpose are turned against each other
+ * until they are orthogonal (one-sided Jacobi; Hestenes 1958); their lengths are left. */
 static void singular_bounds(const float *x, size_t rows, size_t cols, double *low, double *high)
 {
     size_t  side   = rows < cols ? rows : cols;
@@ -179,8 +179,8 @@ static void singular_bounds(const float *x, size_t rows, size_t cols, double *lo
 
 /* --------------------------------------------------------------- cases -- */
 
-/* Elements are below 1.2. Each step may make an error 3.4445 times as large, which is 485 times in five, and the sums of
- * a step bring some units of 2^-24 each. */
+/* Elements are below 1.2. Each step may make an error 3.4445 times as large, which is 485 times in
+ * five, and the sums of a step bring some units of 2^-24 each. */
 #define TOLERANCE 1e-4
 
 static void orthogonal_is_close_to_the_iterations_in_double(void)
@@ -296,7 +296,7 @@ static void orthogonal_of_zeros_is_zero_and_of_nan_is_nan(void)
     sherdi_orthogonal_args args   = args_of(5, 13, STEPS);
 
     for (int i = 0; i < 4; i++) {
-        for (size_t at = 0; at < 65; at += 64) { /* in the last whole chunk and behind it */
+        for (size_t at = 0; at < 65; at += 64) { /* in the last whole chunk and after it */
             float x[65] = {0};
 
             x[at]    = ODD[i];

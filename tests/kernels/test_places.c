@@ -1,5 +1,5 @@
-/* How the CPUs of a machine are divided between the updates of ranks on devices and their other threads, and that threads stay where the
- * division has them. */
+/* How the CPUs of a machine are divided between the updates of ranks on devices and their other
+ * threads, and that threads stay where the division has them. */
 #include "kernels/cpu/binding.h"
 #include "kernels/cpu/parallel.h"
 #include "tests/lib/check.h"
@@ -42,8 +42,8 @@ static sherdi_cpu_binding divide(const sherdi_cpu_list *list, int threads, int s
     return binding;
 }
 
-/* "14 on 2-15 beside 0-1": what rank `share` gets; "2" where the system places the threads. */
-static const char *told(machine m, int threads, int share, int shares)
+/* "14 on 2-15, wire 0-1": what rank `share` gets; "2" where the system places the threads. */
+static const char *binding_text(machine m, int threads, int share, int shares)
 {
     static char              text[256];
     const sherdi_cpu_list    list    = list_of(m);
@@ -56,14 +56,14 @@ static const char *told(machine m, int threads, int share, int shares)
     if (updates[0] == '\0') {
         (void)snprintf(text, sizeof(text), "%d%s", binding.threads, wire);
     } else {
-        (void)snprintf(text, sizeof(text), "%d on %s beside %s", binding.threads, updates, wire);
+        (void)snprintf(text, sizeof(text), "%d on %s, wire %s", binding.threads, updates, wire);
     }
     return text;
 }
 
-#define CHECK_TOLD(want, ...) check_told(__LINE__, want, told(__VA_ARGS__))
+#define CHECK_BINDING(want, ...) check_binding(__LINE__, want, binding_text(__VA_ARGS__))
 
-static void check_told(int line, const char *want, const char *got)
+static void check_binding(int line, const char *want, const char *got)
 {
     if (strcmp(want, got) != 0) {
         test_fail(__FILE__, line, "\"%s\", not \"%s\"", got, want);
@@ -74,63 +74,63 @@ static void check_told(int line, const char *want, const char *got)
 
 static void one_rank_leaves_two_cores(void)
 {
-    CHECK_TOLD("14 on 2-15 beside 0-1", PLAIN(16), 0, 0, 1);
-    CHECK_TOLD("6 on 2-7 beside 0-1", PLAIN(8), 0, 0, 1);
-    CHECK_TOLD("2 on 2-3 beside 0-1", PLAIN(4), 0, 0, 1);
-    CHECK_TOLD("94 on 2-95 beside 0-1", PLAIN(96), 0, 0, 1);
+    CHECK_BINDING("14 on 2-15, wire 0-1", PLAIN(16), 0, 0, 1);
+    CHECK_BINDING("6 on 2-7, wire 0-1", PLAIN(8), 0, 0, 1);
+    CHECK_BINDING("2 on 2-3, wire 0-1", PLAIN(4), 0, 0, 1);
+    CHECK_BINDING("94 on 2-95, wire 0-1", PLAIN(96), 0, 0, 1);
 }
 
 static void few_cores_are_left_to_the_system(void)
 {
-    CHECK_TOLD("1", PLAIN(1), 0, 0, 1);
-    CHECK_TOLD("2", PLAIN(2), 0, 0, 1);
-    CHECK_TOLD("2 on 1-2 beside 0", PLAIN(3), 0, 0, 1);
-    CHECK_TOLD("1", PLAIN(2), 0, 1, 2);
-    CHECK_TOLD("1", PLAIN(1), 0, 6, 7);
-    CHECK_TOLD("1", PLAIN(8), 0, 7, 8);
-    CHECK_TOLD("2", PLAIN(16), 0, 7, 8);
+    CHECK_BINDING("1", PLAIN(1), 0, 0, 1);
+    CHECK_BINDING("2", PLAIN(2), 0, 0, 1);
+    CHECK_BINDING("2 on 1-2, wire 0", PLAIN(3), 0, 0, 1);
+    CHECK_BINDING("1", PLAIN(2), 0, 1, 2);
+    CHECK_BINDING("1", PLAIN(1), 0, 6, 7);
+    CHECK_BINDING("1", PLAIN(8), 0, 7, 8);
+    CHECK_BINDING("2", PLAIN(16), 0, 7, 8);
 }
 
 static void ranks_get_shares_of_their_own(void)
 {
-    CHECK_TOLD("6 on 2-7 beside 0-1", PLAIN(16), 0, 0, 2);
-    CHECK_TOLD("6 on 10-15 beside 8-9", PLAIN(16), 0, 1, 2);
-    CHECK_TOLD("10 on 2-11 beside 0-1", PLAIN(96), 0, 0, 8);
-    CHECK_TOLD("10 on 86-95 beside 84-85", PLAIN(96), 0, 7, 8);
-    CHECK_TOLD("2", PLAIN(16), 0, 0, 7);
-    CHECK_TOLD("2 on 14-15 beside 13", PLAIN(16), 0, 6, 7);
+    CHECK_BINDING("6 on 2-7, wire 0-1", PLAIN(16), 0, 0, 2);
+    CHECK_BINDING("6 on 10-15, wire 8-9", PLAIN(16), 0, 1, 2);
+    CHECK_BINDING("10 on 2-11, wire 0-1", PLAIN(96), 0, 0, 8);
+    CHECK_BINDING("10 on 86-95, wire 84-85", PLAIN(96), 0, 7, 8);
+    CHECK_BINDING("2", PLAIN(16), 0, 0, 7);
+    CHECK_BINDING("2 on 14-15, wire 13", PLAIN(16), 0, 6, 7);
 }
 
 /* A second CPU of a core goes with the core, and has no thread of its own. */
 static void cores_are_not_cut(void)
 {
-    CHECK_TOLD("6 on 2-7,10-15 beside 0-1,8-9", ((machine){8, 1, 2}), 0, 0, 1);
-    CHECK_TOLD("2 on 2-3,10-11 beside 0-1,8-9", ((machine){8, 1, 2}), 0, 0, 2);
-    CHECK_TOLD("2", ((machine){2, 1, 2}), 0, 0, 1);
-    CHECK_TOLD("1", ((machine){4, 1, 2}), 0, 5, 8);
-    CHECK_TOLD("10 on 38-47,134-143 beside 36-37,132-133", ((machine){96, 2, 2}), 0, 3, 8);
+    CHECK_BINDING("6 on 2-7,10-15, wire 0-1,8-9", ((machine){8, 1, 2}), 0, 0, 1);
+    CHECK_BINDING("2 on 2-3,10-11, wire 0-1,8-9", ((machine){8, 1, 2}), 0, 0, 2);
+    CHECK_BINDING("2", ((machine){2, 1, 2}), 0, 0, 1);
+    CHECK_BINDING("1", ((machine){4, 1, 2}), 0, 5, 8);
+    CHECK_BINDING("10 on 38-47,134-143, wire 36-37,132-133", ((machine){96, 2, 2}), 0, 3, 8);
 }
 
 static void a_team_stays_on_one_node(void)
 {
-    CHECK_TOLD("46 on 2-47 beside 0-1", ((machine){96, 2, 1}), 0, 0, 1);
-    CHECK_TOLD("46 on 50-95 beside 48-49", ((machine){96, 2, 1}), 0, 1, 2);
-    CHECK_TOLD("10 on 50-59 beside 48-49", ((machine){96, 2, 1}), 0, 4, 8);
+    CHECK_BINDING("46 on 2-47, wire 0-1", ((machine){96, 2, 1}), 0, 0, 1);
+    CHECK_BINDING("46 on 50-95, wire 48-49", ((machine){96, 2, 1}), 0, 1, 2);
+    CHECK_BINDING("10 on 50-59, wire 48-49", ((machine){96, 2, 1}), 0, 4, 8);
     /* the shares of seven ranks: the fourth has seven cores on either node */
-    CHECK_TOLD("5 on 43-47 beside 41-42", ((machine){96, 2, 1}), 0, 3, 7);
-    CHECK_TOLD("12 on 56-67 beside 54-55", ((machine){96, 2, 1}), 0, 4, 7);
-    CHECK_TOLD("2", ((machine){4, 2, 1}), 0, 0, 1);
+    CHECK_BINDING("5 on 43-47, wire 41-42", ((machine){96, 2, 1}), 0, 3, 7);
+    CHECK_BINDING("12 on 56-67, wire 54-55", ((machine){96, 2, 1}), 0, 4, 7);
+    CHECK_BINDING("2", ((machine){4, 2, 1}), 0, 0, 1);
 }
 
 static void numbers_that_are_given_are_kept(void)
 {
-    CHECK_TOLD("4 on 2-15 beside 0-1", PLAIN(16), 4, 0, 1);
-    CHECK_TOLD("1 on 2-15 beside 0-1", PLAIN(16), 1, 0, 1);
-    CHECK_TOLD("14 on 2-15 beside 0-1", PLAIN(16), 14, 0, 1);
-    CHECK_TOLD("15", PLAIN(16), 15, 0, 1); /* it would take what is left to the others */
-    CHECK_TOLD("96", ((machine){96, 2, 1}), 96, 0, 1);
-    CHECK_TOLD("12 on 2-7,10-15 beside 0-1,8-9", ((machine){8, 1, 2}), 12, 0, 1);
-    CHECK_TOLD("3", PLAIN(2), 3, 0, 1);
+    CHECK_BINDING("4 on 2-15, wire 0-1", PLAIN(16), 4, 0, 1);
+    CHECK_BINDING("1 on 2-15, wire 0-1", PLAIN(16), 1, 0, 1);
+    CHECK_BINDING("14 on 2-15, wire 0-1", PLAIN(16), 14, 0, 1);
+    CHECK_BINDING("15", PLAIN(16), 15, 0, 1); /* it would take what is left to the others */
+    CHECK_BINDING("96", ((machine){96, 2, 1}), 96, 0, 1);
+    CHECK_BINDING("12 on 2-7,10-15, wire 0-1,8-9", ((machine){8, 1, 2}), 12, 0, 1);
+    CHECK_BINDING("3", PLAIN(2), 3, 0, 1);
 }
 
 /* All CPUs of the set are new, none is in *taken, and all are on one node. */

@@ -1,5 +1,5 @@
-/* Matrix products and normalising: every instruction set and thread count gives the bits of a plain loop of the
- * definition, whatever the strides, and writes nothing but the result. */
+/* Matrix products and normalising: every instruction set and thread count gives the bits of a plain
+ * loop of the definition, whatever the strides, and writes nothing but the result. */
 #include "tests/kernels/product_cases.h"
 
 #include <math.h>
@@ -213,7 +213,8 @@ static void normalize_equals_the_plain_loop(void)
     every_backend_destroy(&all);
 }
 
-/* The largest and the smallest numbers have norm 1 after, zeros stay, one NaN or Inf makes all NaN. */
+/* The largest and the smallest numbers have norm 1 after, zeros stay, one NaN or Inf makes all
+ * NaN. */
 static void normalize_takes_every_magnitude(void)
 {
     static const float SIZES[] = {0x1.fffffep127f, 1, 0x1p-149f};

@@ -1,5 +1,6 @@
-/* Matrix products, normalising and what is made of them on a device give the bits of a plain loop of the definition:
- * small tiles and large ones, all strides, lengths around tiles and steps, symmetric results, Inf, NaN and zeros of both signs. */
+/* Matrix products, normalising and what is made of them on a device give the bits of a plain loop
+ * of the definition: small tiles and large ones, all strides, lengths around tiles and steps,
+ * symmetric results, Inf, NaN and zeros of both signs. */
 #include "kernels/orthogonal.h"
 #include "tests/kernels/device_rig.h"
 #include "tests/kernels/product_cases.h"
@@ -66,7 +67,8 @@ static void product_of_every_form_equals_the_plain_loop(void)
     device_close(lane);
 }
 
-/* So many large tiles that they are taken: more than any machine has processors, of which the emulated one has few. */
+/* So many large tiles that they are taken: more than any machine has processors, of which the
+ * emulated one has few. */
 static void product_of_large_tiles_equals_the_plain_loop(void)
 {
 #ifdef TEST_EMULATED

@@ -1,5 +1,5 @@
-/* Threads of a backend: every task runs once, whoever calls at the same time; bits do not depend on how
- * many there are; they come, are bound and go cleanly. */
+/* Threads of a backend: every task runs once, whoever calls at the same time; bits do not depend on
+ * how many there are; they come, are bound and go cleanly. */
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/binding.h"
@@ -246,7 +246,7 @@ static void bits_body(int rank, void *ctx)
     }
 }
 
-/* What the OpenMP runtime of a trainer is told is nothing to us. */
+/* Settings of a trainer's OpenMP runtime do not concern us. */
 static void bits_are_equal_for_all_thread_counts_and_callers(void)
 {
     static const int THREADS[] = {1, 2, 3, 5, 8};
@@ -317,7 +317,8 @@ static void team_comes_and_goes_a_thousand_times(void)
     CHECK_INT(0, workers_alive());
 }
 
-/* A worker's memory and its thread are one step: what fails with the n-th is undone the same way. */
+/* A worker's memory and its thread are one step: what fails with the n-th is undone the same
+ * way. */
 static void team_that_cannot_be_made_leaves_nothing(void)
 {
     sherd_status status = SHERD_E_NOMEM;
@@ -404,7 +405,7 @@ static void test_check_text(const char *file, int line, const char *want, const 
 static const sherdi_cpu_list FOUR_CORES = {
     8, {0, 4, 1, 5, 2, 6, 3, 7}, {0, 0, 1, 1, 2, 2, 3, 3}, {0}};
 static const sherdi_cpu_list THREE_CORES = {6, {0, 4, 1, 5, 2, 6}, {0, 0, 1, 1, 2, 2}, {0}};
-/* Three CPUs that are left of a larger machine, two of them one core. */
+/* Three CPUs of a larger machine, two of them one core. */
 static const sherdi_cpu_list ODD = {3, {9, 2, 3}, {4, 4, 7}, {0}};
 
 static void bindings_take_cores_before_their_second_cpus(void)

@@ -113,7 +113,8 @@ static void world_part(int rank, void *raw)
     jmp_buf     here;
     int         result;
 
-    /* A failed check must not leave the other ranks waiting for this one, so this rank aborts its world. */
+    /* A failed check must not leave the other ranks waiting for this one, so this rank aborts its
+     * world. */
     part_exit = &here;
     result    = setjmp(here);
     if (result == PART_PASSED) {
@@ -157,7 +158,8 @@ static int scratch_remove_one(const char *path, const struct stat *info, int kin
     return remove(path);
 }
 
-/* Removes the scratch folder. A child that a case has forked must leave it alone: it belongs to the parent. */
+/* Removes the scratch folder. A child that a case has forked must leave it alone: it belongs to the
+ * parent. */
 static void scratch_remove(void)
 {
     if (scratch_process != getpid()) {
@@ -338,8 +340,8 @@ static int case_run(const test_case *test)
     return result;
 }
 
-/* Ends a program that should run on a device if there is no device. A child process does the look-up, because a process that has
- * used a device cannot fork ranks that use it. */
+/* Ends a program that should run on a device if there is no device. A child process does the
+ * look-up, because a process that has used a device cannot fork ranks that use it. */
 static void device_need(void)
 {
     const char *backend = getenv("SHERD_BACKEND");

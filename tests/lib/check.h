@@ -1,6 +1,7 @@
-/* The test runner: cases, checks that print both values, and the counts at the end. A test program is a list of cases and RUN_MAIN.
- * It takes a filter of case names as its argument, and exits with 0 for pass, 1 for fail and 77 for skip. A failed check ends its
- * case by longjmp, so a failed case may leak memory. */
+/* The test runner: cases, checks that print both values, and the counts at the end. A test program
+ * is a list of cases and RUN_MAIN. It takes a filter of case names as its argument, and exits with
+ * 0 for pass, 1 for fail and 77 for skip. A failed check ends its case by longjmp, so a failed case
+ * may leak memory. */
 #ifndef TESTS_LIB_CHECK_H
 #define TESTS_LIB_CHECK_H
 
@@ -19,8 +20,8 @@ typedef struct test_case {
 #function, function                                                                        \
     }
 
-/** Runs the cases whose names contain argv[1], or all cases without an argument. Skips the whole program if SHERD_BACKEND names a
- *  backend of which there is no device. */
+/** Runs the cases whose names contain argv[1], or all cases without an argument. Skips the whole
+ *  program if SHERD_BACKEND names a backend of which there is no device. */
 int test_main(int argc, char **argv, const test_case *cases, size_t num_cases);
 
 #define RUN_MAIN(cases)                                                                            \
@@ -29,19 +30,21 @@ int test_main(int argc, char **argv, const test_case *cases, size_t num_cases);
         return test_main(argc, argv, cases, sizeof(cases) / sizeof((cases)[0]));                   \
     }
 
-/** End the case as failed or as skipped. In a thread that test_threads started they end that thread's part; the case fails if any
- *  part fails. */
+/** End the case as failed or as skipped. In a thread that test_threads started they end that
+ *  thread's part; the case fails if any part fails. */
 _Noreturn void test_fail(const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 _Noreturn void test_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/** Runs body(rank, ctx) on `count` threads and waits for all of them. A failed check ends only the thread that made it. */
+/** Runs body(rank, ctx) on `count` threads and waits for all of them. A failed check ends only the
+ *  thread that made it. */
 void test_threads(int count, void (*body)(int rank, void *ctx), void *ctx);
 
 /** Makes a world of threads, runs body on each rank, and destroys each rank's world afterwards. */
 void test_world(int world_size, void (*body)(sherd_world *world, void *ctx), void *ctx);
 
-/** Returns whether this run goes through its whole lists (SHERD_TEST_LONG is set, as `./run test --long` does) or only a sample. */
+/** Returns whether this run goes through its whole lists (SHERD_TEST_LONG is set, as `./run test
+ *  --long` does) or only a sample. */
 int test_is_long(void);
 /** Ends the case as skipped if this run is not a long one. */
 void test_need_long(void);
@@ -57,7 +60,7 @@ void test_files_remove(const char *folder, const char *part);
 typedef enum test_odd {
     TEST_ODD_PIPE,
     TEST_ODD_SOCKET,
-    TEST_ODD_LINK,     /* to a file beside it */
+    TEST_ODD_LINK,     /* to a file in the same folder */
     TEST_ODD_DANGLING, /* a link to nothing */
     TEST_ODD_FOLDER,
     TEST_ODD_DEVICE, /* which root alone can make */
@@ -65,10 +68,12 @@ typedef enum test_odd {
 } test_odd;
 /** Makes it. Returns 0 where it cannot be made. */
 int test_odd_make(const char *path, test_odd odd);
-/** Fails unless it is there as it was made, with nothing else in its folder that begins with a dot; then removes it. */
+/** Fails unless it is there as it was made, with nothing else in its folder that begins with a dot;
+ *  then removes it. */
 void test_odd_remove(const char *path, test_odd odd);
 
-/** Returns the next number of splitmix64, a generator over a counter: the sequence is the same on every machine. */
+/** Returns the next number of splitmix64, a generator over a counter: the sequence is the same on
+ *  every machine. */
 uint64_t test_random(uint64_t *state);
 float    test_random_float(uint64_t *state); /* in [-1, 1) */
 
@@ -110,8 +115,8 @@ void test_check_contains(const char *file, int line, const char *text, const cha
 void test_check_bytes(const char *file, int line, const char *what, const void *want,
                       const void *got, size_t len_bytes);
 
-/* Checks |got - want| <= rtol * |want| + atol for each element. Where it is used, a comment should say why a tolerance is
- * needed. */
+/* Checks |got - want| <= rtol * |want| + atol for each element. Where it is used, a comment should
+ * say why a tolerance is needed. */
 #define CHECK_CLOSE_F32(got, want, n, rtol, atol)                                                  \
     test_check_close_f32(__FILE__, __LINE__, #got, got, want, n, rtol, atol)
 void test_check_close_f32(const char *file, int line, const char *what, const float *got,

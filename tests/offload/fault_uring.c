@@ -1,5 +1,5 @@
-/* Makes the n-th transfer go wrong: stands before io_uring_submit and its forms and before pread and
- * pwrite. Linked into a test (fault_uring.h), or preloaded into any program (the shared library
+/* Makes the n-th transfer go wrong: stands before io_uring_submit and its forms and before pread
+ * and pwrite. Linked into a test (fault_uring.h), or preloaded into any program (the shared library
  * sherd_fault) with these variables:
  *
  *   SHERD_FAULT_KIND   eio, enospc, eagain, eintr, short, busy, ring (see fault_uring.h)
@@ -7,9 +7,10 @@
  *   SHERD_FAULT_COUNT  so many in a row, 1 when unset; 0: all from there on
  *   SHERD_FAULT_ONLY   read or write: the others are not counted; both when unset
  *
- * Counted are reads and writes of at least 512 bytes, retries included, over all threads and rings of
- * the process. With io_uring the queued entry is rewritten before it is submitted: for an errno to one
- * that does nothing and completes with it (IORING_NOP_INJECT_RESULT), for short to half its length. */
+ * Counted are reads and writes of at least 512 bytes, retries included, over all threads and rings
+ * of the process. With io_uring the queued entry is rewritten before it is submitted: for an errno
+ * to one that does nothing and completes with it (IORING_NOP_INJECT_RESULT), for short to half its
+ * length. */
 #undef _FILE_OFFSET_BITS /* pread and pread64 are two symbols here */
 #include "tests/offload/fault_uring.h"
 
@@ -177,8 +178,8 @@ static void entry_spoil(struct io_uring_sqe *sqe)
     }
 }
 
-/* The entries that were queued since the last submission. Returns what the submission itself is to give
- * instead, or 0. */
+/* The entries that were queued since the last submission. Returns what the submission itself is to
+ * give instead, or 0. */
 static int ring_spoil(struct io_uring *ring)
 {
     struct io_uring_sq *sq     = &ring->sq;

@@ -1,4 +1,5 @@
-/* Faults in transfers, for programs that link fault_uring.c; see there for programs that preload it. */
+/* Faults in transfers, for programs that link fault_uring.c; see there for programs that preload
+ * it. */
 #ifndef TESTS_OFFLOAD_FAULT_URING_H
 #define TESTS_OFFLOAD_FAULT_URING_H
 
@@ -19,8 +20,8 @@ typedef enum fault_only {
     FAULT_WRITES,
 } fault_only;
 
-/** The `nth` request from now (1: the next) and those after it, `count` in all (0: for ever), go wrong.
- *  For BUSY and RING submissions are counted. nth 0: none. Starts to count at zero. */
+/** The `nth` request from now (1: the next) and those after it, `count` in all (0: for ever), go
+ *  wrong. For BUSY and RING submissions are counted. nth 0: none. Starts to count at zero. */
 void fault_arm(fault_kind kind, fault_only only, int nth, int count);
 /** What fails does so late by as many microseconds, from now on. */
 void fault_late(unsigned us);
@@ -29,8 +30,8 @@ int fault_seen(void);
 /** How many of them were made to go wrong. */
 int fault_hits(void);
 
-/** Whether this kernel lets io_uring complete an entry as it is told to (from 6.10 on). Without, kinds that
- *  end with an errno cannot be made there. */
+/** Whether this kernel lets io_uring complete an entry with a requested result (from 6.10 on).
+ *  Without, kinds that end with an errno cannot be made there. */
 int fault_can_inject(void);
 
 #endif

@@ -1,4 +1,5 @@
-/* What the tests of transfers share: a queue of each kind, files in scratch folders, what the log said. */
+/* What the tests of transfers share: a queue of each kind, files in scratch folders, what the log
+ * said. */
 #ifndef TESTS_OFFLOAD_IO_RIG_H
 #define TESTS_OFFLOAD_IO_RIG_H
 
@@ -32,10 +33,11 @@ sherdi_mem     *rig_mem(void);
 sherdi_ioq_kind rig_kind(void);
 sherdi_ioq     *rig_queue(size_t request_bytes, int depth);
 
-/** A folder of that name for this case, made when it is not there. The path is overwritten after some calls. */
+/** A folder of that name for this case, made when it is not there. The path is overwritten after
+ *  some calls. */
 const char *rig_folder(const char *name);
-/** A file system over the folder "f0", for this thread and those that it starts, until it ends. Skips where
- *  that is not allowed. */
+/** A file system over the folder "f0", for this thread and those that it starts, until it ends.
+ *  Skips where that is not allowed. */
 void rig_mount_over(const char *type, const char *options);
 /** A new file over `num_folders` folders "f0", "f1", ... of this case. */
 sherdi_file *rig_file(sherdi_ioq *queue, const char *name, int num_folders, size_t capacity_bytes,

@@ -1,4 +1,5 @@
-/* Checksums: the same of any register width, whole or portion by portion, and those that the algorithm's authors give. */
+/* Checksums: the same of any register width, whole or portion by portion, and those that the
+ * algorithm's authors give. */
 #include "offload/checksum.h"
 #include "tests/lib/check.h"
 
@@ -6,7 +7,8 @@
 
 #define MOST_BYTES ((size_t)64 << 10)
 
-/* Of the whole, by the widest registers that this machine has; of portions, by those that every machine has. */
+/* Of the whole, by the widest registers that this machine has; of portions, by those that every
+ * machine has. */
 static void lengths_check(size_t len_bytes, const unsigned char *bytes)
 {
     sherdi_checksum_stream stream;

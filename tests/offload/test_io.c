@@ -54,12 +54,12 @@ static void queue_hands_out_reads_before_writes(void)
     sherdi_io_start(&queue, &ios[0]); /* writes */
     sherdi_io_start(&queue, &ios[1]);
     request_check(&queue, &ios[0], 0);
-    sherdi_io_start(&queue, &ios[2]); /* reads: behind the write that was begun */
+    sherdi_io_start(&queue, &ios[2]); /* reads: after the write that was begun */
     sherdi_io_start(&queue, &ios[3]);
-    sherdi_io_start(&queue, &ios[4]); /* a write: behind all */
+    sherdi_io_start(&queue, &ios[4]); /* a write: after all */
     request_check(&queue, &ios[0], 1);
     request_check(&queue, &ios[2], 0);
-    sherdi_io_start(&queue, &ios[5]); /* a read: behind the reads that wait */
+    sherdi_io_start(&queue, &ios[5]); /* a read: after the reads that wait */
     request_check(&queue, &ios[2], 1);
     for (size_t page = 0; page < 2; page++) {
         request_check(&queue, &ios[3], page);
@@ -251,8 +251,8 @@ static void transfer_allocates_nothing(void)
 }
 BOTH(transfer_allocates_nothing)
 
-/* Blocks of random lengths lie one after another; in each round every block is either written anew or
- * read, all of them at once, in a random order. `pinned` of the memory is registered. */
+/* Blocks of random lengths lie one after another; in each round every block is either written anew
+ * or read, all of them at once, in a random order. `pinned` of the memory is registered. */
 #define MANY 48
 
 typedef struct many {
@@ -426,8 +426,8 @@ static void transfer_over_many_files_finds_each(void)
 }
 BOTH(transfer_over_many_files_finds_each)
 
-/* A registered range may be longer than the kernel's longest buffer. The range is long in addresses only: one
- * small portion of memory, mapped again and again. */
+/* A registered range may be longer than the kernel's longest buffer. The range is long in addresses
+ * only: one small portion of memory, mapped again and again. */
 static void transfer_across_two_registered_buffers_works(void)
 {
     const size_t   portion = (size_t)4 << 20, border = (size_t)1 << 30, all = border + portion;
@@ -640,7 +640,7 @@ static void file_that_is_open_is_locked(void)
 }
 BOTH(file_that_is_open_is_locked)
 
-/* A child that holds the lock until it is told to go. */
+/* A child that holds the lock until it is asked to end. */
 static void file_locked_by_another_process_is_refused(void)
 {
     sherdi_ioq  *queue = rig_queue(PAGE, 1);

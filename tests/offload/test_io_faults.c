@@ -1,5 +1,5 @@
-/* The queue of transfers and its files, over both engines, when things go wrong: at every request, at
- * every allocation, and by what file systems and limits really do. */
+/* The queue of transfers and its files, over both engines, when things go wrong: at every request,
+ * at every allocation, and by what file systems and limits really do. */
 #include "tests/offload/fault_uring.h"
 #include "tests/offload/io_rig.h"
 
@@ -314,7 +314,7 @@ static void allocation_failing_leaves_memory_unregistered(void)
 }
 BOTH(allocation_failing_leaves_memory_unregistered)
 
-/* ---- files that change behind our back ---- */
+/* ---- files that others change ---- */
 
 static void file_cut_short_is_told(size_t left_bytes)
 {

@@ -1,5 +1,5 @@
-/* Files that are not a run's alone: written in whole pages and cut to length, read whatever their length, on a drive
- * and in memory, over both engines. */
+/* Files that are not a run's alone: written in whole pages and cut to length, read whatever their
+ * length, on a drive and in memory, over both engines. */
 #include "tests/offload/fault_uring.h"
 #include "tests/offload/io_rig.h"
 
@@ -18,7 +18,8 @@ static const size_t LENGTHS[] = {0,    1,           4095,        4096,
                                  4097, REQUEST - 1, REQUEST + 1, 4 * REQUEST + 77};
 #define NUM_LENGTHS (sizeof(LENGTHS) / sizeof(LENGTHS[0]))
 
-/* A program's thread-local variables may be larger than the stack that a queue's thread asks for. */
+/* A program's thread-local variables may be larger than the stack that a queue's thread asks
+ * for. */
 static _Thread_local volatile char of_the_program[(size_t)512 << 10];
 
 static size_t pages_of(size_t len_bytes)
@@ -347,7 +348,7 @@ static void read_of_a_file_that_shrinks_fails(void)
 }
 BOTH(read_of_a_file_that_shrinks_fails)
 
-/* What is added behind the end while it is open does not come into its last page. */
+/* What is added after the end while it is open does not come into its last page. */
 static void read_of_a_file_that_grows_ends_where_it_did(void)
 {
     sherdi_ioq    *queue  = rig_queue(PAGE, 2);

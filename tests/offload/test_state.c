@@ -1,5 +1,5 @@
-/* State files when something is wrong with them: damaged, cut, locked, of another layout, removed; listing
- * and removing; transfers and memory that fail. test_state_kill.c kills who writes them. */
+/* State files when something is wrong with them: damaged, cut, locked, of another layout, removed;
+ * listing and removing; transfers and memory that fail. test_state_kill.c kills who writes them. */
 #include "offload/state_file.h"
 #include "tests/offload/fault_uring.h"
 #include "tests/offload/tier_rig.h"
@@ -47,8 +47,8 @@ static void file_flip(const char *path, size_t offset_bytes, unsigned char bits)
     (void)close(fd);
 }
 
-/* Opens what may be damaged: a generation whose contents are right, or an error, never other bytes. Returns
- * the generation, 0 when it was refused. */
+/* Opens what may be damaged: a generation whose contents are right, or an error, never other bytes.
+ * Returns the generation, 0 when it was refused. */
 static uint64_t state_probe(sherdi_ioq *queue)
 {
     sherdi_state_params params = rig_state_params(1);
@@ -154,7 +154,8 @@ static void state_that_was_cut_is_refused_or_found(void)
 }
 BOTH(state_that_was_cut_is_refused_or_found)
 
-/* Flips a bit of the extent's live contents, generation 2's: which set has them is found by looking. */
+/* Flips a bit of the extent's live contents, generation 2's: which set has them is found by
+ * looking. */
 static void live_slot_flip(size_t extent, size_t byte, unsigned char bits)
 {
     size_t         len_bytes = rig_extents()[extent].len_bytes;
@@ -567,8 +568,8 @@ static void faults_need_to_be_possible(void)
     }
 }
 
-/* After each of a commit's writes in turn: the generation before counts, or the new one, and until it is
- * opened again nothing more is written. */
+/* After each of a commit's writes in turn: the generation before counts, or the new one, and until
+ * it is opened again nothing more is written. */
 static void state_commit_that_fails_ends_the_writing_until_it_is_abandoned(void)
 {
     sherdi_ioq *queue;

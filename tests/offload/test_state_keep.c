@@ -1,5 +1,5 @@
-/* Generations that are kept by links: what is kept never changes again, what goes on goes on, and what is needed to read
- * it is told. Real files over one folder and two, both engines. */
+/* Linked generations: a linked one never changes again, the state continues, and the description
+ * for readers is complete. Real files over one folder and two, both engines. */
 #include "offload/checksum.h"
 #include "offload/state_file.h"
 #include "tests/offload/fault_uring.h"
@@ -15,7 +15,7 @@
 #define DEPTH 4
 #define CHUNK (8 * PAGE)
 
-/* Checkpoints of a case: beside the state's folders. */
+/* Checkpoints of a case: next to the state's folders. */
 static const char *kept_folder(void)
 {
     return rig_folder("kept");
@@ -23,7 +23,7 @@ static const char *kept_folder(void)
 
 /* ------------------------------------------------------------ looking -- */
 
-/* A kept file, opened without the state. */
+/* A linked file, opened without the state. */
 static sherdi_file *kept_open(sherdi_ioq *queue, const char *name,
                               const sherdi_state_slots_file *shape)
 {
@@ -40,7 +40,7 @@ static sherdi_file *kept_open(sherdi_ioq *queue, const char *name,
     return file;
 }
 
-/* What was told of the live generation, and its contents as a reader finds them. */
+/* The description of the live generation, and its contents as a reader finds them. */
 typedef struct description {
     sherdi_state_slot       slots[RIG_EXTENTS];
     sherdi_state_slots_file file;
@@ -154,7 +154,8 @@ static void kept_generation_never_changes(void)
             step(state, seed);
             rig_expect_all(state, seed);
             CHECK_INT(sums[0], folder_checksum(kept_folder()));
-            /* index, and a third set as long as a generation that may be returned to lies in the kept one */
+            /* index, and a third set as long as a generation that may be returned to lies in the
+             * linked one */
             CHECK_INT(1 + (seed == 3 ? 3 : 2) * folders, files_in_state_folders());
         }
         kept_expect(queue, name, &kept[0], 2);
@@ -196,7 +197,7 @@ static void each_generation_can_be_kept(void)
         kept_expect(queue, name, &kept[i], (uint64_t)i + 1);
     }
     CHECK(sherdi_state_has_previous(state));
-    rig_rollback(state, 11); /* the kept one before */
+    rig_rollback(state, 11); /* the linked one before */
     rig_expect_all(state, 11);
     step(state, 20);
     rig_expect_all(state, 20);
@@ -295,7 +296,7 @@ static void mixed_generation_is_gathered(void)
     CHECK(!sherdi_state_has_previous(state));
     kept = describe(state);
     kept_expect_each(queue, "mixed", &kept, seeds);
-    /* Over a kept set: some extents alone again, then all. */
+    /* Over a linked set: some extents alone again, then all. */
     rig_put(state, 0, 5);
     rig_commit(state, 5);
     CHECK_OK(sherdi_state_keep(state, kept_folder(), "next"));
@@ -371,7 +372,7 @@ static void keep_that_cannot_be_is_refused_and_changes_nothing(void)
     CHECK_OK(sherdi_state_reserve(state));
     step(state, 2); /* nothing is written there */
     CHECK_OK(sherdi_state_keep(state, kept_folder(), "state"));
-    CHECK_OK(sherdi_state_reserve(state)); /* a kept one needs none */
+    CHECK_OK(sherdi_state_reserve(state)); /* a linked one needs none */
     CHECK_INT(1 + 3 * 2, files_in_state_folders());
     sherdi_state_close(state, 0);
     CHECK_INT(0, files_in_state_folders());

@@ -1,6 +1,7 @@
-/* Who writes state is killed at random moments; whoever opens the files next finds a generation that is
- * whole, and the one before it too when a rollback says so. What it kept by links stays as it was kept. Every extent of a generation is filled with one
- * random word, its serial, which its note holds too: a generation mixed of two shows. Who removes state is killed at every removal. */
+/* Who writes state is killed at random moments; whoever opens the files next finds a generation
+ * that is whole, and the one before it too when a rollback says so. A linked generation never
+ * changes. Every extent of a generation is filled with one random word, its serial, which its note
+ * holds too: a generation mixed of two shows. Who removes state is killed at every removal. */
 #include "tests/offload/tier_rig.h"
 
 #include <dirent.h>
@@ -65,7 +66,8 @@ static void words_fill(unsigned char *memory, size_t len_bytes, uint64_t word)
     }
 }
 
-/* All writes of a generation are in flight at a time, as many as the queue takes. The first `count` extents. */
+/* All writes of a generation are in flight at a time, as many as the queue takes. The first `count`
+ * extents. */
 static sherd_status extents_write(sherdi_state *state, unsigned char *memory, uint64_t serial,
                                   size_t count)
 {
@@ -116,7 +118,8 @@ static void generation_check(sherdi_state *state)
 
 /* --------------------------------------------------------------- the child -- */
 
-/* "kept-<serial>", in a folder beside; when the drive is full of them the parent takes them away. */
+/* "kept-<serial>", in a folder next to it; when the drive is full of them the parent takes them
+ * away. */
 static sherd_status generation_keep(sherdi_state *state, unsigned char *memory, int is_mixed)
 {
     unsigned char note[NOTE_BYTES];
@@ -130,8 +133,8 @@ static sherd_status generation_keep(sherdi_state *state, unsigned char *memory, 
     return sherdi_state_keep(state, rig_folder("kept"), name);
 }
 
-/* Writes until it is killed; says when it has begun, and when it has kept one. Now and then it goes back, or keeps what is
- * live. */
+/* Writes until it is killed; says when it has begun, and when it has kept one. Now and then it goes
+ * back, or keeps what is live. */
 static int child_write(int ready, int is_durable, uint64_t seed)
 {
     const sherdi_state_params params = kill_params(is_durable);
@@ -340,7 +343,8 @@ static int child_end(int is_durable, int unlinks)
     return 0;
 }
 
-/* Ends a run that has a generation; 0 when the removals were fewer than `unlinks` + 1, so that it was not killed. */
+/* Ends a run that has a generation; 0 when the removals were fewer than `unlinks` + 1, so that it
+ * was not killed. */
 static int end_and_kill(int is_durable, int unlinks)
 {
     pid_t child;
@@ -375,7 +379,7 @@ static sherd_status reclaim_found(void *ctx, const sherdi_state_found *found)
     return status;
 }
 
-/* Two sets of two stripes each, and the index behind them. */
+/* Two sets of two stripes each, and the index after them. */
 static void state_that_was_being_removed_is_gone_on_from_by_nobody(void)
 {
     for (int is_durable = 0; is_durable < 2; is_durable++) {

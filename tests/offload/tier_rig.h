@@ -18,15 +18,17 @@ size_t rig_space_bytes(void);
 /** Three of this case, "f0", "f1", "f2". */
 const char *const *rig_folders(void);
 
-/** Whether state can be kept: it needs libxxhash. */
+/** Whether state can survive: it needs libxxhash. */
 int rig_has_state(void);
-/** Over rig_folders; rank 0 of 1, not verified, not durable. Skips the case when state cannot be kept. */
+/** Over rig_folders; rank 0 of 1, not verified, not durable. Skips the case when state cannot
+ *  survive. */
 sherdi_state_params rig_state_params(int num_folders);
 sherdi_state       *rig_state_create(sherdi_ioq *queue, int num_folders);
 sherdi_state       *rig_state_open(sherdi_ioq *queue, int num_folders);
 /** Of its index. The path is overwritten by the next call. */
 const char *rig_state_path(void);
-/** Of a stripe of a set: beside the index, or in one of the other folders. Overwritten by the next call. */
+/** Of a stripe of a set: in the index's folder, or in one of the other folders. Overwritten by the
+ *  next call. */
 const char *rig_slots_path(int set, int stripe);
 /* Longer than what lies in a head, and not by whole pages. */
 #define RIG_NOTE_BYTES 5000
@@ -38,8 +40,8 @@ sherd_status rig_tier_open(const sherdi_tier_kind *kind, sherdi_ioq *queue, int 
 /** What an extent holds for a seed; 0: zeros. */
 void rig_contents(size_t extent, uint64_t seed, unsigned char *memory);
 
-/** Writes an extent of a tier, from start to end; reads one, which holds what was written with the seed. E_IO when it cannot be read;
- *  anything else but the seed's contents fails the case. */
+/** Writes an extent of a tier, from start to end; reads one, which holds what was written with the
+ *  seed. E_IO when it cannot be read; anything else but the seed's contents fails the case. */
 sherd_status rig_tier_put(sherdi_tier *tier, size_t extent, uint64_t seed);
 sherd_status rig_tier_expect(sherdi_tier *tier, size_t extent, uint64_t seed);
 /** The same with an extent of a state. */

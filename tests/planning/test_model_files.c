@@ -1,4 +1,5 @@
-/* Models from files: the counts that are published, every format, and what is said of files that are none. */
+/* Models from files: the counts that are published, every format, and what is said of files that
+ * are none. */
 #include "tests/planning/rig.h"
 
 #include <stdint.h>
@@ -36,7 +37,7 @@ static void text_write(const char *name, const char *text)
     file_write(name, text, strlen(text), strlen(text));
 }
 
-/* A header that announces `announced_bytes` bytes, and data behind it. */
+/* A header that announces `announced_bytes` bytes, and data after it. */
 static void tensors_write_announced(const char *name, const char *header, uint64_t announced_bytes,
                                     size_t data_bytes)
 {
@@ -200,8 +201,8 @@ static void config_tied_head_reads_the_embedding(void)
     planning_model_destroy(model);
 }
 
-/* Where the trainer has the very architecture, arithmetic is the trainer's; heads wider than hidden / heads
- * count with what they have, an untied table of tokens does not count. */
+/* Where the trainer has the very architecture, arithmetic is the trainer's; heads wider than hidden
+ * / heads count with what they have, an untied table of tokens does not count. */
 static void config_arithmetic_counts_what_is_multiplied(void)
 {
     arch            sizes;
@@ -523,7 +524,7 @@ static void index_reads_every_file_that_it_names(void)
     CHECK(planning_model_from_file(path_of("shards/bad.json"), why, sizeof(why)) == NULL);
     test_check_contains(__FILE__, __LINE__, why, "shards/c.safetensors: cannot be opened: No such");
     text_write("shards/bad.json", "{\"weight_map\": {\"w\": \"a.safetensors\"}}");
-    check_refused("shards/bad.json", "names 1 tensors, of which the files beside it hold 0");
+    check_refused("shards/bad.json", "names 1 tensors, of which the files in its folder hold 0");
     text_write("shards/bad.json", "{\"weight_map\": {\"w\": \"../a.safetensors\"}}");
     check_refused("shards/bad.json", "the file of tensor w is ../a.safetensors");
     text_write("shards/bad.json", "{\"weight_map\": {\"w\": 7}}");

@@ -1,4 +1,5 @@
-/* Rows against what they are made of: the engine's own numbers, the paper's formula, sums that must agree. */
+/* Rows against what they are made of: the engine's own numbers, the paper's formula, sums that must
+ * agree. */
 #include "planning/row.h"
 
 #include "tests/lib/check.h"
@@ -79,7 +80,7 @@ static void row_purposes_sum_to_spaces(void)
     planning_model_destroy(model);
 }
 
-/* Table 1 of Rajbhandari et al. 2020, and the formula behind it. */
+/* Table 1 of Rajbhandari et al. 2020, and its formula. */
 static void row_model_state_is_the_papers(void)
 {
     static const double ELEMS[]  = {7.5e9, 128e9, 1e12};
@@ -125,7 +126,7 @@ static void row_that_does_not_fit_says_what_would(void)
     CHECK(strstr(row.why, "zero_optimization.stage 2 would fit") != NULL);
     request.activation_bytes = (size_t)20000000000; /* what is left is less */
     CHECK_OK(planning_row_make(&request, &layout, &row));
-    CHECK(strstr(row.why, "beside 19073.5 MiB of activations") != NULL);
+    CHECK(strstr(row.why, "with 19073.5 MiB of activations") != NULL);
     CHECK(strstr(row.why, "zero_optimization.stage 3 would fit") != NULL);
     request.activation_bytes = (size_t)50000000000; /* nothing is left */
     CHECK_OK(planning_row_make(&request, &layout, &row));
@@ -257,7 +258,8 @@ static void row_time_follows_the_traffic(void)
     planning_model_destroy(model);
 }
 
-/* The update pass of the budgets: 28 bytes an element and 2 of the norm, in bf16 with one micro-batch. */
+/* The update pass of the budgets: 28 bytes an element and 2 of the norm, in bf16 with one
+ * micro-batch. */
 static void row_counts_the_update_pass(void)
 {
     planning_model  *model   = counted(64000000);
@@ -280,9 +282,9 @@ static void row_counts_the_update_pass(void)
 /* ------------------------------------------------------- optimizers, encodings -- */
 
 typedef struct optimizer_case {
-    const char *settings; /* of optimizer.params beside the type's */
+    const char *settings; /* of optimizer.params in addition to the type's */
     const char *type;
-    int         num_signed, num_squares; /* parts behind the master; the second have a free sign */
+    int         num_signed, num_squares; /* parts after the master; the second have a free sign */
     int         sweeps;
 } optimizer_case;
 

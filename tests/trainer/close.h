@@ -6,8 +6,8 @@
 
 #include <stddef.h>
 
-/* How far a device's result may be from the CPU's: a share of the largest element, and of each. The 16-bit
- * types round what is stored, and what goes into a product, to 8 or 11 bits. */
+/* How far a device's result may be from the CPU's: a share of the largest element, and of each. The
+ * 16-bit types round what is stored, and what goes into a product, to 8 or 11 bits. */
 typedef struct tolerance {
     double of_most, of_each;
     double least; /* what counts as the largest where all are smaller: zeros are differences too */

@@ -1,4 +1,5 @@
-/* The trainer's operations on the CPU in fp32 and on a device in one type, with the same numbers on both sides. */
+/* The trainer's operations on the CPU in fp32 and on a device in one type, with the same numbers on
+ * both sides. */
 #ifndef TESTS_EXAMPLES_DEVICE_RIG_H
 #define TESTS_EXAMPLES_DEVICE_RIG_H
 
@@ -56,7 +57,8 @@ void pair_free(rig *r, pair p);
 /** How near a device that computes in this type has to be. */
 tolerance tolerance_of(sherd_dtype dtype);
 
-/** Fails, by the name `what`, where the device's numbers are further from the CPU's than the type's tolerance. */
+/** Fails, by the name `what`, where the device's numbers are further from the CPU's than the type's
+ *  tolerance. */
 void pair_check(rig *r, const char *what, pair p);
 
 tensor cpu_tensor(pair data, pair grad);

@@ -121,8 +121,9 @@ static void sizes_that_do_not_fit_are_named(void)
     }
 }
 
-/* Of the head of Llama 3 8B and of Qwen 2.5 7B with one layer's activations at a time: a copy of the weight's gradient in fp32 takes
- * as much as logits of twice as many rows as the hidden size. */
+/* Of the head of Llama 3 8B and of Qwen 2.5 7B with one layer's activations at a time: a copy of
+ * the weight's gradient in fp32 takes as much as logits of twice as many rows as the hidden
+ * size. */
 static void logits_come_in_parts_where_that_takes_less_memory(void)
 {
     static const struct {

@@ -1,5 +1,5 @@
-/* Which kernels of OpenBLAS compute. The library itself plays the wrong choice: it is opened with the
- * kernels of an old CPU as if it had taken them by itself. */
+/* Which kernels of OpenBLAS compute. The library itself plays the wrong choice: it is opened with
+ * the kernels of an old CPU as if it had taken them by itself. */
 #include "tests/lib/check.h"
 
 #include "models/blas.h"
@@ -197,7 +197,7 @@ static void buffers_that_cannot_be_had_are_told(void)
     CHECK_INT(0, WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status));
 }
 
-/* More than its tables hold, which it would write behind. */
+/* More than its tables hold, which it would write past. */
 static void threads_beyond_the_librarys_own_limit_are_refused(void)
 {
     char why[256] = "";

@@ -1,6 +1,6 @@
-/* The GPU's operations, on the emulator with a stand-in for cuBLASLt and on a real one: each against the CPU's, in every
- * type. Attention is in test_cuda_attention.c, and whole models are in test_cuda_models.c. What the emulator cannot tell
- * is in tests/emulator/emulator.h. */
+/* The GPU's operations, on the emulator with a stand-in for cuBLASLt and on a real one: each
+ * against the CPU's, in every type. Attention is in test_cuda_attention.c, and whole models are in
+ * test_cuda_models.c. The limits of the emulator are in tests/emulator/emulator.h. */
 #include "tests/lib/check.h"
 #include "tests/trainer/close.h"
 #include "tests/trainer/device_rig.h"
@@ -101,7 +101,8 @@ static void bias_back(rig *r, size_t width, pair x, pair dy, pair weight, pair d
     pair_free(r, dbias);
 }
 
-/* The sums of the columns of `dx` may be known from the norm that wrote it, and must be taken anew when something else has. */
+/* The sums of the columns of `dx` may be known from the norm that wrote it, and must be taken anew
+ * when something else has. */
 static void biases_behind_a_norm(rig *r, size_t width, pair dx)
 {
     pair x = pair_make(r, dx.count, 10, 0.1f), weight = pair_make(r, width * width, 11, 0.1f);
@@ -202,9 +203,10 @@ static void norms_of_rows_in_registers_match_the_cpu(void)
     }
 }
 
-/* The sums of these rows are more than the 48 KiB of shared memory that each device gives a block, and of the widest LayerNorm
- * more than the 99 KiB that some devices have at all. */
-/* Rows that a block holds: of few vectors past a warp's, of vectors that are no whole number of warps', and the widest. */
+/* The sums of these rows are more than the 48 KiB of shared memory that each device gives a block,
+ * and of the widest LayerNorm more than the 99 KiB that some devices have at all. */
+/* Rows that a block holds: of few vectors past a warp's, of vectors that are no whole number of
+ * warps', and the widest. */
 static void norms_of_rows_that_a_block_holds_match_the_cpu(void)
 {
     static const size_t WIDTHS[] = {2056, 3584, 8192};
@@ -330,7 +332,8 @@ static void products_without_fused_kernels_match_the_cpu(void)
     (void)unsetenv("SHERD_EMULATOR_NO_EPILOGUES");
 }
 
-/* Memory of the pair's bytes `offset_bytes` behind a multiple of 256, with its numbers; *alloc is to be freed. */
+/* Memory of the pair's bytes `offset_bytes` after a multiple of 256, with its numbers; *alloc is
+ * to be freed. */
 static void *device_place(rig *r, pair p, size_t offset_bytes, void **alloc)
 {
     size_t bytes = p.count * sherd_dtype_bytes(r->dtype);
@@ -342,7 +345,8 @@ static void *device_place(rig *r, pair p, size_t offset_bytes, void **alloc)
     return at;
 }
 
-/* A product with bias, its gelu and that one's gradient, one after the other, where bias and gelu's operand stand there. */
+/* A product with bias, its gelu and that one's gradient, one after the other, where bias and gelu's
+ * operand stand there. */
 static char *epilogue_bits(sherd_dtype dtype, size_t offset_bytes, size_t *bytes_out)
 {
     compute_limits limits = {
@@ -391,7 +395,8 @@ static char *epilogue_bits(sherd_dtype dtype, size_t offset_bytes, size_t *bytes
     return bits;
 }
 
-/* The library's choice follows the alignment of addresses: a parameter's differs between stages and between runs. */
+/* The library's choice follows the alignment of addresses: a parameter's differs between stages and
+ * between runs. */
 static void addresses_of_biases_and_gelus_do_not_choose_kernels(void)
 {
     for (int dtype = SHERD_F32; dtype <= SHERD_F16; dtype++) {
@@ -415,7 +420,8 @@ static const void *numbers_of(rig *r, pair p)
     return to;
 }
 
-/* The gradients of a product's input and of its weight and bias, by one call and by one for each. */
+/* The gradients of a product's input and of its weight and bias, by one call and by one for
+ * each. */
 static void apart_body(rig *r)
 {
     size_t in = r->limits.hidden, out = r->limits.inner;
@@ -586,7 +592,8 @@ static void rope_body(rig *r)
     rope_run(r, r->limits.heads, 1, r->limits.hidden / r->limits.heads, 3);
 }
 
-/* Widths of one vector and of several for a lane, whole powers of two and not, with a norm of either part alone. */
+/* Widths of one vector and of several for a lane, whole powers of two and not, with a norm of
+ * either part alone. */
 static void rotation_of_many_widths_matches_the_cpu(void)
 {
     static const size_t widths[] = {64, 80, 100, 128, 256};
@@ -649,8 +656,8 @@ static void head_matches_the_cpu(void)
     shapes_run(head_body);
 }
 
-/* How far the gradient of the head's weight is from the CPU's, which is not rounded: root of the mean square, in roundings of the
- * type. The logits come in parts of so many rows; 0: in one. */
+/* How far the gradient of the head's weight is from the CPU's, which is not rounded: root of the
+ * mean square, in roundings of the type. The logits come in parts of so many rows; 0: in one. */
 static double head_grad_gap(sherd_dtype dtype, size_t logits_rows)
 {
     compute_limits limits = shapes[0];
@@ -689,9 +696,10 @@ static double head_grad_gap(sherd_dtype dtype, size_t logits_rows)
     return sqrt(gap / size) / (dtype == SHERD_BF16 ? 0x1p-9 : 0x1p-12);
 }
 
-/* It is rounded once, however many parts the logits come in. The two gradients are not compared with each other: a device may
- * compute logits by other kernels where there are fewer rows, and round some of them to their neighbour. Either is as far from the
- * CPU's then, by about one rounding, while nine roundings in a row take it 2.2 away. */
+/* It is rounded once, however many parts the logits come in. The two gradients are not compared
+ * with each other: a device may compute logits by other kernels where there are fewer rows, and
+ * round some of them to their neighbour. Either is as far from the CPU's then, by about one
+ * rounding, while nine roundings in a row take it 2.2 away. */
 static void parts_of_the_logits_round_the_gradient_once(void)
 {
     for (int dtype = SHERD_BF16; dtype <= SHERD_F16; dtype++) {
@@ -706,7 +714,7 @@ static void parts_of_the_logits_round_the_gradient_once(void)
     }
 }
 
-/* The weight's gradient is summed beside itself then, and added at the end. */
+/* The weight's gradient is then summed separately, and added at the end. */
 static void head_in_parts_matches_the_cpu(void)
 {
     for (size_t i = 0; i < NUM_SHAPES; i++) {

@@ -1,4 +1,5 @@
-/* Attention on the GPU, on the emulator and on a real one: against sums in double, and twice for the same bits. */
+/* Attention on the GPU, on the emulator and on a real one: against sums in double, and twice for
+ * the same bits. */
 #include "tests/lib/check.h"
 #include "tests/trainer/device_rig.h"
 
@@ -24,7 +25,8 @@ typedef struct heads_rig {
     size_t     num_log_sums;
 } heads_rig;
 
-/* Of the rigs that are opened from here on, and what they say of their attention; NULL: they say what they like. */
+/* Of the rigs that are opened from here on, and what they say of their attention; NULL: they say
+ * what they like. */
 static compute_choices choices = {.attention = ATTENTION_OWN};
 static const char     *want_note;
 
@@ -161,7 +163,8 @@ static void head_naive(const heads_rig *h, size_t sequence, size_t head, double 
     }
 }
 
-/* The gradient of the bias of the product that made q, k and v: sums of the columns of theirs, which attention may have made. */
+/* The gradient of the bias of the product that made q, k and v: sums of the columns of theirs,
+ * which attention may have made. */
 static void bias_check(heads_rig *h, size_t wide)
 {
     rig *r = &h->r;
@@ -283,8 +286,8 @@ static void warpgroups_need(void)
     choices.attention = ATTENTION_WARPGROUP;
 }
 
-/* Lengths where tiles, the rows of a group and those of a block end; one, two and three blocks of rows; groups of heads; more works
- * than the device has multiprocessors. */
+/* Lengths where tiles, the rows of a group and those of a block end; one, two and three blocks of
+ * rows; groups of heads; more works than the device has multiprocessors. */
 static void warpgroups_match_the_definition(void)
 {
     static const heads_case CASES[] = {
@@ -376,8 +379,9 @@ static char *heads_bits(heads_case c, sherd_dtype dtype, size_t block_bytes, siz
     return bits;
 }
 
-/* 8.6, 8.9 and 12.x give a block 99 KiB and all blocks of a multiprocessor 100, 8.0 163 and 164: fewer tiles at a time there, with
- * the same sums, where one block would fit alone, and as on 9.0 where two do or less would not make two. */
+/* 8.6, 8.9 and 12.x give a block 99 KiB and all blocks of a multiprocessor 100, 8.0 163 and 164:
+ * fewer tiles at a time there, with the same sums, where one block would fit alone, and as on 9.0
+ * where two do or less would not make two. */
 static void attention_takes_less_shared_memory_where_two_blocks_would_not_fit(void)
 {
     static const struct {

@@ -1,4 +1,5 @@
-/* Kernels of the trainer by themselves, on the emulated device: one against another that has to give the same bits. */
+/* Kernels of the trainer by themselves, on the emulated device: one against another that has to
+ * give the same bits. */
 #include "trainer/cuda/kernels.h"
 #include "trainer/cuda/launch.h"
 #include "trainer/cuda/warpgroup_block.cuh"
@@ -12,7 +13,7 @@ extern "C" {
 #include "tests/lib/check.h"
 }
 
-/* Device memory of so many bytes of noise, and as many guard bytes behind them. */
+/* Device memory of so many bytes of noise, and as many guard bytes after them. */
 static unsigned char *noise_alloc(size_t len_bytes, uint64_t seed, const unsigned char *first,
                                   size_t first_bytes)
 {
@@ -29,7 +30,8 @@ static unsigned char *noise_alloc(size_t len_bytes, uint64_t seed, const unsigne
     return made;
 }
 
-/* Any bits: infinities, subnormal numbers, and both zeros on both sides, as a sum that begins with 0 never is -0. */
+/* Any bits: infinities, subnormal numbers, and both zeros on both sides, as a sum that begins with
+ * 0 never is -0. */
 static void sum_in_fp32_is_added_as_one_partial_is(void)
 {
     static const size_t   counts[]  = {1, 3, 4, 7, 8, 9, 63, 2048, 2049, 5003};
@@ -115,8 +117,8 @@ static unsigned char *entropy_bits(entropy_launch e, size_t *bytes_out)
     return host;
 }
 
-/* A device of 228 KiB, where two rows of 57,792 16-bit logits have room and longer ones have not, against one with room for none. Other
- * tests compare its numbers with the CPU's. */
+/* A device of 228 KiB, where two rows of 57,792 16-bit logits have room and longer ones have not,
+ * against one with room for none. Other tests compare its numbers with the CPU's. */
 static void entropy_of_held_rows_gives_the_same_bits(void)
 {
     const size_t        most     = ((size_t)114 << 10) - 1024 - 128;
@@ -155,7 +157,7 @@ static void entropy_of_held_rows_gives_the_same_bits(void)
 
 #define NORM_ROWS 131 /* two whole chunks and three rows */
 
-/* The arrays of a norm and its gradients, one behind the other in host memory. */
+/* The arrays of a norm and its gradients, one after the other in host memory. */
 static unsigned char *norm_bits(norm_launch n, bool is_layer, size_t *bytes_out)
 {
     size_t         wide, narrow, at = 0;
@@ -250,7 +252,8 @@ static void works_count(int batch, int heads, int length, bool is_sorted, int *c
     });
 }
 
-/* Fewer works than blocks and more, odd and even numbers of rows' blocks. Sorted, no block has more than one short work more. */
+/* Fewer works than blocks and more, odd and even numbers of rows' blocks. Sorted, no block has more
+ * than one short work more. */
 static void sorted_works_are_each_done_once(void)
 {
     static const struct {

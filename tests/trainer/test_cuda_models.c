@@ -232,7 +232,8 @@ static const model_case models[] = {
 
 #define NUM_MODELS (sizeof(models) / sizeof(models[0]))
 
-/* Families of transformers, with the widths that their heads have: q wider than the stream, grouped keys. */
+/* Families of transformers, with the widths that their heads have: q wider than the stream, grouped
+ * keys. */
 static const model_case families[] = {
     {.name   = "llama with biases, heads of 64",
      .sizes  = {.kind       = ARCH_LLAMA,
@@ -311,8 +312,8 @@ static void models_follow_the_cpu(void)
     }
 }
 
-/* 16-bit activations: gradients near those of fp32 at the same weights, relative to the largest of each
- * parameter. */
+/* 16-bit activations: gradients near those of fp32 at the same weights, relative to the largest of
+ * each parameter. */
 static void be_near(const model_case *c, sherd_dtype dtype)
 {
     whole  cpu   = whole_open(c, 0, LAYER_KEPT, dtype);
@@ -379,7 +380,8 @@ static void wholes_compare(whole *a, whole *b)
     gradients_compare(a, b);
 }
 
-/* Wherever activations wait, on the device first. Those on a drive are in the model as those in host memory are. */
+/* Wherever activations wait, on the device first. Those on a drive are in the model as those in
+ * host memory are. */
 static void again(const model_case *c, sherd_dtype dtype)
 {
     static const layer_place PLACES[] = {LAYER_KEPT, LAYER_CHEAP, LAYER_CPU, LAYER_RECOMPUTED,
@@ -489,7 +491,7 @@ static void a_failed_allocation_leaves_nothing_behind(void)
     CHECK(cudaStreamDestroy(stream) == cudaSuccess);
 }
 
-/* A launch that is refused and a kernel that faults are told when the losses are taken. */
+/* A launch that is refused and a kernel that faults are reported when the losses are taken. */
 static void a_failed_kernel_is_told(void)
 {
     for (int is_launch = 0; is_launch < 2; is_launch++) {
@@ -548,7 +550,8 @@ static whole graphed_open(const model_case *c, layer_place place, sherd_dtype dt
     return w;
 }
 
-/* Passes are captured in the second round, replayed in those behind it. One model's attention is by tensor cores. */
+/* Passes are captured in the second round, replayed in those after it. One model's attention is by
+ * tensor cores. */
 static void replayed_passes_give_the_same_bits(void)
 {
     static const struct {
@@ -570,7 +573,8 @@ static void replayed_passes_give_the_same_bits(void)
     }
 }
 
-/* What is left of the launches is the first unit's, the last one's forward and the batch's; the host waits no more often. */
+/* What is left of the launches is the first unit's, the last one's forward and the batch's; the
+ * host waits no more often. */
 static void replayed_passes_are_a_call_each(void)
 {
     whole         w = graphed_open(&models[1], LAYER_KEPT, SHERD_BF16);
@@ -588,7 +592,8 @@ static void replayed_passes_are_a_call_each(void)
     whole_close(&w);
 }
 
-/* Parameters elsewhere are another pass; of many places the first ones are kept, and the others queued as ever. */
+/* Parameters elsewhere are another pass; of many places the first ones are kept, and the others
+ * queued as ever. */
 static void passes_of_other_memory_are_apart(void)
 {
     whole      plain   = whole_open(&models[3], 1, LAYER_KEPT, SHERD_BF16);
@@ -613,8 +618,8 @@ static void passes_of_other_memory_are_apart(void)
     whole_close(&graphed);
 }
 
-/* A graph that is not launched, and one in which a kernel faults, are told as failed work is; a capture that is spoiled
- * names the option. */
+/* A graph that is not launched, and one in which a kernel faults, are reported like failed work; a
+ * capture that is spoiled names the option. */
 static void a_failed_graph_is_told(void)
 {
     for (int kind = 0; kind < 3; kind++) {
@@ -675,7 +680,7 @@ static int choices_count(const char *path, int kernel)
 
 typedef struct tuned_run {
     double   loss;
-    uint64_t bits; /* of all gradients: in fp32 they tell one kernel from another */
+    uint64_t bits; /* of all gradients: in fp32 they distinguish the kernels */
 } tuned_run;
 
 static tuned_run tuned_run_of(const model_case *c)
@@ -746,8 +751,8 @@ static void a_file_that_cannot_be_written_is_told_at_once(void)
     CHECK(cudaStreamDestroy(params.stream) == cudaSuccess);
 }
 
-/* The emulated device has no driver, so cuDNN does not start, if it is there at all: that is told, and the own kernels give their
- * bits. */
+/* The emulated device has no driver, so cuDNN does not start, if it is there at all: this is
+ * reported, and the own kernels give their bits. */
 static void attention_by_cudnn_falls_back_with_the_reason(void)
 {
     static const char *const LIBRARIES[] = {"/nowhere/libcudnn.so", NULL};

@@ -16,7 +16,8 @@ static uint64_t mix64(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* One element by itself, as the values were first defined: runs of older programs start from these. */
+/* One element by itself, as the values were first defined: runs of older programs start from
+ * these. */
 static float value_at(const init_source *source, uint64_t i)
 {
     uint64_t pair   = mix64(source->key ^ mix64(i / 2));

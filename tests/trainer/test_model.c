@@ -1,5 +1,5 @@
-/* Whole models on plain memory, without an engine: the file of the oracle, other ways to compute the
- * same, and gradients by differences at sizes that nothing divides. */
+/* Whole models on plain memory, without an engine: the file of the oracle, other ways to compute
+ * the same, and gradients by differences at sizes that nothing divides. */
 #include "tests/lib/check.h"
 #include "tests/trainer/cases.h"
 
@@ -302,7 +302,8 @@ static void places_of_layers_do_not_change_a_bit(void)
     }
 }
 
-/* bf16 parameters beside their values in fp32: the loss to `loss_apart`, gradients to `apart` of the largest entry. */
+/* bf16 parameters compared with their values in fp32: the loss to `loss_apart`, gradients to
+ * `apart` of the largest entry. */
 static void half_check(const model_case *c, double loss_apart, double apart)
 {
     whole half = whole_open(c, 2, LAYER_KEPT, SHERD_BF16);
@@ -333,8 +334,8 @@ static void half_check(const model_case *c, double loss_apart, double apart)
     whole_close(&full);
 }
 
-/* Widened, the loss is that of the values in fp32, and gradients are rounded to bf16 once per use. The tied table
- * adds two uses, which may cancel: so relative to the largest entry. */
+/* Widened, the loss is that of the values in fp32, and gradients are rounded to bf16 once per use.
+ * The tied table adds two uses, which may cancel: so relative to the largest entry. */
 static void bf16_parameters_give_gradients_of_bf16(void)
 {
     const double widened[ONEDNN_LEVELS] = {[ONEDNN_NONE] = 1.0};
@@ -348,7 +349,8 @@ static void bf16_parameters_give_gradients_of_bf16(void)
     onednn_settle(own);
 }
 
-/* Multiplied as bf16, activations and their gradients are rounded on the way, once for each product. */
+/* Multiplied as bf16, activations and their gradients are rounded on the way, once for each
+ * product. */
 static void products_of_bf16_stay_near_those_of_fp32(void)
 {
     if (onednn_open()->level == ONEDNN_NONE) {

@@ -1,4 +1,5 @@
-/* Products of bf16 by oneDNN, where it is and the CPU has them; the state behind them everywhere. */
+/* Products of bf16 by oneDNN, where it is and the CPU has them; the state after them
+ * everywhere. */
 #include "tests/lib/check.h"
 
 #include "models/onednn.h"

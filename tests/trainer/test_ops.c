@@ -110,8 +110,8 @@ static double weigh(const float *weights, const float *y, size_t count)
     return sum;
 }
 
-/* Central differences of `value` by `input` against `grad`. In fp32 with steps of 1/128 they are good
- * to about 1e-3 of the typical entry. */
+/* Central differences of `value` by `input` against `grad`. In fp32 with steps of 1/128 they are
+ * good to about 1e-3 of the typical entry. */
 static void differences_check(float *input, const float *grad, size_t count,
                               double (*value)(void *ctx), void *ctx)
 {
@@ -198,8 +198,8 @@ static void linear_adds_to_a_residual_in_place(void)
     bench_close(&b);
 }
 
-/* Matrices of bf16 and fp16 beside the same values in fp32; gradients are added and rounded to their type. `apart`:
- * what a product may be apart by, of the root of its length. */
+/* Matrices of bf16 and fp16 compared with the same values in fp32; gradients are added and rounded
+ * to their type. `apart`: what a product may be apart by, of the root of its length. */
 static void half_check(sherd_dtype type, double apart)
 {
     linear_shape shape = {.rows = ROWS, .in = HIDDEN, .out = OUT};
@@ -234,7 +234,8 @@ static void half_check(sherd_dtype type, double apart)
     bench_close(&b);
 }
 
-/* Strides may choose another kernel of fp32. Where the CPU multiplies bf16, the other operand is rounded to it too. */
+/* Strides may choose another kernel of fp32. Where the CPU multiplies bf16, the other operand is
+ * rounded to it too. */
 static void linear_of_half_types_matches_fp32(void)
 {
     const double widened[ONEDNN_LEVELS] = {[ONEDNN_NONE] = 1.0};
@@ -485,7 +486,7 @@ static void attention_of_several_blocks_matches_its_plain_form(void)
 
 /* ------------------------------------------------------- element by element -- */
 
-/* gelu comes behind a product: with a weight of one it is of x itself. */
+/* gelu comes after a product: with a weight of one it is of x itself. */
 typedef struct element_case {
     bench  b;
     int    is_swiglu;

@@ -1,5 +1,6 @@
-/* What the trainer describes to cuDNN as attention, held against the library itself for an H100 that is described to it: whether it
- * knows kernels for the two graphs, without a device. Whether they compute the right thing only a GPU tells. */
+/* What the trainer describes to cuDNN as attention, held against the library itself for an H100
+ * that is described to it: whether it knows kernels for the two graphs, without a device. Only a
+ * GPU shows whether they compute the right thing. */
 #include "tests/lib/check.h"
 
 #include "trainer/cuda/sdpa.h"

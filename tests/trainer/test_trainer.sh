@@ -375,7 +375,7 @@ saved() {
         saved_run "$1" "$2" --steps 6 --offload "$3" --nvme-path "$drive" --resume-from "$checkpoints/step-000004/"
         saved_same "$1 ranks, stage $2, state on $3" 5 6
     done
-    # Another seed or global batch is told; the data go on behind the 336 sequences that four steps of 84 had.
+    # Another seed or global batch is reported; the data go on behind the 336 sequences that four steps of 84 had.
     sed 's/: 84,/: 42,/' "$scratch/config.json" >"$scratch/half.json"
     rm "$scratch/log"
     tiny --config "$scratch/half.json" --ranks 2 --accumulation 21 --steps 6 --resume-from "$checkpoints/step-000004"
@@ -555,8 +555,8 @@ summary() {
     done
     [ "$(wc -l <"$scratch/log")" = 4 ] || fail "the log has not 4 lines"
     # The later half of so few steps: what warms up is no measure of the rest.
-    sed 's/.*"seconds": \([0-9.e+-]*\).*/\1/' "$scratch/log" | awk -v told="$(sed -n 's/^median step \([0-9.e+-]*\) s,.*/\1/p' "$scratch/out")" '
-        { s[NR] = $1 } END { median = (s[3] + s[4]) / 2; gap = told / median - 1; exit !(gap < 1e-3 && gap > -1e-3) }' ||
+    sed 's/.*"seconds": \([0-9.e+-]*\).*/\1/' "$scratch/log" | awk -v shown="$(sed -n 's/^median step \([0-9.e+-]*\) s,.*/\1/p' "$scratch/out")" '
+        { s[NR] = $1 } END { median = (s[3] + s[4]) / 2; gap = shown / median - 1; exit !(gap < 1e-3 && gap > -1e-3) }' ||
         fail "the median step is not that of the log: $(cat "$scratch/out" "$scratch/log")"
     # Memory as planned is what is held, and the system reports as much at least: the process has more than its engine.
     tiny --ranks 1 --offload nvme --nvme-path "$scratch"
@@ -602,13 +602,13 @@ JSON
     grep -q "^memory per rank: .* at stage 0, .* at stage 0" "$scratch/out" || fail "from a pipe: $(cat "$scratch/out")"
 
     # A log and a trace may go through pipes.
-    mkfifo "$scratch/told" "$scratch/traced"
-    cat "$scratch/told" >"$scratch/told.text" &
+    mkfifo "$scratch/piped" "$scratch/traced"
+    cat "$scratch/piped" >"$scratch/piped.text" &
     cat "$scratch/traced" >"$scratch/traced.text" &
-    SHERD_TRACE="$scratch/traced" tiny --ranks 1 --log "$scratch/told"
+    SHERD_TRACE="$scratch/traced" tiny --ranks 1 --log "$scratch/piped"
     wait
-    same "lines of a log in a pipe" 4 "$(wc -l <"$scratch/told.text")"
-    [ -p "$scratch/told" ] && [ -p "$scratch/traced" ] && grep -q traceEvents "$scratch/traced.text" || fail "a log or a trace in a pipe"
+    same "lines of a log in a pipe" 4 "$(wc -l <"$scratch/piped.text")"
+    [ -p "$scratch/piped" ] && [ -p "$scratch/traced" ] && grep -q traceEvents "$scratch/traced.text" || fail "a log or a trace in a pipe"
 
     # Before the first step a signal just ends the program. Opening the pipe waits for its reader.
     mkfifo "$scratch/pipe"

@@ -77,11 +77,11 @@ follows() {
     fi
 }
 
-# A step is told while the next one computes: what the ranks send for that is not the engine's, and each step is told once, in order.
+# A step is reported while the next one computes: what the ranks send for that is not the engine's, and each step is reported once, in order.
 queued() {
     tiny --kv-heads 2 --precision bf16 --backend cuda --ranks 2 --accumulation 2 --steps 7 --eval-every 3 --save "$scratch/saved" --save-every 5
-    sed -n 's/.*"step": \([0-9]*\), "loss".*"ranks_off_plan": \([0-9]*\),.*/\1 \2/p' "$scratch/log" | tail -n +2 | tr '\n' ' ' >"$scratch/told"
-    [ "$(cat "$scratch/told")" = "2 0 3 0 4 0 5 0 6 0 7 0 " ] || fail "steps and ranks off plan: $(cat "$scratch/told")"
+    sed -n 's/.*"step": \([0-9]*\), "loss".*"ranks_off_plan": \([0-9]*\),.*/\1 \2/p' "$scratch/log" | tail -n +2 | tr '\n' ' ' >"$scratch/steps"
+    [ "$(cat "$scratch/steps")" = "2 0 3 0 4 0 5 0 6 0 7 0 " ] || fail "steps and ranks off plan: $(cat "$scratch/steps")"
     [ "$(grep -c validation "$scratch/log")" = 3 ] || fail "validations: $(cat "$scratch/log")"
     tiny --kv-heads 2 --precision bf16 --backend cuda --minutes 0.03 # the trial queues steps too
     [ "$(ls "$scratch/saved" | tr '\n' ' ')" = "latest step-000005 step-000007 " ] || fail "saves: $(ls "$scratch/saved")"

@@ -1,5 +1,5 @@
-/* Tensors and headers of the formats that models leave in: names, shapes and order, and what is refused. Whether other
- * programs agree is held by tests/weights. */
+/* Tensors and headers of the formats that models leave in: names, shapes and order, and what is
+ * refused. Whether other programs agree is held by tests/weights. */
 #include "models/hf.h"
 #include "models/llmc.h"
 #include "tests/lib/check.h"
@@ -369,7 +369,7 @@ static void llmc_headers_of_other_models_are_refused(void)
             CHECK(arch_check(&got, why, sizeof(why)) == NULL && padded >= got.vocab);
         }
     }
-    header[4] = 4; /* norms in fp32 beside bf16 */
+    header[4] = 4; /* norms in fp32 with bf16 */
     CHECK(llmc_header_make(&model, SHERD_F32, header, why, sizeof(why)) == NULL);
     header[4] = 4;
     CHECK(llmc_header_read(header, &got, &padded, &dtype, why, sizeof(why)) != NULL);

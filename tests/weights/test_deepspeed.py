@@ -164,7 +164,7 @@ def main(scratch):
     os.remove(os.path.join(t.path("zero2"), "zero_pp_rank_1_mp_rank_00_optim_states.pt"))
     assert "written by 2 ranks" in convert(t.path("zero2"), t.path("out-m"), expect=1)
     assert "neither" in convert(scratch, t.path("out-m"), expect=1)
-    print("ok   what is missing is told")
+    print("ok   what is missing is reported")
 
     os.makedirs(t.path("out-o"))
     os.mkfifo(os.path.join(t.path("out-o"), "exp_avg.safetensors"))

@@ -1,4 +1,4 @@
-"""Losses and gradients of small random models of each family and shape, beside transformers' own: within 1e-5, in fp32.
+"""Losses and gradients of small random models of each family and shape, compared with transformers' own: within 1e-5, in fp32.
 usage: test_models.py ORACLE MAKE_CASES. Without the packages it is skipped."""
 import os
 import subprocess

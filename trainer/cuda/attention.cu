@@ -4,11 +4,11 @@
  *
  * Forward: a block owns 64 * TILES queries of one head. Each warp owns 16 * TILES of them, with
  * their running maximum and sum, and walks over tiles of 64 keys up to the diagonal. Backward
- * recomputes the probabilities from the logarithm of the sum, which forward kept. It does so twice,
- * so that every sum has one owner and needs no atomics: back_q owns queries and walks over the keys
- * for dQ; back_kv owns keys and walks over the queries of every head that reads them, in the order
- * of heads and queries, for dK and dV. This takes seven products of tiles, where a kernel that adds
- * dQ with atomics takes five. In return the bits are the same every time.
+ * recomputes the probabilities from the logarithm of the sum, which forward stored. It does so
+ * twice, so that every sum has one owner and needs no atomics: back_q owns queries and walks over
+ * the keys for dQ; back_kv owns keys and walks over the queries of every head that reads them, in
+ * the order of heads and queries, for dK and dV. This takes seven products of tiles, where a kernel
+ * that adds dQ with atomics takes five. In return the bits are the same every time.
  *
  * In shared memory a row has D + 8 elements, so that the eight rows of an 8 x 8 matrix are in
  * different banks. D is the width rounded up to 32, 64, 96 or 128. Columns past the width and rows
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::forward)) flash_
     size_t   batch0 = (size_t)blockIdx.z * a.length;
     const T *k      = a.k + batch0 * a.kv_stride + kv_head * a.width;
     const T *v      = a.v + batch0 * a.kv_stride + kv_head * a.width;
-    float    factor = a.scale * LOG2_E; /* scores are kept as exponents of 2 */
+    float    factor = a.scale * LOG2_E; /* scores are stored as exponents of 2 */
     uint32_t q[TILES][D / 16][4];
     float    y[TILES][D / 8][4], most[TILES][2], sum[TILES][2];
 
@@ -405,7 +405,8 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_kv)) flash_
     LLM_SHARED(shared);
     T     *k_tile = (T *)shared, *v_tile = k_tile + OWN_KEYS * LD, *q_tiles = v_tile + OWN_KEYS * LD;
     T     *do_tiles = q_tiles + STAGES * QUERIES * LD;
-    float *sums     = (float *)(do_tiles + STAGES * QUERIES * LD); /* the logarithms of one tile's queries, then their deltas */
+    /* the logarithms of one tile's queries, then their deltas */
+    float *sums     = (float *)(do_tiles + STAGES * QUERIES * LD);
     int    warp = (int)threadIdx.x / 32, g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
     int    kv_head = (int)blockIdx.y, group = a.heads / a.kv_heads;
     int    first = (int)blockIdx.x * OWN_KEYS, own = first + warp * ROWS;

@@ -86,7 +86,7 @@ static void library_choose(attention_kernels *k, const attention_launch *a)
     }
 }
 
-/* Chooses by what was asked for and by the first shape; says so in the note. */
+/* Chooses by the request and by the first shape, and writes the choice to the note. */
 static void choose(attention_kernels *k, const attention_launch *a)
 {
     bool is_wanted = k->params.choice == ATTENTION_WARPGROUP, has_them = k->params.has_warpgroups && attention_warpgroup_takes(a);

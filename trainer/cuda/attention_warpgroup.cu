@@ -1,7 +1,7 @@
 /* Causal attention by warpgroups' products (warpgroup.cuh), for heads of 64 or 128 elements of 16
  * bits on compute capability 9.0. The method is that of attention.cu: probabilities are recomputed
  * from the logarithm of the sum, one kernel owns queries and one owns keys, and every sum has one
- * owner. What differs is how the tiles come and when the products are waited for (compare
+ * owner. The differences are how the tiles are copied and when the products are waited for (compare
  * FlashAttention-3, Shah et al. 2024).
  *
  * A block has warpgroups that compute and one that copies, and that gives registers to the others.
@@ -9,9 +9,9 @@
  * are up to STAGES steps ahead. Barriers in shared memory say which steps are there and which are
  * used up, so that the warpgroups need not be at the same step: while one computes exponentials,
  * the tensor cores have the products of another one. On an H100 more warps helped, and products
- * given ahead did not.
+ * issued ahead did not.
  *
- * There is one block for a multiprocessor, which takes one work after another. The rows of block i
+ * Each multiprocessor has one block, which takes one work item after another. The rows of block i
  * and those of block i from the end have, with the triangle of causal attention, together the same
  * number of steps for every i; so these two are one pair of works. Which multiprocessor does a work
  * changes no sum. In forward for heads of 128 there are few works for a block, and they are sorted
@@ -43,7 +43,7 @@ using back_q_memory = std::conditional_t<D == 64, block_memory<T, 1, 2, 3, 6>, b
 template <typename T, int D>
 using back_kv_memory = std::conditional_t<D == 64, block_memory<T, 1, 2, 2, 7>, block_memory<T, 2, 2, 2, 3, 1>>;
 
-/* Copies what the queries of a work need of keys and values, step by step. */
+/* Copies the keys and values that the queries of a work item need, step by step. */
 template <typename M, typename T>
 __device__ __forceinline__ void keys_start(copying<M> &c, const attention_typed<T> &a, const work &w)
 {
@@ -66,7 +66,7 @@ __device__ __forceinline__ int tiles_before(int end, int length)
     return ((end < length ? end : length) + TILE_ROWS - 1) / TILE_ROWS;
 }
 
-/* Gives c = left . right', as a group of its own; both have rows of D elements. */
+/* Issues c = left . right', as a separate group; both have rows of D elements. */
 template <int D, typename T> __device__ __forceinline__ void scores_give(float (&c)[ROWS / 8][4], const T *left, const T *right)
 {
     group_begin(c);
@@ -122,7 +122,7 @@ template <int WITH> __device__ __forceinline__ void words_exchange(uint32_t *low
 }
 
 /* Stores row `row` of a thread's sums, times `factor`: r is 0 for row g and 1 for row g + 8. The
- * four lanes of a row exchange what they have of 32 columns, so that each stores eight of them at
+ * four lanes of a row exchange their elements of 32 columns, so that each stores eight of them at
  * once. */
 template <typename T, int N>
 __device__ __forceinline__ void sums_leave(const float (&acc)[N][4], int r, float factor, T *to, size_t stride, int row, int length)
@@ -185,7 +185,7 @@ template <int HALF, int WITH> __device__ __forceinline__ void pairs_fold(float (
     }
 }
 
-/* Gives the sums of the columns of the warp's rows, as they are when they have left: times
+/* Stores the sums of the columns of the warp's rows, as they are after the store of the rows: times
  * `factor`, and rounded. */
 template <typename T>
 __device__ __forceinline__ void columns_give(float *columns, const float (&acc)[TILE_COLUMNS / 8][4], float factor)
@@ -204,20 +204,21 @@ __device__ __forceinline__ void columns_give(float *columns, const float (&acc)[
     pairs_fold<4, 16>(x);
     pairs_fold<2, 8>(x);
     pairs_fold<1, 4>(x);
-    *(float2 *)(columns + (int)threadIdx.x % 32 * 2) = float2{x[0][0], x[0][1]}; /* lane 4 n + t has columns 8 n + 2 t on */
+    /* lane 4 n + t has columns 8 n + 2 t on */
+    *(float2 *)(columns + (int)threadIdx.x % 32 * 2) = float2{x[0][0], x[0][1]};
 }
 
 /* The sums of columns that the warps of a group give for a work, of COUNT matrices. A warp stores
- * its share of them when it has the next work's, since by then all warps have given theirs; so none
- * waits. */
+ * its share of the sums after it has those of the next work item. By then all warps have written
+ * theirs, so none waits. */
 template <typename M, int COUNT> struct summing {
     M     *m;
     int    group, apart; /* apart: elements from the sums of a matrix to those of the next one */
-    int    turn = 0;     /* works that were given */
-    float *to   = NULL;  /* where those go that were given last; NULL: they have been stored */
+    int    turn = 0;     /* work items that were issued */
+    float *to   = NULL;  /* destination of the last issued ones; NULL: they have been stored */
 
-    /* Returns where this warp gives its sums of a matrix. Those of the work before have been
-     * stored. */
+    /* Returns where this warp gives its sums of a matrix. The sums of the work item before have
+     * been stored. */
     __device__ __forceinline__ float *room(int matrix) const
     {
         return m->out.columns[turn % 2][group][matrix][(int)threadIdx.x % GROUP_THREADS / 32];
@@ -305,7 +306,8 @@ __global__ void __launch_bounds__(forward_memory<T, D>::THREADS, 1) group_forwar
     float    s[ROWS / 8][4], y[D / 8][4];
 
     forward_works<memory>(a, batch, [&](const work &w) {
-        int   own = w.first + group * ROWS; /* the first row of the group; `row` is the thread's first */
+        /* the first row of the group; `row` is the thread's first */
+        int   own = w.first + group * ROWS;
         int   row = own + warp * 16 + g;
         int   seen = tiles_before(own + ROWS, a.length), tiles = tiles_before(w.first + memory::OWN, a.length);
         float most[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
@@ -605,7 +607,7 @@ __global__ void __launch_bounds__(back_kv_memory<T, D>::THREADS, 1) group_back_k
                     scores_give<D>(dp, v, do_tile);
                     group_wait<2>(dv); /* of the step before */
                     group_wait<2>(dk);
-                } else { /* its left sides and dp have no registers beside each other */
+                } else { /* its left sides and dp do not fit into registers at the same time */
                     group_wait<1>(dv);
                     group_wait<1>(dk);
                     scores_give<D>(dp, v, do_tile);

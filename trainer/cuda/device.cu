@@ -1,6 +1,6 @@
-/* The GPU behind compute.h: its memory, the queue of a micro-batch, and which kernel computes which
- * operation. All work is queued on the engine's stream. The first failure is kept and reported when
- * the losses are taken. After create, only the first product of a shape allocates memory. */
+/* The GPU's operations of compute.h: its memory, the queue of a micro-batch, and the kernel of each
+ * operation. All work is queued on the engine's stream. The first failure is stored and reported
+ * when the losses are taken. After create, only the first product of a shape allocates memory. */
 extern "C" {
 #include "trainer/compute.h"
 }
@@ -40,14 +40,16 @@ typedef struct cuda {
 
     batch_slot slots[2];
     size_t     num_batches;
-    size_t     num_ranges, num_repeated, repeated_at; /* of the micro-batch; repeated_at is an offset in `batch` */
+    /* of the micro-batch; repeated_at is an offset in `batch` */
+    size_t     num_ranges, num_repeated, repeated_at;
     int32_t   *token_counts;                          /* [vocab + 1] */
     float     *host;                                  /* pinned; a row of logits */
-    double    *losses;                                /* pinned; what losses_take gives, once `closed` */
+    /* pinned; what losses_take gives, once `closed` */
+    double    *losses;
     cudaEvent_t closed;
-    int        has_closed; /* losses_take has not given it yet */
+    int        has_closed; /* losses_take has not returned it yet */
     float      grad_scale;
-    /* What the backward of a norm or of attention wrote last, if at.columns has the sums of its
+    /* The last output of the backward of a norm or of attention, if at.columns has the sums of its
      * columns, which are the gradient of the bias of a product that made its input. NULL: none. */
     const void *summed;
     size_t      num_sums; /* of each column of `summed` */
@@ -95,8 +97,8 @@ static void notes_join(cuda *m)
     }
 }
 
-/* Is called before an operation writes the gradient `to`: its sums would be those of what it
- * had. */
+/* Is called before an operation writes the gradient `to`: its sums would be those of the old
+ * values. */
 static void written(cuda *m, const void *to)
 {
     if (to == m->summed) {
@@ -241,7 +243,8 @@ static void cuda_batch_set(compute *c, const int32_t *inputs, const int32_t *tar
     batch_slot *slot = &m->slots[m->num_batches++ % 2];
     size_t      bytes;
 
-    check(m, cudaEventSynchronize(slot->copied)); /* the copy of the micro-batch before the last one */
+    /* the copy of the micro-batch before the last one */
+    check(m, cudaEventSynchronize(slot->copied));
     memcpy(slot->memory + m->at.layout.inputs, inputs, m->rows * sizeof(*inputs));
     memcpy(slot->memory + m->at.layout.targets, targets, m->rows * sizeof(*targets));
     bytes = batch_sort(m, slot->memory, inputs);
@@ -697,7 +700,7 @@ static void *elem_of(const cuda *m, void *base, size_t elems)
 
 /* Returns the largest multiple of eight in the vocabulary. With another size (GPT-2 has 50,257)
  * products could not use the fast kernels. So one product is computed for this many tokens, and
- * another one for the few tokens that are left. */
+ * another one for the few remaining tokens. */
 static size_t vocab_whole(const cuda *m)
 {
     return m->limits.vocab / 8 * 8;
@@ -936,7 +939,7 @@ static int device_enter(cuda *m, char *why, size_t why_bytes)
     return 0;
 }
 
-/* Refuses what no kernel can compute. */
+/* Refuses shapes that no kernel can compute. */
 static int limits_check(const compute_limits *l, char *why, size_t why_bytes)
 {
     if (limits_head(l) > ATTENTION_MOST_WIDTH) {

@@ -111,7 +111,7 @@ template <> struct pair_of<f16_t> {
 
 /* N elements at `at`: one element, or sixteen bytes that begin at a multiple of sixteen. `split`
  * converts sixteen bytes that were read before and take fewer registers than their elements as
- * floats. After `store_rounded` x has what was stored. */
+ * floats. After `store_rounded` x has the stored value. */
 template <typename T, int N> struct vector_of;
 
 template <typename T> struct vector_of<T, 1> {

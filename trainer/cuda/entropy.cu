@@ -27,7 +27,7 @@ typedef struct softmax_sum {
     float most, sum; /* sum of exp(x - most) */
 } softmax_sum;
 
-#define FOLD_BYTES (WARPS * sizeof(softmax_sum)) /* shared memory of a block beside its row */
+#define FOLD_BYTES (WARPS * sizeof(softmax_sum)) /* shared memory of a block in addition to its row */
 
 template <typename T>
 __device__ __forceinline__ softmax_sum softmax_fold(softmax_sum a, softmax_sum b)
@@ -120,8 +120,8 @@ __device__ __forceinline__ void parts_wait(int pending)
     }
 }
 
-/* The first pass, with copies of the row's vectors into shared memory. A thread copies what it will
- * read itself, so that it need not wait for the other threads. */
+/* The first pass, with copies of the row's vectors into shared memory. A thread copies the elements
+ * that it will read itself, so that it need not wait for the other threads. */
 template <typename T, int N>
 __device__ __forceinline__ int softmax_fetch(softmax_sum *own, T *held, const T *x, int whole)
 {
@@ -142,8 +142,8 @@ __device__ __forceinline__ int softmax_fetch(softmax_sum *own, T *held, const T 
     return next;
 }
 
-/* If IS_HELD, the launch gives shared memory for the `whole` vectors of a row. What is left after
- * them is in memory alone. */
+/* If IS_HELD, the launch gives shared memory for the `whole` vectors of a row. The remaining
+ * elements are only in memory. */
 template <typename T, int N, bool IS_HELD>
 __global__ void entropy(int vocab, size_t stride, T *logits, const int32_t *targets, float *losses,
                         float grad_scale)
@@ -165,7 +165,8 @@ __global__ void entropy(int vocab, size_t stride, T *logits, const int32_t *targ
         at[0] = float_get(x[whole + threadIdx.x]);
         softmax_add<T, 1>(&own, at);
     }
-    all     = block_fold<T>(own); /* after its barrier all threads have read the target, which is overwritten below */
+    /* after its barrier all threads have read the target, which is overwritten below */
+    all     = block_fold<T>(own);
     inverse = grad_scale / all.sum;
     if (threadIdx.x == 0) {
         losses[blockIdx.x] = logf(all.sum) + (all.most - x_target);
@@ -178,7 +179,8 @@ __global__ void entropy(int vocab, size_t stride, T *logits, const int32_t *targ
 
         float_put(&x[last], exp_of<T>(float_get(x[last]) - all.most) * inverse - (last == target ? grad_scale : 0.0f));
     }
-    for (i -= THREADS * N; i >= 0; i -= THREADS * N) { /* beginning with the vector that this thread read last */
+    /* beginning with the vector that this thread read last */
+    for (i -= THREADS * N; i >= 0; i -= THREADS * N) {
         vector_of<T, N>::load(from + i, at);
         for (int k = 0; k < N; k++) {
             at[k] = exp_of<T>(at[k] - all.most) * inverse - (i + k == target ? grad_scale : 0.0f);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How many variants of a pass are kept: stages that gather parameters use a few places in memory in
+/* Number of cached variants of a pass: stages that gather parameters use a few places in memory in
  * turn. Further variants are queued without a graph. */
 #define MOST_VARIANTS 8
 
@@ -139,7 +139,8 @@ void graphs_end(graphs *g)
     }
     if (error == cudaSuccess) {
         g->count++;
-        error = cudaGraphLaunch(v->exec, g->stream); /* a capture records the work and does not run it */
+        /* a capture records the work and does not execute it */
+        error = cudaGraphLaunch(v->exec, g->stream);
     }
     if (error != cudaSuccess) {
         failed(g, error);

@@ -1,6 +1,6 @@
-/* Captures passes of units as CUDA graphs. When a pass comes for the second time with the same
- * memory, what it queues is captured as a graph; from then on the graph is launched. It has the
- * same kernels with the same arguments, so the bits are the same, but it takes one call of the host
+/* Captures passes of units as CUDA graphs. When a pass is made for the second time with the same
+ * memory, its work is captured as a graph; from then on the graph is launched. It has the same
+ * kernels with the same arguments, so the bits are the same, but it takes one call of the host
  * instead of about twenty. The first time is not captured, because it may allocate and measure,
  * which a capture must not. device.cu calls this for pass_begin and pass_end of compute.h. */
 #ifndef LLM_CUDA_GRAPHS_H

@@ -132,8 +132,8 @@ typedef struct entropy_launch {
     shared_memory  memory;              /* of this device */
 } entropy_launch;
 
-/* Allows the kernels to use the shared memory that they need on the current device; `memory` is
- * what the device has. */
+/* Allows the kernels to use the shared memory that they need on the current device; `memory` is the
+ * shared memory of the device. */
 cudaError_t entropy_prepare(shared_memory memory);
 void        entropy_launch_rows(const entropy_launch *args, cudaStream_t stream);
 /* *sum += the mean of losses[rows]; the mean is rounded to fp32. */
@@ -173,7 +173,7 @@ bool attention_warpgroup_takes(const attention_launch *args);
 void attention_warpgroup_queue(const attention_launch *args, cudaStream_t stream);
 /* Whether backward can sum columns: dq, dk and dv are one matrix. */
 bool attention_warpgroup_sums_columns(const attention_launch *args);
-/* Whether a device with so much shared memory can run them. */
+/* Whether a device with `memory` bytes of shared memory can run them. */
 bool attention_warpgroup_fits(shared_memory memory);
 /* Allows the kernels to use the shared memory that they need on the current device. */
 cudaError_t attention_warpgroup_prepare(void);
@@ -181,8 +181,8 @@ cudaError_t attention_warpgroup_prepare(void);
 #define ATTENTION_MOST_WIDTH 256 /* of a head */
 #define ATTENTION_MOST_BATCH 65535
 
-/* Allows the kernels to use the shared memory that they need on the current device; `memory` is
- * what the device has. */
+/* Allows the kernels to use the shared memory that they need on the current device; `memory` is the
+ * shared memory of the device. */
 cudaError_t attention_prepare(shared_memory memory);
 
 #endif

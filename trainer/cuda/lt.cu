@@ -1,5 +1,5 @@
-/* cuBLASLt behind lt.h. Its matrices are column-major. A row-major product d = a . b is d' = b' .
- * a' there, so our b is its first operand, and its rows are our n. */
+/* cuBLASLt, for lt.h. Its matrices are column-major. A row-major product d = a . b is d' = b' . a'
+ * there, so our b is its first operand, and its rows are our n. */
 #include "lt.h"
 
 #include "models/room_cuda.h"
@@ -43,11 +43,12 @@ typedef struct lt_functions {
 #undef LT_POINTER
 } lt_functions;
 
-/* What the choice of a kernel depends on. Keys are compared as bytes, so they are zeroed before
- * they are filled. */
+/* The inputs of the choice of a kernel. Keys are compared as bytes, so they are zeroed before they
+ * are filled. */
 typedef struct plan_key {
     size_t   m, n, k, a_stride, b_stride, d_stride;
-    int32_t  dtype, a_is_transposed, b_is_transposed, has_c, has_bias, gelu; /* gelu: 1 forward, 2 backward */
+    /* gelu: 1 forward, 2 backward */
+    int32_t  dtype, a_is_transposed, b_is_transposed, has_c, has_bias, gelu;
     int32_t  is_wide;
     uint32_t align_a, align_b, align_c, align_d, align_bias, align_aux;
 } plan_key;
@@ -369,7 +370,7 @@ static cublasStatus_t preference_make(lt *l, const plan_key *key, cublasLtMatmul
 
 /* ------------------------------------------------------- by measurement -- */
 
-#define TIMED_RUNS 3 /* the fastest counts; one run before them is not timed */
+#define TIMED_RUNS 3 /* the fastest counts; one execution before them is not timed */
 
 static cublasStatus_t plan_run(lt *l, const plan *p, const cublasLtMatmulAlgo_t *algo,
                                const lt_product *product, cudaStream_t stream)
@@ -381,8 +382,8 @@ static cublasStatus_t plan_run(lt *l, const plan *p, const cublasLtMatmulAlgo_t 
                                c, p->d, product->d, p->d, algo, l->workspace, LT_WORKSPACE_BYTES, stream);
 }
 
-/* Writes what a choice is valid for. Of the addresses it contains the alignment, on which the
- * choice depends. */
+/* Writes the key of a choice. Of the addresses it contains the alignment, on which the choice
+ * depends. */
 static void key_write(const lt *l, const plan_key *k, char *out, size_t out_bytes)
 {
     (void)snprintf(out, out_bytes,
@@ -422,7 +423,8 @@ static void choice_keep(lt *l, const char *key, const cublasLtMatmulAlgo_t *algo
     for (size_t i = 0; i < sizeof(*algo); i++) {
         used += snprintf(value + used, sizeof(value) - (size_t)used, "%02x", bytes[i]);
     }
-    (void)tuned_add(l->tuning.file, key, value); /* if the file cannot be written, the next run measures again */
+    /* if the file cannot be written, the next run measures again */
+    (void)tuned_add(l->tuning.file, key, value);
 }
 
 /* Reads the choice from the file. Returns 0 if there is one that the library accepts. */
@@ -443,7 +445,7 @@ static int choice_find(lt *l, plan *p, const char *key)
     return 0;
 }
 
-/* Returns the milliseconds of the fastest run, below 0 if this kernel does not run. */
+/* Returns the milliseconds of the fastest execution, below 0 if this kernel fails. */
 static float algo_time(lt *l, const plan *p, const cublasLtMatmulAlgo_t *algo, const lt_product *product,
                        cudaEvent_t *events, cudaStream_t stream)
 {
@@ -591,8 +593,7 @@ static int is_fused(const plan_key *key)
     return key->has_bias || key->gelu != 0;
 }
 
-/* Rows of gelu's operand must have a multiple of eight elements, and there are no such kernels for
- * fp32. */
+/* Rows of gelu's operand must have a multiple of eight elements, and fp32 has no kernels for it. */
 static int is_hopeless(const plan_key *key)
 {
     return key->gelu != 0 && (key->dtype == SHERD_F32 || key->d_stride % 8 != 0);

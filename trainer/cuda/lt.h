@@ -42,7 +42,7 @@ typedef enum lt_result {
 } lt_result;
 
 /* Chooses kernels by measurement: for each shape `candidates` kernels are timed, and the fastest is
- * kept in `file` for later runs. */
+ * stored in `file` for later runs. */
 typedef struct lt_tuning {
     tuned      *file; /* the caller's; NULL: the first kernel that the library names is taken */
     int         candidates; /* at most LT_MOST_CANDIDATES are timed */

@@ -16,8 +16,8 @@
 #define BACK_WARPS     8  /* of a block in backward, at most; another value gives other bits */
 #define SUMMED_BLOCKS  2  /* of norm_backward_summed on a multiprocessor: 128 registers for a thread */
 #define SUMMED_VECTORS 3  /* of a row at most, which fit these registers */
-/* Bytes of shared memory that the sums of a backward block may take: what a launch may have on
- * every device without asking for more (cudaFuncSetAttribute). */
+/* Bytes of shared memory that the sums of a backward block may take: the limit of a launch on every
+ * device without cudaFuncSetAttribute. */
 #define NORM_SHARED_BYTES ((size_t)48 << 10)
 
 /* Threads of a block of columns_finish, and how many partials a thread has on their way at once.
@@ -405,16 +405,16 @@ __global__ void __launch_bounds__(BACK_WARPS * 32, SUMMED_BLOCKS)
 /* Adds up partials; each block takes FINISH_COLUMNS columns. Row r of its threads sums every
  * FINISH_ROWS-th partial from r on. Then lane l of a warp adds the sums of rows l, l + 32 and so on
  * of one column, and the lanes are added. Blocks of row 1 of the grid do the same for `second`,
- * whose partials follow the columns. There is little to do, so the time is that of what waits for
- * something else: loads are independent of each other, and the gradient is read at the
- * beginning. */
+ * whose partials follow the columns. The work is small, so the time is that of dependent
+ * instructions: loads are independent of each other, and the gradient is read at the beginning. */
 template <typename T>
 __global__ void columns_finish(const float *partials, size_t stride, size_t count, size_t columns,
                                T *grad, T *second)
 {
     __shared__ float sums[FINISH_ROWS][FINISH_COLUMNS + 1];
     const float     *at   = partials + (blockIdx.y == 0 ? 0 : columns);
-    int              lane = (int)threadIdx.x % 32, own = (int)threadIdx.x / 32; /* the column that this warp finishes */
+    /* the column that this warp finishes */
+    int              lane = (int)threadIdx.x % 32, own = (int)threadIdx.x / 32;
     int              column = (int)threadIdx.x % FINISH_COLUMNS, row = (int)threadIdx.x / FINISH_COLUMNS;
     size_t           first = (size_t)blockIdx.x * FINISH_COLUMNS;
     T               *to    = (blockIdx.y == 0 ? grad : second) + first + own;

@@ -13,7 +13,7 @@
 #define VECTORS      2   /* of a row, for a thread */
 #define MOST_THREADS 512 /* of a block: with 128 registers each, those of a multiprocessor */
 #define MOST_WARPS   (MOST_THREADS / 32)
-#define HELD_WIDTH   (8 * 32 * N) /* what a warp of norm.cu holds at most */
+#define HELD_WIDTH   (8 * 32 * N) /* the most that a warp of norm.cu holds */
 
 /* Rows of a block in backward. The gradients of a LayerNorm take twice the room for partial
  * sums. */
@@ -94,8 +94,8 @@ __global__ void __launch_bounds__(MOST_THREADS)
     }
 }
 
-/* What a thread has of a row in backward, as it is in memory. Past the end of the row are zeros,
- * which add nothing. */
+/* A thread's elements of a row in backward, as they are in memory. Past the end of the row are
+ * zeros, which add nothing. */
 struct wide_row {
     uint4  x[VECTORS], dy[VECTORS], dx[VECTORS];
     float2 kept; /* mean, 1 / std */

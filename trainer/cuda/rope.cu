@@ -3,8 +3,8 @@
  * both and for each direction.
  *
  * Some lanes of a warp, a power of two, have one head. Each of them has PAIRS times N elements of
- * the head's first half and those of the second half that are rotated with them, so that what is
- * read is read once and nothing is exchanged but the sum of a norm. A block has some rows, and goes
+ * the head's first half and those of the second half that are rotated with them, so that each
+ * element is read once and only the sum of a norm is exchanged. A block has some rows, and goes
  * over their heads. In backward a thread always has the same columns, and sums their shares of the
  * weight's gradient in registers; then the block adds them in order, and columns_finish adds those
  * of the blocks. So only shapes decide the order of a sum. */
@@ -129,7 +129,8 @@ template <typename T, int N, int PAIRS> __global__ void __launch_bounds__(THREAD
         head_part<T, N, PAIRS>    x, w;
 
         x.load(part.x + at, lane, a.lanes, half);
-        if (a.parts[0].weight != NULL || a.parts[1].weight != NULL) { /* the same in all lanes of a warp */
+        /* the same in all lanes of a warp */
+        if (a.parts[0].weight != NULL || a.parts[1].weight != NULL) {
             float scale = norm_scale<T, N, PAIRS>(x, a.lanes, a.width, a.eps);
 
             if (part.weight != NULL) {
@@ -243,7 +244,7 @@ template <typename T, int N, int PAIRS> static void typed_queue(const rope_launc
     if (l->is_backward && has_norms) {
         LLM_LAUNCH((rope_backward<T, N, PAIRS>), dim3(blocks_of(l->rows, ROPE_CHUNK), 2), dim3(THREADS), 0, stream, a);
     }
-    if (l->is_backward) { /* what has no norm is rotated back */
+    if (l->is_backward) { /* heads without a norm are rotated back */
         for (int i = 0; i < 2; i++) {
             a.parts[i].heads = l->parts[i].weight == NULL ? a.parts[i].heads : 0;
             a.parts[i].x     = a.parts[i].dy;

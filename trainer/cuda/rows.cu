@@ -131,7 +131,7 @@ __global__ void bias_add(size_t rows, int columns, const T *bias, T *y)
     }
 }
 
-/* Adds `count` vectors, each `step` elements behind the one before. */
+/* Adds `count` vectors, each `step` elements after the one before. */
 template <typename T, int N>
 __device__ __forceinline__ void vectors_add(const T *at, size_t count, size_t step, float *sum)
 {

@@ -1,4 +1,4 @@
-/* cuDNN behind sdpa.h. A graph of operations is described to it, tensor by tensor, and it finds a
+/* cuDNN, for sdpa.h. A graph of operations is described to it, tensor by tensor, and it finds a
  * kernel that computes the whole graph: in forward the scores, scale, mask, softmax and products;
  * in backward the same recomputed, with the gradients. The graphs are those of the paper (Dao et
  * al. 2022), in the order that cuDNN's engines expect. */
@@ -528,7 +528,8 @@ static int64_t configs_find(graph *g, descriptor whole, descriptor *configs)
     if (g->status != CUDNN_STATUS_SUCCESS) {
         return 0;
     }
-    return count < MOST_CONFIGS ? count : MOST_CONFIGS; /* cuDNN counts all that it has, not only those that it returned */
+    /* cuDNN counts all that it has, not only those that it returned */
+    return count < MOST_CONFIGS ? count : MOST_CONFIGS;
 }
 
 /* On devices from 10.0 on, whether bits repeat depends on an engine's settings too (cudnn-frontend

@@ -1,4 +1,4 @@
-/* sdpa.h in a build without the header of cuDNN: there is no such attention. */
+/* sdpa.h in a build without the header of cuDNN: its attention is not available. */
 #include "sdpa.h"
 
 #include <stdio.h>

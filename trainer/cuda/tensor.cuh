@@ -1,12 +1,11 @@
 /* Tensor cores, used directly: products of 16 x 16 by 16 x 8 tiles in registers, loads of their
- * operands from shared memory, and copies into shared memory that run beside the arithmetic (PTX
+ * operands from shared memory, and copies into shared memory that overlap with the arithmetic (PTX
  * ISA 7.0: mma.sync.m16n8k16, ldmatrix, cp.async; every device from compute capability 8.0 on).
  *
  * Registers of a warp, lane = 4 * g + t:
- *   a[0] rows g,     columns 2t, 2t + 1     a[1] rows g + 8, the same columns
- *   a[2] rows g,     columns 2t + 8, + 9    a[3] rows g + 8, the same columns
- *   b[0] rows 2t, 2t + 1, column g          b[1] rows 2t + 8, + 9, column g
- *   c[0], c[1] row g, columns 2t, 2t + 1    c[2], c[3] row g + 8, the same columns
+ *   a[0] rows g, columns 2t, 2t + 1 a[1] rows g + 8, the same columns a[2] rows g, columns 2t + 8,
+ *   + 9 a[3] rows g + 8, the same columns b[0] rows 2t, 2t + 1, column g b[1] rows 2t + 8, + 9,
+ *   column g c[0], c[1] row g, columns 2t, 2t + 1 c[2], c[3] row g + 8, the same columns
  * So two neighbouring c tiles, rounded and joined, are the a of a product that follows: scores
  * become the left side of scores x values without leaving the registers. The emulator of the tests
  * has the same functions in plain C, from the tables of the PTX manual. */
@@ -17,7 +16,7 @@
 
 #ifdef SHERD_EMULATOR
 
-/* What the lanes of a warp pass to each other. The emulator runs all threads of a block on one
+/* The values that the lanes of a warp exchange. The emulator executes all threads of a block on one
  * thread of the system. */
 typedef struct warp_exchange {
     const void *at[32];
@@ -45,7 +44,8 @@ static inline void tile_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t
     pair_of<T>::split(b0, &x->b[lane][0][0], &x->b[lane][0][1]);
     pair_of<T>::split(b1, &x->b[lane][1][0], &x->b[lane][1][1]);
     __syncwarp();
-    for (int k = 0; k < 16; k++) { /* four sums at a time, since each addition waits for the one before it */
+    /* four sums at a time, since each addition waits for the one before it */
+    for (int k = 0; k < 16; k++) {
         int from = k % 8 / 2;
 
 #pragma GCC unroll 4
@@ -158,7 +158,7 @@ __device__ __forceinline__ void matrices_load_flipped(uint32_t (&to)[4], const v
                  : "memory");
 }
 
-/* Starts a copy of sixteen bytes to shared memory, which runs beside what this thread does. If
+/* Starts a copy of sixteen bytes to shared memory, which overlaps with the work of this thread. If
  * is_there is false, zeros are written; `from` is not read then, but must be a valid address. */
 __device__ __forceinline__ void copy_start(void *to, const void *from, bool is_there)
 {

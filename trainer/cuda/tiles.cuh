@@ -1,5 +1,5 @@
-/* What the kernels of attention do with accumulators: tiles in registers, whose layout is told in
- * tensor.cuh. In shared memory the rows that leave have D + 8 elements. */
+/* Operations of the kernels of attention on accumulators: tiles in registers, whose layout is
+ * described in tensor.cuh. In shared memory the rows that leave have D + 8 elements. */
 #ifndef LLM_CUDA_TILES_CUH
 #define LLM_CUDA_TILES_CUH
 

@@ -4,10 +4,10 @@
  * compute capability 9.0 alone, compiled as sm_90a).
  *
  * The sums are in registers, in the layout of tensor.cuh; warp w of the group has rows [16 w, 16 w
- * + 16). So is a left side that the group has just computed; one that stays as it is for many
- * products is in shared memory as right sides are (ptxas 12.9 and 13.0 were seen to give such
+ * + 16). So is a left side that the group has just computed. A left side that is constant for many
+ * products is in shared memory like right sides (ptxas 12.9 and 13.0 were seen to assign its
  * registers to other values). In shared memory a side is a tile of 64 rows of 64 elements that
- * begins at a multiple of 1024 bytes; rows of 128 elements are two tiles, one behind the other, of
+ * begins at a multiple of 1024 bytes; rows of 128 elements are two tiles, one after the other, of
  * which the second has the elements from 64 on. In row r of a tile, the eight elements from 8 c on
  * are at 8 (c ^ r % 8), so that neither a column of them nor a row meets one bank twice (the layout
  * that PTX calls 128-byte swizzling).
@@ -68,7 +68,7 @@ typedef struct group_product {
     void (*compute)(const struct group_product *p);
 } group_product;
 
-/* What one thread has given and not waited for. */
+/* The products that one thread has issued and not waited for. */
 typedef struct group_pending {
     group_product products[GROUP_MOST_PRODUCTS];
     unsigned      given, groups, ends[GROUP_MOST_PRODUCTS];
@@ -243,7 +243,8 @@ template <int N> __device__ __forceinline__ void sums_settle(float (&c)[N][4])
     }
 }
 
-/* Begins a group: what this thread wrote to the registers of sums is there for its products. */
+/* Begins a group: the values that this thread wrote to the registers of sums are visible to its
+ * products. */
 template <int N> __device__ __forceinline__ void group_begin(float (&c)[N][4])
 {
     sums_settle(c);
@@ -259,8 +260,8 @@ __device__ __forceinline__ void left_settle(uint32_t (&a)[4][4])
     }
 }
 
-/* Returns the description of a tile as a side: where it begins, in units of 16 bytes, swizzled by
- * 128 bytes, eight rows 1024 bytes behind the eight before them. The field between says how far 64
+/* Returns the description of a tile as a side: its begin, in units of 16 bytes, swizzled by 128
+ * bytes, eight rows 1024 bytes after the eight before them. The field between says how far 64
  * columns are from the next 64: a tile, where columns of both tiles are the columns of a product;
  * it is not used elsewhere. */
 template <int TILES = 1> __device__ __forceinline__ uint64_t side_described(const void *at)
@@ -271,7 +272,7 @@ template <int TILES = 1> __device__ __forceinline__ uint64_t side_described(cons
     return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | apart << 16 | (address & 0x3ffff) >> 4;
 }
 
-/* A product whose left side are the operands `left`, "%32" and so on; `rest` are those behind the
+/* A product whose left side are the operands `left`, "%32" and so on; `rest` are those after the
  * right side. */
 #define GROUP_PRODUCT(type, left, right, rest)                                                                                 \
     "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " "                                                            \
@@ -346,21 +347,21 @@ template <int PENDING, int N> __device__ __forceinline__ void group_wait(float (
     sums_settle(c); /* nobody reads them before */
 }
 
-/* Every thread of a warpgroup keeps so many registers, a multiple of 8, and gives the rest back to
- * the block. */
+/* Every thread of a warpgroup retains this number of registers, a multiple of 8, and returns the
+ * rest to the block. */
 template <int REGISTERS> __device__ __forceinline__ void registers_give_up(void)
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(REGISTERS));
 }
 
-/* Waits until the block has them, so that every thread of a warpgroup has so many. */
+/* Waits until the block has them, so that every thread of a warpgroup has this number of them. */
 template <int REGISTERS> __device__ __forceinline__ void registers_take(void)
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(REGISTERS));
 }
 
 /* A barrier has phases, from 0 on. A phase is over when `arrivals` threads have arrived in it. One
- * thread makes the barrier, and others use it behind __syncthreads. */
+ * thread initialises the barrier, and others use it after __syncthreads. */
 __device__ __forceinline__ void barrier_init(uint64_t *barrier, unsigned arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
@@ -369,7 +370,7 @@ __device__ __forceinline__ void barrier_init(uint64_t *barrier, unsigned arrival
                  : "memory");
 }
 
-/* Arrives: what this thread did before is seen by those who wait for the phase. */
+/* Arrives: the earlier writes of this thread are visible to threads that wait for the phase. */
 __device__ __forceinline__ void barrier_arrive(uint64_t *barrier)
 {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];"

@@ -1,6 +1,6 @@
 /* A block of warpgroups on one multiprocessor, which takes one work after another: one group copies
  * tiles to shared memory, the others compute with them. Barriers in shared memory say which tiles
- * are there and which are used up. What the tiles are is the kernel's. */
+ * are there and which are used up. The kernel decides the contents of the tiles. */
 #ifndef LLM_CUDA_WARPGROUP_BLOCK_CUH
 #define LLM_CUDA_WARPGROUP_BLOCK_CUH
 
@@ -8,10 +8,10 @@
 
 #define GROUP_WARPS       (GROUP_THREADS / 32)
 #define LEAVING_COLUMNS   (TILE_COLUMNS + 8) /* of rows on their way out, so that they meet other banks */
-#define HELD              2                  /* steps that a warpgroup has not given back when it waits for the second of them */
+#define HELD              2                  /* steps that a warpgroup has not released when it waits for the second of them */
 #define COPYING_REGISTERS 24                 /* of a thread of the group that copies */
 
-/* What only blocks with one tile a row have room for. */
+/* Arrays for which only blocks with one tile per row have room. */
 template <typename T, int TILES, int GROUPS> struct block_leaving {
 };
 
@@ -24,14 +24,17 @@ template <typename T, int GROUPS> struct block_leaving<T, 1, GROUPS> {
 
 /* The shared memory of a block with GROUPS computing warpgroups, for rows of TILES tiles: OWN_TILES
  * matrices of the rows that it owns, for this work and the next, and two matrices of 64 rows for
- * each of STAGES steps. At most AHEAD steps have copies that are under way and not told. With fewer
- * stages the group that copies would wait for itself; with more it is ahead of the others. */
+ * each of STAGES steps. At most AHEAD steps have copies that are in flight and not signalled. With
+ * fewer stages the group that copies would wait for itself; with more it is ahead of the others. */
 template <typename T, int TILES_, int GROUPS_, int OWN_TILES, int STAGES_, int AHEAD_ = 2> struct block_memory {
     static constexpr int TILES = TILES_, GROUPS = GROUPS_, STAGES = STAGES_, AHEAD = AHEAD_;
-    static constexpr int OWN = GROUPS * TILE_ROWS, THREADS = (GROUPS + 1) * GROUP_THREADS; /* the last group copies */
-    static constexpr int BEGINNING_REGISTERS = 65536 / THREADS / 8 * 8; /* of a thread, as the block has one multiprocessor for itself */
+    /* the last group copies */
+    static constexpr int OWN = GROUPS * TILE_ROWS, THREADS = (GROUPS + 1) * GROUP_THREADS;
+    /* of a thread, as the block has one multiprocessor for itself */
+    static constexpr int BEGINNING_REGISTERS = 65536 / THREADS / 8 * 8;
     static constexpr int REGISTERS = ((GROUPS + 1) * BEGINNING_REGISTERS - COPYING_REGISTERS) / GROUPS / 8 * 8; /* of one that computes */
-    static constexpr bool HAS_SUMS = TILES == 1 || OWN_TILES > 1; /* forward has no room for those that it does not use */
+    /* forward has no room for those that it does not use */
+    static constexpr bool HAS_SUMS = TILES == 1 || OWN_TILES > 1;
     static constexpr bool HAS_FEW_STAGES = STAGES <= AHEAD + HELD + 1;
     static_assert(STAGES >= AHEAD + HELD, "the group that copies would wait for itself");
 
@@ -53,7 +56,8 @@ template <typename M> __device__ __forceinline__ M *memory_begin(unsigned char *
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++) {
             barrier_init(&m->own_there[i], GROUP_THREADS);
-            barrier_init(&m->own_used[i], M::GROUPS * GROUP_WARPS); /* one lane of each warp that computes */
+            /* one lane of each warp that computes */
+            barrier_init(&m->own_used[i], M::GROUPS * GROUP_WARPS);
         }
         for (int i = 0; i < M::STAGES; i++) {
             barrier_init(&m->there[i], GROUP_THREADS);
@@ -109,7 +113,8 @@ __device__ __forceinline__ void works_sorted(int batch, int heads, int length, b
 
     for (int turn = 0, at = b, is_second = 0; at < end; turn++) {
         const int each = is_sorted ? batch * heads : pairs, high = at / each, low = at % each;
-        const int row = is_sorted ? low : high, of_row = is_sorted ? high : low; /* a head, and which work or pair of it */
+        /* a head, and which work or pair of it */
+        const int row = is_sorted ? low : high, of_row = is_sorted ? high : low;
         const int mirrored = blocks - 1 - of_row, block = is_sorted || is_second ? mirrored : of_row;
 
         what(work{turn, row / heads, row % heads, block * M::OWN});
@@ -140,23 +145,25 @@ template <int STAGES> struct ring {
 
 /* ---------------------------------------------------------- copying group - */
 
-/* What a thread of the copying group has begun and has not told yet. */
+/* The steps that a thread of the copying group has begun and not signalled yet. */
 template <typename M> struct copying {
     M               *m;
-    ring<M::STAGES> begun = {}, told = {};
-    int             under_way = 0; /* steps that were begun and not told */
-    int             own_slot = 0, own_behind = 0; /* own rows are told with the step behind so many of these; 0: they are told */
+    ring<M::STAGES> begun = {}, signalled = {};
+    int             under_way = 0; /* steps that were begun and not signalled */
+    /* own rows are signalled with the step after this number of them; 0: they are signalled */
+    int             own_slot = 0, own_behind = 0;
 
-    /* Tells the oldest step that was not told, when at most PENDING younger ones are under way. */
-    template <int PENDING> __device__ __forceinline__ void tell()
+    /* Signals the oldest step that is not signalled, when at most PENDING younger ones are in
+     * flight. */
+    template <int PENDING> __device__ __forceinline__ void signal()
     {
         copies_wait<PENDING>();
         copies_show();
         if (own_behind > 0 && --own_behind == 0) {
             barrier_arrive(&m->own_there[own_slot]);
         }
-        barrier_arrive(&m->there[told.slot]);
-        told.pass();
+        barrier_arrive(&m->there[signalled.slot]);
+        signalled.pass();
         under_way--;
     }
 
@@ -173,9 +180,9 @@ template <typename M> struct copying {
         return own_slot;
     }
 
-    /* Waits until the tiles of the next step can be overwritten, and returns their number. Where
-     * stages are few, the steps before are told first: those who have to use up these tiles may be
-     * waiting for one of them. */
+    /* Waits until the tiles of the next step can be overwritten, and returns their number. With few
+     * stages, the steps before are signalled first: the warps that have to consume these tiles may
+     * be waiting for one of them. */
     __device__ __forceinline__ int step_begin()
     {
         if (M::HAS_FEW_STAGES && !__all_sync(WARP_ALL, barrier_is_over(&m->used[begun.slot], begun.phase - 1))) {
@@ -191,19 +198,19 @@ template <typename M> struct copying {
         begun.pass();
         under_way++;
         if (under_way > M::AHEAD) {
-            tell<M::AHEAD>();
+            signal<M::AHEAD>();
         }
     }
 
     __device__ __forceinline__ void end()
     {
         while (under_way > 0) {
-            tell<0>();
+            signal<0>();
         }
     }
 };
 
-/* Starts copying rows [first, first + COUNT) of a matrix, of TILES tiles each, 64 rows behind the
+/* Starts copying rows [first, first + COUNT) of a matrix, of TILES tiles each, 64 rows after the
  * other. Rows past the length are zeros. */
 template <int COUNT, int TILES, typename T>
 __device__ __forceinline__ void rows_start(T *to, const T *from, size_t stride, int first, int length)
@@ -240,7 +247,7 @@ __device__ __forceinline__ void numbers_start(float *to, const float *from, int 
 
 /* -------------------------------------------------------- computing warps -- */
 
-/* Says, for this warp, that it has used what the barrier is for. */
+/* Signals for this warp that it has consumed the tiles of the barrier. */
 __device__ __forceinline__ void warp_arrive(uint64_t *barrier)
 {
     __syncwarp();

@@ -1,7 +1,7 @@
 """Accelerate's Accelerator over engines of sherd: a script changes `from accelerate import Accelerator` to this package, and nothing else.
 
-docs/accelerate.md is the user's page. torch.distributed, which Accelerate sets up, goes on serving loaders, metrics and printing; the
-engines have a world of sherd's beside it. configuration.py says what an engine is made of, training.py holds a model's window, and
+docs/accelerate.md is the user's page. torch.distributed, which Accelerate sets up, continues to serve loaders, metrics and printing;
+the engines have a separate world of sherd. configuration.py says what an engine is made of, training.py holds a model's window, and
 accelerator.py has Accelerate's calls.
 """
 from typing import Any

@@ -236,7 +236,7 @@ class Accelerator(accelerate.Accelerator):
         return {"optimizer": optimizers[0] if len(optimizers) == 1 else optimizers or None, **given}
 
     def _micro_batch_size(self) -> int | None:
-        """Returns the smallest batch of a rank among the prepared loaders; None: no loader tells it."""
+        """Returns the smallest batch of a rank among the prepared loaders; None: no loader has one."""
         found = []
         for loader in self._dataloaders:
             size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
@@ -349,7 +349,7 @@ class Accelerator(accelerate.Accelerator):
             weights[:] = [one for one in weights if not any(one is found.saved for found in listed)]
 
         if any(found.engine is not None and found.engine.has_window for found in self._trainings.values()) and self.is_main_process:
-            warn("accelerator.save_state() comes inside of a window: the folder has what the last optimizer.step() has left, and not the "
+            warn("accelerator.save_state() comes inside of a window: the folder has the state after the last optimizer.step(), and not the "
                  "gradients since then, as with Accelerate")
         meet("accelerator.save_state()")
         listed = self._made()

@@ -51,7 +51,7 @@ def given_config(source: ConfigSource | None, plugin: DeepSpeedPlugin | None) ->
 
 
 def is_unset(config: Mapping[str, Any], key: str) -> bool:
-    """Whether the key is left out or "auto"."""
+    """Whether the key is missing or "auto"."""
     return config.get(key, "auto") == "auto"
 
 
@@ -66,7 +66,7 @@ def block_of(config: Mapping[str, Any], key: str) -> dict[str, Any]:
 class Facts:
     """What an Accelerator knows when it makes the engine of a model."""
 
-    micro_batch: int | None  # the smallest batch of a rank among the prepared loaders; None: no loader tells it
+    micro_batch: int | None  # the smallest batch of a rank among the prepared loaders; None: no loader has one
     accumulation: int
     precision: str  # "no", "bf16" or "fp16"
     optimizers: Sequence[Optimizer]  # of the model
@@ -82,11 +82,11 @@ class Filled:
 
     config: dict[str, Any]  # without what it leaves open
     clipping: float  # the norm to which it clips; 0: none
-    unscheduled: list[str]  # the values of its scheduler that are "auto" still: it is left out, and the script is to set the rates
+    unscheduled: list[str]  # the values of its scheduler that are "auto" still: it is removed, and the script must set the rates
 
 
 def filled(given: Mapping[str, Any], facts: Facts) -> Filled:
-    """Returns the configuration of a model's engine. Raises InvalidError where a value is "auto" and nothing tells it, and where Accelerate
+    """Returns the configuration of a model's engine. Raises InvalidError where a value is "auto" and cannot be derived, and where Accelerate
     and the configuration have different values."""
     config = copy.deepcopy(dict(given))
     fill_batches(config, facts)
@@ -134,14 +134,14 @@ def fill_optimizer(config: dict[str, Any], facts: Facts) -> None:
             raise InvalidError('DummyOptim is for a configuration with "optimizer", and this one has none: write {"type": "AdamW"} there, or '
                                "prepare an optimizer of torch")
         params = {key: one.optimizer.values.get(key, value) if value == "auto" else value for key, value in block_of(block, "params").items()}
-        params = {key: value for key, value in params.items() if value != "auto"}  # what is left has the optimizer's default
+        params = {key: value for key, value in params.items() if value != "auto"}  # the other values have the optimizer's defaults
         config["optimizer"] = {**block, "params": {"lr": one.optimizer.values["lr"], **params}}
 
 
 def fill_scheduler(config: dict[str, Any], facts: Facts) -> list[str]:
     """Fills the scheduler from a DummyScheduler, as Accelerate does for DeepSpeed, and leaves it out where the script has the rates.
 
-    Returns the values that are left; it is left out then too.
+    Returns the remaining values; with such values the block is removed too.
     """
     dummy = None if facts.schedule is None else facts.schedule.dummy
     block = block_of(config, "scheduler")

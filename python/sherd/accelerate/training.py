@@ -223,7 +223,7 @@ class Training:
             return
         for done, call in ((self.stepped, "step"), (self.cleared, "zero_grad")):
             if done:
-                raise NotSupportedError(f"a backward came behind the {call}() of {len(done)} of the {len(self.optimizers)} optimizers of the "
+                raise NotSupportedError(f"a backward came after the {call}() of {len(done)} of the {len(self.optimizers)} optimizers of the "
                                         f"{type(self.module).__name__}: an engine updates all parameters of a model together, so call {call}() "
                                         f"of each of them before the next forward")
         self.share_groups()
@@ -234,7 +234,7 @@ class Training:
     def see_cleared(self) -> None:
         """Drops the window where the script has cleared .grad of all parameters. Raises StateError for some of them. Collective then.
 
-        Where modules have no hooks, a forward takes away what .grad shows too, so the two are not told apart.
+        Where modules have no hooks, a forward takes away what .grad shows too, so the two are not distinguished.
         """
         if self.micro == 0 or not self.shown:
             return
@@ -245,12 +245,12 @@ class Training:
             self.drop()
             return
         name = next(name for name, one in self.module.named_parameters() if one is cleared[0])
-        raise StateError(f"the gradient of {name} was cleared behind its backward, by the script or by another forward with gradients: an engine "
+        raise StateError(f"the gradient of {name} was cleared after its backward, by the script or by another forward with gradients: an engine "
                          f"has added it up already, so drop all gradients with optimizer.zero_grad(), and write torch.no_grad() around "
                          f"forwards without a backward")
 
     def share_groups(self) -> None:
-        """Makes rates stand in the script's optimizers and in their parts alike, where an optimizer has several models. Local."""
+        """Copies rates between the script's optimizers and their parts, if an optimizer has several models. Local."""
         for one in self.optimizers:
             one.share_groups(self)
 
@@ -307,7 +307,7 @@ class Training:
         """Makes the update that is prepared, and returns whether it was skipped for an overflow. Collective, blocking.
 
         Raises InvalidError at the second one where the configuration's scheduler lacks values and the script has set no rate: a loop may
-        set them behind the step.
+        set them after the step.
         """
         if self.unscheduled and self.engine.global_steps and not any(one.has_rates_by_hand() for one in self.optimizers):
             raise InvalidError(f"\"scheduler\" has {', '.join(self.unscheduled)} as \"auto\", no scheduler is prepared and no rate was set by "
@@ -426,7 +426,7 @@ class ZeroGrad(OfModule):
         found = self.training()
         if found is not None and found.stepped:
             raise NotSupportedError(f"zero_grad() of the {type(self.module).__name__} between the step() of its {len(found.optimizers)} optimizers: "
-                                    f"an engine updates all parameters of a model together, so call it behind the last of them")
+                                    f"an engine updates all parameters of a model together, so call it after the last of them")
         if found is not None:
             found.drop()
         type(self.module).zero_grad(self.module, set_to_none)

@@ -124,7 +124,7 @@ class DeepSpeedAccelerator:
         return self._bytes("memory_reserved", device_index)
 
     def max_memory_reserved(self, device_index: int | None = None) -> int:
-        """Returns the most bytes that torch's allocator kept on a GPU. Local."""
+        """Returns the most bytes that torch's allocator reserved on a GPU. Local."""
         return self._bytes("max_memory_reserved", device_index)
 
     def reset_peak_memory_stats(self, device_index: int | None = None) -> None:

@@ -41,7 +41,7 @@ def is_configured() -> bool:
 
 
 def reset() -> None:
-    """Does nothing: no buffer is kept between iterations."""
+    """Does nothing: no buffer is stored between iterations."""
 
 
 def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

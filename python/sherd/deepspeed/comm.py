@@ -1,6 +1,6 @@
 """deepspeed.comm: the calls of torch.distributed, over the ranks that the launcher started.
 
-A name that is not defined here is torch.distributed's. The engines have a world of sherd's beside it, which world() gives.
+A name that is not defined here is torch.distributed's. The engines have a separate world of sherd, which world() returns.
 """
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class DeepSpeedEngine(nn.Module):
         """Runs the model's forward. Collective, blocking. Under torch.no_grad() it is an evaluation."""
         if torch.is_grad_enabled() and not self._is_failed:
             self._end_micro_batch()  # several backwards before a step are as many micro-batches
-        self._is_failed = False  # the engine drops what a backward left that failed
+        self._is_failed = False  # the engine drops the gradients of a failed backward
         return self.engine(*inputs, **kwargs)
 
     def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
@@ -248,7 +248,7 @@ class DeepSpeedEngine(nn.Module):
     def _update(self) -> None:
         """Ends the window and updates the parameters. Collective, blocking."""
         if not self.engine.has_window:
-            raise StateError("engine.step() at a boundary comes behind engine.backward(loss), and there was no backward since the last update")
+            raise StateError("engine.step() at a boundary comes after engine.backward(loss), and there was no backward since the last update")
         many = self._ended + self.engine.has_backward
         self.engine.close_window()
         norm = self.engine.prepare_step().grad_norm

@@ -24,7 +24,7 @@ class DeepSpeedDataLoader(DataLoader[Any]):
 
 
 class RepeatingLoader:
-    """A loader without an end: behind the last batch, it begins again."""
+    """A loader without an end: after the last batch, it begins again."""
 
     def __init__(self, loader: Any) -> None:
         self.loader, self.data_iter = loader, iter(loader)

@@ -21,7 +21,7 @@ class Schedule:
     arguments that DeepSpeed's has, and give it to initialize(); what it leaves out has the defaults of the configuration.
     """
 
-    names: tuple[str, ...] = ()  # of the arguments behind the optimizer
+    names: tuple[str, ...] = ()  # of the arguments after the optimizer
 
     def __init__(self, optimizer: Any = None, *values: Any, **named: Any) -> None:
         self.kind, self.optimizer = type(self).__name__, optimizer

@@ -50,7 +50,7 @@ def GatheredParameters(params: Any, modifier_rank: int | None = None, fwd_module
     """A context inside which parameters have their whole values on every rank. Collective, blocking, between steps.
 
     With `modifier_rank`, what that rank has changed inside becomes the engine's at the end, on all ranks; without it, nothing does.
-    Parameters that no engine has are left as they are. A model needs no `fwd_module`: the engine finds what its forward reads.
+    Parameters that no engine has do not change. A model needs no `fwd_module`: the engine finds what its forward reads.
     """
     with sherd.torch.gathered_parameters(list(tensors_of(params)), modifier_rank=modifier_rank) if enabled else contextlib.nullcontext():
         yield

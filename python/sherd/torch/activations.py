@@ -109,7 +109,7 @@ class Record:
 class Saver:
     """The hooks of saved tensors around the forward of a model, and the rule by which they move a tensor or leave it.
 
-    Its subclasses have the memory. A saver belongs to one hooks.Hooks, which tells it where the forward and backward are.
+    Its subclasses have the memory. A saver belongs to one hooks.Hooks, which notifies it of the progress of forward and backward.
     """
 
     def __init__(self, model: nn.Module, device: torch.device, awake: Iterable[torch.Tensor] = ()) -> None:
@@ -120,7 +120,7 @@ class Saver:
         self._users: dict[int, tuple[StorageWeakRef, set[str]]] = {}  # of storages: the scopes for which this forward has copied it
         self._waiting: dict[int, weakref.ref[Saved]] = {}  # of storages: what was saved last where there is no activation
         self.stayed_bytes = 0  # what has found no room in the last forward
-        me = weakref.ref(self)  # a graph may be kept by the model
+        me = weakref.ref(self)  # the model may store a graph
         self._hooks = (lambda tensor: pack(me(), tensor), Saved.read)
 
     def begin(self) -> None:
@@ -477,7 +477,7 @@ def none_found(division: Division, could: Sequence[Declared], choice: Choice) ->
     """Returns why no unit has an activation, for a warning. `could` are those that the choice leaves out."""
     if could:
         return f"activations={choice!r} matches none of {', '.join(dict.fromkeys(division.units[unit].name for _, unit, _ in could))}"
-    return f"no unit that each pass acquires once saves a tensor of {LEAST_BYTES} bytes, beside what torch.utils.checkpoint computes again"
+    return f"no unit that each pass acquires once saves a tensor of {LEAST_BYTES} bytes, except those that torch.utils.checkpoint computes again"
 
 
 def declare(core: Engine, division: Division, found: Sequence[Declared], choice: Choice) -> None:

@@ -27,7 +27,7 @@ looked_at = torch._C.DisableTorchFunctionSubclass  # a context in which torch as
 
 
 class Asleep:
-    """The class that a parameter has beside its own (kind_of) while it is asleep: uses of its values raise StateError, with its name.
+    """The class that a parameter has in addition to its own (kind_of) while it is asleep: uses of its values raise StateError, with its name.
 
     What does not read values goes through: shape, type, .grad, hooks. The name is in the attribute NAME of the tensor. torch asks
     __torch_function__ for nearly all of its functions and methods. What torch.tensor(parameter), as_subclass(), to_dlpack(), a C++
@@ -65,7 +65,7 @@ class AsleepView(Asleep, torch.Tensor):
     """What .data, .T and detach() give of a parameter that is asleep."""
 
 
-# What reads no value of a tensor, beside properties: names of torch's functions and methods.
+# Functions and methods of torch that read no value of a tensor; properties read none either.
 PASSING = frozenset("""
     size stride numel nelement dim ndimension element_size data_ptr storage_offset is_contiguous is_floating_point is_complex is_signed
     get_device requires_grad_ register_hook register_post_accumulate_grad_hook retain_grad is_shared is_pinned is_same_size is_conj is_neg

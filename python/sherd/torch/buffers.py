@@ -17,7 +17,7 @@ Layout = list[list[Any]]  # the name, the type and the shape of each buffer, as 
 
 
 class Shared:
-    """The buffers of a model that all ranks have alike, and the message of their bytes, one after the other.
+    """The buffers of a model that are equal on all ranks, and the message of their bytes, one after the other.
 
     The ranks agree once which buffers these are, by name, type and shape, and again where rank 0 has others since. `own` are patterns
     of names that do not belong to them; of a buffer with several names, one is enough. Without buffers, and on one rank, nothing is exchanged.

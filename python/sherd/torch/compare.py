@@ -35,7 +35,7 @@ def compare(model: nn.Module, batch: Any, config: ConfigSource | None = None, lo
 
     Copies of the model make `steps` updates on both sides; the caller's objects and random numbers stay as they were. After each
     micro-batch, this compares what every module returned, in the order of forward, the loss, and the gradients of these outputs and
-    of the parameters, in the order of backward; after each update, the mean gradients, the weights and the buffers. It ends behind the
+    of the parameters, in the order of backward; after each update, the mean gradients, the weights and the buffers. It ends after the
     first step that has a difference. The copies take the memory of the model twice, and what the modules return in one micro-batch is
     in host memory meanwhile.
 
@@ -50,7 +50,7 @@ def compare(model: nn.Module, batch: Any, config: ConfigSource | None = None, lo
         model's arguments, and the loss is the output, its first tensor or its `loss`.
     against: a configuration of another engine, which takes the place of plain torch.
     steps: how many updates are made at most.
-    tolerance: the largest relative difference that counts as none, beside the largest value of the tensor. None: 1e-5 in fp32, 1e-2 in
+    tolerance: the largest difference, relative to the largest value of the tensor, that counts as none. None: 1e-5 in fp32, 1e-2 in
         fp16, 5e-2 in bf16.
     precision: the type in which plain torch computes; None: the engine's. torch.float32 shows what the engine's 16 bits change.
 
@@ -102,7 +102,7 @@ def default_loss(model: Any, batch: Any) -> torch.Tensor:
 # --------------------------------------------------------------------- run --
 
 class Run:
-    """A comparison of two sides. What the tested side does is kept until the expected side has done the same."""
+    """A comparison of two sides. The results of the tested side are stored until the expected side has the same results."""
 
     def __init__(self, tested: Sharded, expected: Plain | Sharded, batches: list[Any], loss: Loss, tolerance: float | None) -> None:
         self.tested, self.expected, self.batches, self.loss = tested, expected, batches, loss

@@ -10,7 +10,7 @@ import torch
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}  # by the type in which the engine computes
 ROUNDING = 4 * torch.finfo(torch.float32).eps  # what an update of a weight may lose, as a part of the largest weight
 # Gradients far below the others, such as that of a bias before a softmax, are sums of rounding errors. So the difference of a gradient is
-# measured beside this part of the largest gradient that has come, where that is more than its own largest element.
+# measured relative to this part of the largest gradient so far, if that is more than its own largest element.
 SMALL = 0.01
 MOST_LINES = 10  # of a Comparison's text
 
@@ -42,8 +42,9 @@ class Entry:
     micro-batch), "mean gradient", "update" or "buffer"; `name` and `kind` are those of the module, `kind` "parameter" or "buffer" else.
     `step` counts from 1 (0: before the first), and so does `micro` where a step has several micro-batches. `call` says in which call of
     the module in this micro-batch, `part` where in its output the tensor was. `absolute` is the largest difference, `relative` the same
-    beside the largest expected value, `index` its place, and `got` and `expected` the two values there, in sherd and on the other side.
-    NaN on both sides is no difference, and `has_nan` tells of it. `problem` says what could not be compared: shapes, types, a call on one
+    divided by the largest expected value, `index` its place, and `got` and `expected` the two values there, in sherd and on the other
+    side.
+    NaN on both sides is no difference, and `has_nan` is set. `problem` says what could not be compared: shapes, types, a call on one
     side alone. `rank` is the rank that found it, where there are several.
     """
 
@@ -92,8 +93,8 @@ class Entry:
         if self.problem:
             return self.problem
         place = f" at {list(self.index)}" if self.index else ""
-        beside = f" ({self.relative:.3g} of the largest value)" if math.isfinite(self.relative) else ""
-        return (f"the largest difference is {self.absolute:.3g}{beside}{place}, where sherd has {self.got:.7g} "
+        relative = f" ({self.relative:.3g} of the largest value)" if math.isfinite(self.relative) else ""
+        return (f"the largest difference is {self.absolute:.3g}{relative}{place}, where sherd has {self.got:.7g} "
                 f"and {other} has {self.expected:.7g}")
 
 
@@ -114,7 +115,7 @@ class Comparison:
     first: the first difference, which is the same on all ranks; None: there is none.
     entries: all that was compared on this rank, in the order of time.
     losses: of each micro-batch, sherd's loss and the other side's.
-    notes: what the configuration does that a plain script may not, and what was left out.
+    notes: effects of the configuration that a plain script may not have, and omitted comparisons.
     tolerance: the largest relative difference that counts as none.
     steps: how many steps were compared.
     other: what the other side is called.
@@ -168,9 +169,9 @@ class Comparison:
 
 
 HINTS = {
-    "forward": "All outputs before it are equal, so look at what this module does beside its inputs and weights: random numbers, state that it "
+    "forward": "All outputs before it are equal, so look at the other inputs of this module: random numbers, state that it "
                "keeps, types.",
-    "loss": "All outputs of modules are equal, so look at the loss function: what it keeps from call to call, and what it reads beside the output.",
+    "loss": "All outputs of modules are equal, so look at the loss function: the state that it has between calls, and its inputs other than the output.",
     "gradient of the output": "All gradients before it are equal, so look at what uses this output, and at the backward of that.",
     "gradient": "The gradients of the outputs before it are equal, so look at how the module that owns it uses it.",
     "mean gradient": "The gradients of each rank are equal, so look at how they are averaged: micro-batches, ranks, the type of the sum.",
@@ -218,7 +219,7 @@ class Ledger:
         self._kept[key] = tensor.detach().to("cpu", copy=True)
 
     def meet(self, key: Key, tensor: torch.Tensor, before: torch.Tensor | None = None, judged: torch.Tensor | None = None, hint: str = "") -> None:
-        """Compares a tensor of the other side with the one that was kept for the same key.
+        """Compares a tensor of the other side with the one that was stored for the same key.
 
         Of an update, `before` has the weights before it, and `judged` the elements that count.
         """

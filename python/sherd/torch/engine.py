@@ -69,7 +69,7 @@ def options_check(given: Mapping[str, Any]) -> None:
     for name in given:
         if name not in of_engine:
             near = difflib.get_close_matches(name, of_engine, 1)
-            raise TypeError(f"sherd.torch.initialize() has no option {name}{f': is {near[0]} meant?' if near else ''}; beside its arguments it "
+            raise TypeError(f"sherd.torch.initialize() has no option {name}{f': is {near[0]} meant?' if near else ''}; besides its arguments it "
                             f"has {', '.join(of_engine)}")
 
 
@@ -499,7 +499,7 @@ class Engine:
         not finite), InvalidError (the ranks gave different ones; the step stays prepared), InputOutputError.
         """
         if self.prepared is None:
-            raise StateError("engine.apply_step() comes behind an engine.prepare_step() whose report has is_boundary 1, and no step is prepared")
+            raise StateError("engine.apply_step() must follow an engine.prepare_step() whose report has is_boundary 1, and no step is prepared")
         if clip_coefficient is not None and not 0 <= clip_coefficient < math.inf:
             raise ValueError(f"clip_coefficient={clip_coefficient} is what the gradient is multiplied by: give a finite number of 0 or more")
         numbers = self.rates.now()
@@ -521,7 +521,7 @@ class Engine:
                              "next forward drops the window, or engine.discard() does on all ranks")
         numbers = self.rates.now()
         if not self.is_sealed:
-            raise StateError(f"{call} comes behind the forward and the backward of a micro-batch, and there was none yet: call "
+            raise StateError(f"{call} must follow the forward and the backward of a micro-batch, and there was none yet: call "
                              f"engine(batch) and engine.backward(loss) first")
         self._warn_of_backwards()
         self._take_gradients()
@@ -601,7 +601,7 @@ class Engine:
             self._has_warned_of_backwards = True
             warn(f"there were {self._backwards} backward passes before this engine.step(), and gradient_accumulation_steps is {accumulation}: "
                  f"step() ends one micro-batch, so these are one of {accumulation}, and their gradients are added. If each was a micro-batch, "
-                 f"call engine.step() behind each of them")
+                 f"call engine.step() after each of them")
 
     def _warn_of_overflow(self) -> None:
         """Warns once of a skipped update, except with fp16, where the loss scale is lowered.
@@ -613,7 +613,7 @@ class Engine:
         self._has_warned = True
         at_3 = "; at stage 3, a loss that reads parameters outside of their modules is NaN" if self.core.info.stage == 3 else ""
         warn(f"the gradient of update {self.global_steps + 1} has Inf or NaN in it, so the update was skipped{at_3}. "
-             f"engine.was_step_applied() tells it of later steps, which do not warn")
+             f"engine.was_step_applied() reports it for later steps, which do not warn")
 
     def _waited(self, report: Report) -> Report:
         """Returns the complete report of a step. Behind a boundary, scripts read parameters that are whole on this rank, which have their
@@ -644,7 +644,7 @@ class Engine:
     def close_window(self) -> None:
         """Makes the next step() or prepare_step() a boundary, even if the window is short; the mean is then over the micro-batches that it has.
 
-        That step may be the one of a micro-batch, or come behind it, without another forward. Local; call it on all ranks alike.
+        The next step may end a micro-batch, or follow the previous step without another forward. Local; call it on all ranks at the same time.
         Raises StateError before the engine has computed. A window without a micro-batch cannot be closed: the step raises StateError.
         """
         self.core.close_window()
@@ -680,7 +680,7 @@ class Engine:
         if not self._backwards:
             return
         if self._micro:
-            raise StateError(f"{call} behind a backward would drop the {self._micro} earlier micro-batches of this window too, because "
+            raise StateError(f"{call} after a backward would drop the {self._micro} earlier micro-batches of this window too, because "
                              f"their gradients are in one sum: call it at the beginning of a window, leave it out, or drop the window "
                              f"with engine.discard()")
         collective(call)(Engine._drop)(self)
@@ -693,7 +693,7 @@ class Engine:
     def _before_forward(self) -> None:
         """Drops the window, with a warning, where a forward or a backward did not end, or a step refused its gradients.
 
-        Raises StateError behind prepare_step(), where the update has to come first.
+        Raises StateError after prepare_step(), where the update has to come first.
         """
         if self.prepared is not None:
             raise StateError("a step is prepared, by engine.prepare_step() or clip_grad_norm_(), and a forward comes before its update: call "

@@ -5,7 +5,7 @@ sees the gradient that comes back by that way, though the module's parameters ha
 
 Torch numbers the nodes of a thread in the order in which they are made, and a backward runs those that are ready from the highest
 number down. So the nodes of one forward of a module are a range of numbers. A gradient can only come in by another way before an
-output's if one of these nodes leads to no output, or is made behind an output. Few modules have such nodes. Where one has, a walk
+output's if one of these nodes leads to no output, or is made after an output. Few modules have such nodes. Where one has, a walk
 over the graph from the loss finds the edges that lead into the range.
 
 A backward may run on another thread than the forward, whose nodes have numbers of their own. Every node with a number of the range
@@ -31,7 +31,7 @@ next_number = torch._C._autograd._get_sequence_nr  # of the node that this threa
 class Entries:
     """The calls of forwards that a gradient may enter otherwise than by an output.
 
-    Those of the last forward of the model are kept, since the caller may use what a call hides and drop its outputs. Earlier ones are
+    Those of the last forward of the model are stored, since the caller may use what a call hides and drop its outputs. Earlier ones are
     known as long as their outputs or inputs are. `_open` has those of which no walk has met every node.
     """
 
@@ -141,7 +141,7 @@ class Ranges:
 
 
 def hides(outputs: list[Node], first: int, last: int) -> bool:
-    """Whether one of the nodes from `first` up to `last` leads to no output, or was made behind an output that is not its own."""
+    """Whether one of the nodes from `first` up to `last` leads to no output, or was made after an output that is not its own."""
     seen: dict[Node, int] = {}
     pending = list(outputs)
     while pending:

@@ -52,7 +52,7 @@ def gathered_parameters(of: "Engine | nn.Module | torch.Tensor | Iterable[torch.
                         modifier_rank: int | None = None) -> Iterator[None]:
     """A context inside which parameters have their whole values on every rank, in the compute type, in memory of their own.
 
-    of: a module or an engine, for all its parameters, or a parameter, or several. Parameters that no engine has are left as they are.
+    of: a module or an engine, for all its parameters, or a parameter, or several. Parameters that no engine has do not change.
     modify: what was changed inside becomes the engine's at the end, on all ranks as rank `modifier_rank` has it. Elements that
         were not changed keep their exact master weights.
     modifier_rank: the rank whose changes count; default 0. A rank that is given implies `modify`.
@@ -96,7 +96,7 @@ def owned(tensors: list[torch.Tensor]) -> list[tuple["Engine", Param]]:
                 raise StateError("gathered_parameters() is for between steps: a forward or backward of the engine is under way")
             param = next(p for p in engine.division.params if p.tensor is tensor)
             if id(tensor) not in engine.refusals.shown:
-                engine.driver.by_number[param.number].check()  # after this context nobody could tell that it was written
+                engine.driver.by_number[param.number].check()  # after this context the write could not be detected
             found[id(tensor)] = (engine, param)
     return list(found.values())
 

@@ -73,7 +73,7 @@ class Writes(Reads):
     def __call__(self, *_: Any) -> None:
         name = self.refusals.first_hidden(self.of)
         if name is not None:
-            raise StateError(f"load_state_dict() of a module would write parameter {name} beside the "
+            raise StateError(f"load_state_dict() of a module would write parameter {name} without the "
                              f"engine: use engine.load_state_dict() or engine.load_checkpoint(), or load before "
                              f"sherd.torch.initialize")
 

@@ -28,7 +28,7 @@ from sherd.torch.units import Division, Param, Scope
 if TYPE_CHECKING:
     from sherd.torch.activations import Saver
 
-# Returns what compiles the code that this thread runs, or None. The first releases of torch do not tell; there it may be torch._dynamo.
+# Returns what compiles the code that this thread runs, or None. The first releases of torch do not report it; with them it may be torch._dynamo.
 compiler_of_thread = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: sys.modules.get("torch._dynamo"))
 current_task = torch._C._current_graph_task_id  # the number of the backward that runs on this thread; below 0: none
 # The transforms of torch.func in which a forward with gradients is refused, by torch's names: what they are called, and what to do instead.
@@ -69,7 +69,7 @@ def first_order_check() -> None:
 class Acquirer(Protocol):
     """The interface through which hooks acquire and release: tensors.Driver in training, trace.Recorder in the trace.
 
-    `accumulated` tells that autograd has accumulated a gradient of the parameter with that number.
+    `accumulated` is called when autograd has accumulated a gradient of the parameter with that number.
     """
 
     sleeps: bool  # a parameter has values only while its unit is acquired
@@ -116,7 +116,7 @@ class Call:
             self.hooks.try_end(self)
 
     def is_behind(self, other: "Call") -> bool:
-        """Whether the call was made behind the other one, and nothing of it can run any more when the other one's backward begins.
+        """Whether the call was made after the other one, and nothing of it can run any more when the other one's backward begins.
 
         What has inputs ends by its gates, and only its outputs keep it open then.
         """
@@ -398,7 +398,7 @@ class Hooks(Attached):
             self._give(unit, BACKWARD)
 
     def _end_backward(self, task: int) -> None:
-        """Ends all calls that a backward has left open; autograd calls it at the end of the backward."""
+        """Ends all calls that are still open after a backward; autograd calls it at the end of the backward."""
         for call in self._open.pop(task, []):
             self._end(call)
         self._drop_lingering()
@@ -667,7 +667,7 @@ def ungated(call: Call) -> tuple[Any, dict[int, tuple[torch.Tensor, Any]], dict[
 def watch_changes(call: Call, changed: list[entries.Node], gates: list[entries.Node]) -> None:
     """Has gradients that leave the call through inputs which its module has changed in place be noticed (Call.on_gate).
 
-    `changed` has the nodes of these inputs behind the changes. Torch has put the changes between an input and what made it, so the
+    `changed` has the nodes of these inputs after the changes. Torch has put the changes between an input and what made it, so the
     gradient may pass by the gate. The node of the first change is then the last one of the call that it meets.
     """
     end = entries.next_number()
@@ -678,13 +678,13 @@ def watch_changes(call: Call, changed: list[entries.Node], gates: list[entries.N
             node, inner = inner, inner.next_functions[0][0] if inner.next_functions else None
         return node
 
-    behind = list(gates)  # what runs later than the node that comes next, where it runs at all
+    later = list(gates)  # what runs later than the node that comes next, where it runs at all
     for node in sorted(map(first_of, changed), key=lambda node: node._sequence_nr()):
-        node.register_hook(functools.partial(on_change, call, tuple(behind)))
-        behind.append(node)
+        node.register_hook(functools.partial(on_change, call, tuple(later)))
+        later.append(node)
 
 
-def on_change(call: Call, behind: tuple[entries.Node, ...], _left: Any, _came: Any) -> None:
-    """Is called behind the node of a first change. Where none of the nodes `behind` it is to run, the gradients have left the call."""
-    if not any(map(torch._C._will_engine_execute_node, behind)):
+def on_change(call: Call, later: tuple[entries.Node, ...], _left: Any, _came: Any) -> None:
+    """Is called after the node of a first change. Where none of the nodes `later` it is to run, the gradients have left the call."""
+    if not any(map(torch._C._will_engine_execute_node, later)):
         call.on_gate(None)

@@ -1,4 +1,4 @@
-"""Takes out of a program's caches and lists what a trace has left there.
+"""Removes the tensors of a trace from a program's caches and lists.
 
 A model's code may keep tensors where a module's attributes do not lead: in functools.lru_cache, in a dict of masks, in a list that
 a hook fills. Of a trace these are tensors without memory (torch's FakeTensor). The first real forward would compute with them, and
@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 FAKE = "FakeTensor"  # the name of the class, which takes long to import
 MOST_STEPS = 4  # how deep a cache is searched: the cache, its entries, a result, and what is in that
-ADVICE = ("the model's code has kept a tensor of the trace that finds the model's order, where sherd.torch does not find it: call the "
+ADVICE = ("the model's code has stored a tensor of the trace that finds the model's order, where sherd.torch does not find it: call the "
           "model once on a batch before sherd.torch.initialize, so that it keeps real ones")
 OPAQUE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.FrameType)  # what a search does not enter
 

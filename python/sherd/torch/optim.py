@@ -52,7 +52,7 @@ KEYS = {"lr": "lr", "weight_decay": "weight_decay", "eps": "eps"}  # torch's nam
 
 @dataclass
 class Group:
-    """Parameters that are updated alike, as torch's parameter groups are."""
+    """Parameters that are updated with the same numbers, like torch's parameter groups."""
 
     tensors: list[nn.Parameter]
     values: dict[str, Any]  # its numbers and settings under torch's names
@@ -306,7 +306,7 @@ class NoScaler:
 class EngineOptimizer(torch.optim.Optimizer):
     """A torch optimizer that stands for the engine's, so that schedulers have groups to work on.
 
-    engine.step() makes the updates. `step` does nothing, for loops that call it beside engine.step(), as loops with DeepSpeed do. It
+    engine.step() makes the updates. `step` does nothing, for loops that call it in addition to engine.step(), as loops with DeepSpeed do. It
     warns once, unless `warns` is False.
     """
 
@@ -320,7 +320,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         """Does nothing but call `closure`, whose result it returns."""
         if self.warns:
             self.warns = False
-            warn("engine.optimizer.step() does nothing: call engine.step() behind the backward of each micro-batch, which makes the updates, "
+            warn("engine.optimizer.step() does nothing: call engine.step() after the backward of each micro-batch, which makes the updates, "
                  "and leave optimizer.step() out")
         return closure() if closure is not None else None
 
@@ -559,7 +559,7 @@ def steppable(scheduler: Any) -> Any:
     """Returns the scheduler. Raises TypeError where its step() needs arguments (ReduceLROnPlateau), which the engine does not have."""
     try:
         listed = inspect.signature(scheduler.step).parameters.values()
-    except (TypeError, ValueError, AttributeError):  # a step() that does not tell its arguments, or None from a function
+    except (TypeError, ValueError, AttributeError):  # a step() without a signature, or None from a function
         return scheduler
     needed = [one.name for one in listed if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
     if needed:
@@ -570,7 +570,7 @@ def steppable(scheduler: Any) -> Any:
 
 
 def take_over(optimizer: torch.optim.Optimizer) -> None:
-    """Takes a torch optimizer over: its groups still give the rates, and calls that would act beside the engine raise StateError."""
+    """Takes a torch optimizer over: its groups still give the rates, and calls that would bypass the engine raise StateError."""
     def refused(text: str) -> Callable[..., NoReturn]:
         def call(*_: Any, **__: Any) -> NoReturn:
             raise StateError(text)

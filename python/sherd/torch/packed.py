@@ -1,4 +1,4 @@
-"""Packs what a script wants to keep as JSON, and the bytes of its tensors beside it. Never a pickle: a file that is read runs no code.
+"""Packs the state of a script as JSON and the bytes of its tensors. Never a pickle: a file that is read runs no code.
 
 JSON has neither tensors nor tuples, and its keys are text. Such a value is an object with the key TAG, which says what it is.
 """

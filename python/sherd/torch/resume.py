@@ -37,7 +37,7 @@ COUNTERS = ("step", "micro_step", "samples")  # their names in the manifest and 
 class Load:
     """A load of FOLDER/TAG.
 
-    `kept` is what save_checkpoint() kept, and `counters` are the manifest's; both were read from the files, without the engine.
+    `kept` is the data that save_checkpoint() stored, and `counters` are the manifest's; both were read from the files, without the engine.
     `counters` is empty where only weights are loaded. `options` are those of sherd.Engine.load.
     """
 
@@ -51,7 +51,7 @@ class Load:
     def run(self, engine: "Engine") -> None:
         """Loads weights, state and buffers into the sealed engine. Collective, blocking.
 
-        Raises what sherd.Engine.load raises, and InputOutputError where what was kept is not what was read before.
+        Raises what sherd.Engine.load raises, and InputOutputError where the stored data have changed since they were read.
         """
         kept = self.kept.read()["buffers"]
         engine.buffers.check(kept)
@@ -124,7 +124,7 @@ def looked(engine: "Engine", folder: str, tag: str | None) -> dict[str, Any] | N
 
 
 def look(folder: str, tag: str | None) -> dict[str, Any] | None:
-    """Returns tag, counters and what was kept in a checkpoint, read from its files; None where no tag is given and the folder has
+    """Returns tag, counters and the stored data of a checkpoint, read from its files; None where no tag is given and the folder has
     no latest checkpoint. Local. Raises what Checkpoint raises, and InvalidError where `folder` is a file, and where the blobs are not
     of save_checkpoint()."""
     if os.path.isfile(folder):

@@ -145,7 +145,7 @@ def digest(buffer: torch.Tensor) -> bytes:
 
 
 def schedule_state(engine: "Engine") -> Any:
-    """Returns the state of torch's scheduler, or a list of states; what a checkpoint does not keep, such as functions, is left out."""
+    """Returns the state of torch's scheduler, or a list of states; values that a checkpoint does not store, such as functions, are omitted."""
     given = engine.lr_scheduler
     return [state_of(one) for one in given] if isinstance(given, list) else state_of(given)
 

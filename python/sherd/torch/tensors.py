@@ -143,11 +143,11 @@ class Bound:
         self.tensor.grad = self.taken if self.window == window else None
 
     def check_shown(self, window: int) -> None:
-        """Raises StateError where .grad is not what the engine has left there, because somebody has cleared it after a backward of
+        """Raises StateError where .grad is no longer the engine's tensor, because somebody has cleared it after a backward of
         micro-batch `window`, or has put another tensor in its place."""
         shown = self.tensor.grad
         if self.window == window and (shown is None or shown is self.taken and shown.is_cleared):
-            raise StateError(f"the gradient of {self.param.name} was cleared behind its backward, as module.zero_grad() does, and the "
+            raise StateError(f"the gradient of {self.param.name} was cleared after its backward, as module.zero_grad() does, and the "
                              f"engine has added it already: engine.zero_grad() drops it, and so does zero_grad() of the optimizer")
         if self.is_replaced:
             self.refuse_grad("replaced")
@@ -229,7 +229,7 @@ def for_modules(text: str, backwards: int) -> str:
     what, found, _ = text.partition("; list every use with sherd_pass_add")
     if not found:
         return text
-    first = (f"this is backward {backwards} since the last engine.step(), which each micro-batch needs behind its backward, with "
+    first = (f"this is backward {backwards} since the last engine.step(), which each micro-batch needs after its backward, with "
              f"gradient_accumulation_steps too (engine.zero_grad() drops a backward that no step is to use): " if backwards > 1 else "")
     return (f"{first}{what}; the plan comes from the example, or else from the first batch, also of an evaluation: give "
             f"sherd.torch.initialize(..., example=) a batch of the training, and backward_uses=\"any\" where a step goes through the model "
@@ -308,7 +308,7 @@ class Driver:
             replaced.refuse_grad("replaced")
 
     def reach(self, reached: Param) -> None:
-        """Acquires the unit of a parameter for BACKWARD behind the first gradient of the unit, which is that of this parameter.
+        """Acquires the unit of a parameter for BACKWARD after the first gradient of the unit, which is that of this parameter.
 
         The further ones come to the engine's memory. It is for parameters that do not sleep. Collective. Raises what acquire raises.
         """
@@ -421,8 +421,8 @@ def buffers_dtype(division: Division, dtype: torch.dtype) -> torch.dtype:
     """Returns the type to which cast_to() casts buffers, in an engine that computes in `dtype`. Local, before the engine's memory is
     bound.
 
-    It is fp32, in which nothing is cast, where the model has parameters of `dtype` already: whoever made it so has left the other
-    buffers as they are to be, such as the fp32 frequencies of rotary embeddings.
+    It is fp32, in which nothing is cast, where the model has parameters of `dtype` already: the program that cast them did not cast the
+    other buffers on purpose, such as the fp32 frequencies of rotary embeddings.
     """
     return torch.float32 if any(param.tensor.dtype == dtype for param in division.params) else dtype
 

@@ -178,9 +178,9 @@ def save_pretrained(engine: "Engine", folder: Path, dtype: torch.dtype, max_file
 
 def import_weights(core: Core, model: nn.Module, division: Division, path: Path, may_miss: Sequence[str] = (),
                    may_be_extra: Sequence[str] = ()) -> None:
-    """Fills every parameter, and what a state_dict has beside them (unmanaged_of), from safetensors under the model's names.
+    """Fills every parameter, and the other tensors of a state_dict (unmanaged_of), from safetensors under the model's names.
 
-    `path` is a file, a folder or an index. Each rank reads what it holds, and all of what is beside. The file may have names that
+    `path` is a file, a folder or an index. Each rank reads the elements that it stores, and all other tensors. The file may have names that
     transformers changes when it loads, any of the names of tied weights, and tensors that the model computes itself.
     `may_miss` and `may_be_extra` are patterns (fnmatch): of the model's names that the file may lack, which keep the values that
     they have, and of the file's names that the model may lack. A buffer on meta that the file lacks stays on meta. Collective,
@@ -217,7 +217,7 @@ def start_of(buffer: torch.Tensor, is_kept: bool) -> torch.Tensor:
 
 
 class Names:
-    """The names of a file's tensors beside those of a model, of which the engine asks for `asked`. Local."""
+    """The names of a file's tensors that are not in a model, of which the engine asks for `asked`. Local."""
 
     def __init__(self, model: nn.Module, division: Division, path: Path, asked: Sequence[str]) -> None:
         self._model, self._path, self._asked = model, path, dict.fromkeys(asked)

@@ -1,4 +1,4 @@
-#include "engine/proof/tell.h"
+#include "engine/proof/emit.h"
 
 #include "base/checked.h"
 #include "base/hash.h"
@@ -11,11 +11,11 @@
 
 typedef struct plain_run {
     sherd_engine     *engine;
-    sherdi_told_fn    fn;
+    sherdi_emit_fn    fn;
     void             *ctx;
     sherdi_phase_name phase;          /* of the call under way */
-    int               is_last_window; /* of those that are told */
-    int is_last; /* the call ends it: what it reads ahead is for a window that is not told */
+    int               is_last_window; /* of those that are emitted */
+    int is_last; /* the call ends it: its reads ahead are for a window that is not emitted */
 } plain_run;
 
 /* A step ends a micro-batch, and then, where the ranks compare their uses, the boundary begins. */
@@ -30,7 +30,7 @@ static sherdi_phase_name phase_of(plain_run *run, const sherdi_op *op)
     return op->flags & SHERDI_OP_LATE ? SHERDI_IN_BACKWARD : run->phase;
 }
 
-static sherd_status op_tell(void *ctx, const sherdi_op *op)
+static sherd_status op_emit(void *ctx, const sherdi_op *op)
 {
     plain_run        *run   = ctx;
     sherdi_phase_name phase = phase_of(run, op);
@@ -140,11 +140,11 @@ static sherd_status step_wait(sherd_engine *engine)
     return sherd_step(engine, NULL);
 }
 
-static sherd_status windows_run(plain_run *run, sherdi_told_parts parts)
+static sherd_status windows_run(plain_run *run, sherdi_emit_parts parts)
 {
-    int is_queued = parts == SHERDI_TELL_QUEUED;
-    int windows   = is_queued ? SHERDI_TOLD_WINDOWS : 1;
-    int micros = parts >= SHERDI_TELL_ALL && run->engine->settings.batch.accumulation > 1 ? 2 : 1;
+    int is_queued = parts == SHERDI_EMIT_QUEUED;
+    int windows   = is_queued ? SHERDI_EMIT_WINDOWS : 1;
+    int micros = parts >= SHERDI_EMIT_ALL && run->engine->settings.batch.accumulation > 1 ? 2 : 1;
 
     for (int w = 0; w < windows; w++) {
         run->is_last_window = w + 1 == windows;
@@ -153,17 +153,17 @@ static sherd_status windows_run(plain_run *run, sherdi_told_parts parts)
     return SHERD_OK;
 }
 
-/* Tells the first micro-batch, the second if all parts are wanted (all later ones are like it), the
- * boundary and a pass of EVAL. An inference engine has no windows: it tells one pass, and no
+/* Emits the first micro-batch, the second if all parts are wanted (all later ones are like it), the
+ * boundary and a pass of EVAL. An inference engine has no windows: it emits one pass, and no
  * boundary. */
-static sherd_status plain_run_all(plain_run *run, sherdi_told_parts parts)
+static sherd_status plain_run_all(plain_run *run, sherdi_emit_parts parts)
 {
     if (run->engine->settings.update.optimizer->is_inference) {
         SHERDI_TRY(pass_run(run, &run->engine->plan->schedule.train));
     } else {
         SHERDI_TRY(windows_run(run, parts));
     }
-    if (parts == SHERDI_TELL_QUEUED) {
+    if (parts == SHERDI_EMIT_QUEUED) {
         return SHERD_OK;
     }
     run->phase   = SHERDI_IN_EVAL;
@@ -172,16 +172,16 @@ static sherd_status plain_run_all(plain_run *run, sherdi_told_parts parts)
     return pass_run(run, &run->engine->plan->schedule.eval);
 }
 
-sherd_status sherdi_dry_tell(const sherdi_plan *plan, const sherdi_model *model,
-                             sherdi_told_parts parts, sherdi_told_fn fn, void *ctx)
+sherd_status sherdi_dry_emit(const sherdi_plan *plan, const sherdi_model *model,
+                             sherdi_emit_parts parts, sherdi_emit_fn fn, void *ctx)
 {
     plain_run    run = {.fn = fn, .ctx = ctx};
     sherdi_dry  *dry;
     sherd_status status;
 
-    SHERDI_TRY(sherdi_dry_create(plan, model, op_tell, &run, &dry));
+    SHERDI_TRY(sherdi_dry_create(plan, model, op_emit, &run, &dry));
     run.engine = sherdi_dry_engine(dry);
-    status     = parts == SHERDI_TELL_FIRST ? fill_run(&run) : sherdi_dry_start(dry);
+    status     = parts == SHERDI_EMIT_FIRST ? fill_run(&run) : sherdi_dry_start(dry);
     if (status == SHERD_OK) {
         status = plain_run_all(&run, parts);
     }
@@ -214,8 +214,8 @@ static uint64_t *sums_of(counts *c, sherdi_phase_name phase, const sherdi_op *op
 {
     sherdi_plan_moves *moves = &c->plan->moves;
 
-    if (op->kind ==
-        SHERDI_OP_NORM) { /* once in a window, also where a slice is measured in its last backward */
+    /* once in a window, also where a slice is measured in its last backward */
+    if (op->kind == SHERDI_OP_NORM) {
         return moves->step;
     }
     if (op->flags & SHERDI_OP_LATE) {
@@ -245,15 +245,15 @@ static sherd_status op_count(void *ctx, sherdi_phase_name phase, const sherdi_op
     return SHERD_OK;
 }
 
-/* Reports every micro-batch as moving what the first one moves; what the later ones move beyond
- * that is added to the step. */
+/* Reports every micro-batch as moving the bytes of the first one; further bytes of later ones are
+ * added to the step. */
 sherd_status sherdi_dry_count(sherdi_plan *plan, const sherdi_model *model)
 {
     counts             c     = {.plan = plan};
     sherdi_plan_moves *moves = &plan->moves;
     uint64_t           times = (uint64_t)plan->settings.batch.accumulation - 1;
 
-    SHERDI_TRY(sherdi_dry_tell(plan, model, SHERDI_TELL_ALL, op_count, &c));
+    SHERDI_TRY(sherdi_dry_emit(plan, model, SHERDI_EMIT_ALL, op_count, &c));
     for (int medium = 0; medium < SHERDI_MEDIA && c.is_second; medium++) {
         moves->step[medium] += (c.later[medium] - moves->micro[medium]) * times;
     }

@@ -1,5 +1,5 @@
-/* See kept.h. */
-#include "engine/checkpoint/kept.h"
+/* See linked.h. */
+#include "engine/checkpoint/linked.h"
 
 #include "base/checked.h"
 #include "base/json.h"
@@ -19,15 +19,14 @@
 
 #define NOTHING_READ SIZE_MAX
 
-/* What the description has for a part whose signs are ties, where others have the extent of their
- * bf16 values. */
+/* The description of a part whose signs are ties, in place of the extent of its bf16 values. */
 #define TIES SIZE_MAX
 
 /* Elements that are decoded at once; a multiple of the chunk. */
 #define DECODED_ELEMS ((size_t)4096)
 
-/* The names of encodings in the description: how parts are stored, not what a configuration asks
- * for. */
+/* The names of encodings in the description: how parts are stored, not the words of a
+ * configuration. */
 static const char *const ENCODINGS[SHERDI_ENCODINGS] = {"F32",          "BF16", "BESIDE",
                                                         "BESIDE_PLANE", "FP8",  "UFP8"};
 
@@ -37,14 +36,14 @@ typedef struct read_extent {
     size_t         number; /* NOTHING_READ: none */
 } read_extent;
 
-struct sherdi_kept {
+struct sherdi_linked {
     sherdi_mem             *mem;
     sherdi_json            *json; /* owns the names of tensors */
     char                   *label;
     sherdi_state_slots_file file;
     sherdi_state_slot      *slots;
     size_t                  num_slots, cap_slots;
-    sherdi_kept_tensor     *tensors;
+    sherdi_linked_tensor   *tensors;
     size_t                  num_tensors, cap_tensors;
 
     sherdi_ioq  *queue;
@@ -74,30 +73,31 @@ static const sherdi_field SLOT[] = {
 };
 
 #define PLACE                                                                                      \
-    SHERDI_FIELD(STRING, "name", sherdi_kept_tensor, name),                                        \
-        SHERDI_FIELD(NUMBER, "count", sherdi_kept_tensor, count),                                  \
-        SHERDI_FIELD(NUMBER, "extent", sherdi_kept_tensor, extent),                                \
-        SHERDI_FIELD(NUMBER, "at", sherdi_kept_tensor, at)
+    SHERDI_FIELD(STRING, "name", sherdi_linked_tensor, name),                                      \
+        SHERDI_FIELD(NUMBER, "count", sherdi_linked_tensor, count),                                \
+        SHERDI_FIELD(NUMBER, "extent", sherdi_linked_tensor, extent),                              \
+        SHERDI_FIELD(NUMBER, "at", sherdi_linked_tensor, at)
 
 /* Plain fp32. */
 static const sherdi_field PLAIN[] = {PLACE, SHERDI_FIELD_END};
 
 static const sherdi_field ENCODED[] = {
     PLACE,
-    SHERDI_FIELD(NAME, "encoding", sherdi_kept_tensor, encoding, .name = encoding_name),
-    SHERDI_FIELD_IF(has_more, NUMBER, "extent of its bf16 values", sherdi_kept_tensor,
+    SHERDI_FIELD(NAME, "encoding", sherdi_linked_tensor, encoding, .name = encoding_name),
+    SHERDI_FIELD_IF(has_more, NUMBER, "extent of its bf16 values", sherdi_linked_tensor,
                     values_extent, .name = ties_name),
-    SHERDI_FIELD_IF(has_values, NUMBER, "place of its bf16 values", sherdi_kept_tensor, values_at),
-    SHERDI_FIELD_IF(has_ties_at, NUMBER, "place of its ties", sherdi_kept_tensor, ties_at),
-    SHERDI_FIELD_IF(has_ties_at, NAME, "encoding of its ties", sherdi_kept_tensor, ties_encoding,
+    SHERDI_FIELD_IF(has_values, NUMBER, "place of its bf16 values", sherdi_linked_tensor,
+                    values_at),
+    SHERDI_FIELD_IF(has_ties_at, NUMBER, "place of its ties", sherdi_linked_tensor, ties_at),
+    SHERDI_FIELD_IF(has_ties_at, NAME, "encoding of its ties", sherdi_linked_tensor, ties_encoding,
                     .name = encoding_name),
     SHERDI_FIELD_END,
 };
 
 static const sherdi_field KEPT_FILE[] = {
-    SHERDI_FIELD(NUMBER, "bytes", sherdi_kept, file.len_bytes, .most = MOST_BYTES),
-    SHERDI_FIELD(NUMBER, "stripe_bytes", sherdi_kept, file.stripe_bytes, .least = 1),
-    SHERDI_FIELD(NUMBER, "stripes", sherdi_kept, file.num_stripes, .least = 1,
+    SHERDI_FIELD(NUMBER, "bytes", sherdi_linked, file.len_bytes, .most = MOST_BYTES),
+    SHERDI_FIELD(NUMBER, "stripe_bytes", sherdi_linked, file.stripe_bytes, .least = 1),
+    SHERDI_FIELD(NUMBER, "stripes", sherdi_linked, file.num_stripes, .least = 1,
                  .most = MOST_STRIPES),
     SHERDI_FIELD_END,
 };
@@ -105,14 +105,14 @@ static const sherdi_field KEPT_FILE[] = {
 /* Encoded parts are in a list of their own, so a reader that does not know encodings does not find
  * them. */
 static const sherdi_field LISTS[] = {
-    SHERDI_FIELD_LIST_AT("extents", sherdi_kept, slots, num_slots, cap_slots, SLOT),
-    SHERDI_FIELD_LIST_AT("tensors", sherdi_kept, tensors, num_tensors, cap_tensors, PLAIN),
-    SHERDI_FIELD_LIST_AT("encoded", sherdi_kept, tensors, num_tensors, cap_tensors, ENCODED,
+    SHERDI_FIELD_LIST_AT("extents", sherdi_linked, slots, num_slots, cap_slots, SLOT),
+    SHERDI_FIELD_LIST_AT("tensors", sherdi_linked, tensors, num_tensors, cap_tensors, PLAIN),
+    SHERDI_FIELD_LIST_AT("encoded", sherdi_linked, tensors, num_tensors, cap_tensors, ENCODED,
                          .since = "2026-11-22"),
     SHERDI_FIELD_END,
 };
 
-void sherdi_kept_name(int rank, int world_size, char out[SHERDI_CHECKPOINT_NAME_BYTES])
+void sherdi_linked_name(int rank, int world_size, char out[SHERDI_CHECKPOINT_NAME_BYTES])
 {
     (void)snprintf(out, SHERDI_CHECKPOINT_NAME_BYTES, "slots-%05d-of-%05d", rank, world_size);
 }
@@ -147,10 +147,10 @@ static size_t part_at(const listing *l, const sherdi_block *block, int part, siz
     return block->state_offset + sherdi_plan_part_offset(l->plan, block, part, offset_elems);
 }
 
-/* Tells the encoding of a part that is not plain fp32 and, of a master beside its parameter, where
- * its bf16 values and its ties are. */
-static void encoding_tell(const listing *l, const sherdi_block *block, int part,
-                          size_t offset_elems, sherdi_kept_tensor *tensor)
+/* Writes the encoding of a part that is not plain fp32 and, of a split master, the places of its
+ * bf16 values and its ties. */
+static void encoding_describe(const listing *l, const sherdi_block *block, int part,
+                              size_t offset_elems, sherdi_linked_tensor *tensor)
 {
     const sherdi_segment *segment = &l->plan->layout.segments[block->segment];
     size_t                extents = l->plan->offload.num_extents[SHERDI_SPACE_STORAGE];
@@ -179,8 +179,8 @@ static sherd_status range_print(listing *l, const sherdi_block *block,
     const sherdi_segment *segment = &l->plan->layout.segments[block->segment];
 
     for (int part = 0; part < sherdi_segment_parts(segment); part++) {
-        sherdi_kept_tensor tensor = {.count = range->count, .extent = block->extent};
-        char              *name;
+        sherdi_linked_tensor tensor = {.count = range->count, .extent = block->extent};
+        char                *name;
 
         if (sherdi_segment_part_is_encoded(segment, part) != l->is_encoded) {
             continue;
@@ -193,7 +193,7 @@ static sherd_status range_print(listing *l, const sherdi_block *block,
         tensor.name = name;
         tensor.at   = part_at(l, block, part, range->offset_elems);
         if (l->is_encoded) {
-            encoding_tell(l, block, part, range->offset_elems, &tensor);
+            encoding_describe(l, block, part, range->offset_elems, &tensor);
         }
         sherdi_text_print(l->text, l->is_first ? "[" : ", [");
         sherdi_fields_print(l->is_encoded ? ENCODED : PLAIN, &tensor, 0, l->text);
@@ -238,17 +238,17 @@ static sherd_status tensors_print(sherdi_text *text, const sherdi_plan *plan,
     return text->status;
 }
 
-sherd_status sherdi_kept_describe(const sherdi_plan *plan, const sherdi_model *model,
-                                  const sherdi_state *state, sherdi_mem *mem, char **out)
+sherd_status sherdi_linked_describe(const sherdi_plan *plan, const sherdi_model *model,
+                                    const sherdi_state *state, sherdi_mem *mem, char **out)
 {
-    sherdi_kept  kept;
-    sherdi_text  text;
-    sherd_status status;
+    sherdi_linked linked;
+    sherdi_text   text;
+    sherd_status  status;
 
     sherdi_text_init(&text, mem);
-    sherdi_state_describe_file(state, &kept.file);
+    sherdi_state_describe_file(state, &linked.file);
     sherdi_text_print(&text, "{");
-    sherdi_fields_print(KEPT_FILE, &kept, 1, &text);
+    sherdi_fields_print(KEPT_FILE, &linked, 1, &text);
     sherdi_text_print(&text, ", ");
     slots_print(&text, plan, state);
     status = tensors_print(&text, plan, model);
@@ -259,7 +259,7 @@ sherd_status sherdi_kept_describe(const sherdi_plan *plan, const sherdi_model *m
 
 /* ---------------------------------------------------------------------- reading -- */
 
-static int slot_fits(const sherdi_kept *kept, sherdi_state_slot *slot)
+static int slot_fits(const sherdi_linked *linked, sherdi_state_slot *slot)
 {
     size_t end;
 
@@ -267,174 +267,174 @@ static int slot_fits(const sherdi_kept *kept, sherdi_state_slot *slot)
     return slot->offset_bytes % SHERD_ALIGN_BYTES == 0 &&
            slot->len_bytes % SHERD_ALIGN_BYTES == 0 &&
            sherdi_add_fits(slot->offset_bytes, slot->len_bytes, &end) &&
-           end <= kept->file.len_bytes;
+           end <= linked->file.len_bytes;
 }
 
 /* Returns whether `count` elements from `at` on lie inside an extent. */
-static int lies_inside(const sherdi_kept *kept, size_t extent, size_t at, sherdi_encoding encoding,
-                       size_t count)
+static int lies_inside(const sherdi_linked *linked, size_t extent, size_t at,
+                       sherdi_encoding encoding, size_t count)
 {
     size_t chunks = sherdi_div_up(count, SHERD_CHUNK_ELEMS);
     size_t bytes;
     size_t end;
 
-    return extent < kept->num_slots &&
+    return extent < linked->num_slots &&
            (encoding == SHERDI_ENCODING_F32 /* needs no whole chunks */
                 ? sherdi_mul_fits(count, sizeof(float), &bytes)
                 : sherdi_mul_fits(chunks, sherdi_encoding_chunk_bytes(encoding), &bytes)) &&
-           sherdi_add_fits(at, bytes, &end) && end <= kept->slots[extent].len_bytes;
+           sherdi_add_fits(at, bytes, &end) && end <= linked->slots[extent].len_bytes;
 }
 
-/* Returns whether the bf16 values and the ties of a BESIDE or BESIDE_PLANE master lie where they
- * can. */
-static int beside_fits(const sherdi_kept *kept, const sherdi_kept_tensor *tensor)
+/* Returns whether the bf16 values and the ties of a BESIDE or BESIDE_PLANE master have valid
+ * places. */
+static int beside_fits(const sherdi_linked *linked, const sherdi_linked_tensor *tensor)
 {
     sherdi_encoding ties = tensor->ties_encoding;
 
     if (!tensor->has_values || tensor->values_at % sizeof(uint16_t) != 0 ||
-        !lies_inside(kept, tensor->values_extent, tensor->values_at, SHERDI_ENCODING_BF16,
+        !lies_inside(linked, tensor->values_extent, tensor->values_at, SHERDI_ENCODING_BF16,
                      tensor->count)) {
         return 0;
     }
     return tensor->encoding == SHERDI_ENCODING_BESIDE_PLANE ||
            (tensor->has_ties_at && (ties == SHERDI_ENCODING_F32 || ties == SHERDI_ENCODING_BF16) &&
             tensor->ties_at % sherdi_encoding_elem_bytes(ties) == 0 &&
-            lies_inside(kept, tensor->extent, tensor->ties_at, ties, tensor->count));
+            lies_inside(linked, tensor->extent, tensor->ties_at, ties, tensor->count));
 }
 
-static int tensor_fits(const sherdi_kept *kept, sherdi_kept_tensor *tensor)
+static int tensor_fits(const sherdi_linked *linked, sherdi_linked_tensor *tensor)
 {
     static const size_t ALIGN_BYTES[SHERDI_ENCODINGS] = {4, 2, 2, 8, 4, 4};
 
     tensor->has_ties = tensor->has_more && tensor->values_extent == TIES;
     return tensor->at % ALIGN_BYTES[tensor->encoding] == 0 &&
-           lies_inside(kept, tensor->extent, tensor->at, tensor->encoding, tensor->count) &&
-           (!sherdi_encoding_is_beside(tensor->encoding) || beside_fits(kept, tensor));
+           lies_inside(linked, tensor->extent, tensor->at, tensor->encoding, tensor->count) &&
+           (!sherdi_encoding_is_beside(tensor->encoding) || beside_fits(linked, tensor));
 }
 
-static sherd_status root_read(sherdi_kept *kept, const char *text)
+static sherd_status root_read(sherdi_linked *linked, const char *text)
 {
     sherdi_fields_reader r = {
-        .mem         = kept->mem,
-        .label       = kept->label,
-        .sentence    = "%s: its description of kept state is damaged: %s; load another checkpoint",
+        .mem      = linked->mem,
+        .label    = linked->label,
+        .sentence = "%s: its description of linked state is damaged: %s; load another checkpoint",
         .is_borrowed = 1};
 
-    SHERDI_TRY(sherdi_json_parse(kept->mem, kept->label, text, strlen(text), &kept->json));
-    SHERDI_TRY(sherdi_fields_read(&r, KEPT_FILE, sherdi_json_root(kept->json), kept));
-    SHERDI_TRY(sherdi_fields_read(&r, LISTS, sherdi_json_root(kept->json), kept));
-    if (kept->file.stripe_bytes % SHERD_ALIGN_BYTES != 0) {
+    SHERDI_TRY(sherdi_json_parse(linked->mem, linked->label, text, strlen(text), &linked->json));
+    SHERDI_TRY(sherdi_fields_read(&r, KEPT_FILE, sherdi_json_root(linked->json), linked));
+    SHERDI_TRY(sherdi_fields_read(&r, LISTS, sherdi_json_root(linked->json), linked));
+    if (linked->file.stripe_bytes % SHERD_ALIGN_BYTES != 0) {
         return sherdi_fields_damaged(&r, "its file cannot be as it says");
     }
-    for (size_t s = 0; s < kept->num_slots; s++) {
-        if (!slot_fits(kept, &kept->slots[s])) {
+    for (size_t s = 0; s < linked->num_slots; s++) {
+        if (!slot_fits(linked, &linked->slots[s])) {
             return sherdi_fields_damaged(&r, "an extent lies outside of its file");
         }
     }
-    for (size_t t = 0; t < kept->num_tensors; t++) {
-        if (!tensor_fits(kept, &kept->tensors[t])) {
+    for (size_t t = 0; t < linked->num_tensors; t++) {
+        if (!tensor_fits(linked, &linked->tensors[t])) {
             return sherdi_fields_damaged(&r, "a tensor lies outside of its extent");
         }
     }
     return SHERD_OK;
 }
 
-sherd_status sherdi_kept_parse(sherdi_mem *mem, const char *label, const char *text,
-                               sherdi_kept **out)
+sherd_status sherdi_linked_parse(sherdi_mem *mem, const char *label, const char *text,
+                                 sherdi_linked **out)
 {
-    sherdi_kept *kept = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*kept));
-    sherd_status status;
+    sherdi_linked *linked = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*linked));
+    sherd_status   status;
 
-    if (kept == NULL) {
+    if (linked == NULL) {
         return SHERD_E_NOMEM;
     }
-    kept->mem          = mem;
-    kept->state.number = kept->values.number = NOTHING_READ;
-    kept->label                              = sherdi_strdup(mem, label);
-    status = kept->label == NULL ? SHERD_E_NOMEM : root_read(kept, text);
+    linked->mem          = mem;
+    linked->state.number = linked->values.number = NOTHING_READ;
+    linked->label                                = sherdi_strdup(mem, label);
+    status = linked->label == NULL ? SHERD_E_NOMEM : root_read(linked, text);
     if (status != SHERD_OK) {
-        sherdi_kept_destroy(kept);
+        sherdi_linked_destroy(linked);
         return status;
     }
-    *out = kept;
+    *out = linked;
     return SHERD_OK;
 }
 
-size_t sherdi_kept_count(const sherdi_kept *kept)
+size_t sherdi_linked_count(const sherdi_linked *linked)
 {
-    return kept->num_tensors;
+    return linked->num_tensors;
 }
 
-const sherdi_kept_tensor *sherdi_kept_tensor_at(const sherdi_kept *kept, size_t index)
+const sherdi_linked_tensor *sherdi_linked_tensor_at(const sherdi_linked *linked, size_t index)
 {
-    return &kept->tensors[index];
+    return &linked->tensors[index];
 }
 
-size_t sherdi_kept_extents(const sherdi_kept *kept)
+size_t sherdi_linked_extents(const sherdi_linked *linked)
 {
-    return kept->num_slots;
+    return linked->num_slots;
 }
 
-size_t sherdi_kept_extent_bytes(const sherdi_kept *kept, size_t extent)
+size_t sherdi_linked_extent_bytes(const sherdi_linked *linked, size_t extent)
 {
-    return kept->slots[extent].len_bytes;
+    return linked->slots[extent].len_bytes;
 }
 
-sherd_status sherdi_kept_open(sherdi_kept *kept, sherdi_ioq *queue, const char *folder, int rank,
-                              int world_size)
+sherd_status sherdi_linked_open(sherdi_linked *linked, sherdi_ioq *queue, const char *folder,
+                                int rank, int world_size)
 {
     char               name[SHERDI_CHECKPOINT_NAME_BYTES];
     const char        *folders[MOST_STRIPES];
     sherdi_file_params params = {.folders        = folders,
-                                 .num_folders    = kept->file.num_stripes,
+                                 .num_folders    = linked->file.num_stripes,
                                  .name           = name,
-                                 .capacity_bytes = kept->file.len_bytes,
-                                 .stripe_bytes   = kept->file.stripe_bytes,
+                                 .capacity_bytes = linked->file.len_bytes,
+                                 .stripe_bytes   = linked->file.stripe_bytes,
                                  .flags          = SHERDI_FILE_READ};
 
-    sherdi_kept_name(rank, world_size, name);
-    for (int i = 0; i < kept->file.num_stripes; i++) {
+    sherdi_linked_name(rank, world_size, name);
+    for (int i = 0; i < linked->file.num_stripes; i++) {
         folders[i] = folder;
     }
-    kept->queue = queue;
-    kept->rank  = rank;
-    return sherdi_file_open(queue, &params, &kept->open);
+    linked->queue = queue;
+    linked->rank  = rank;
+    return sherdi_file_open(queue, &params, &linked->open);
 }
 
 /* Returns the name of the first tensor that has bytes in an extent. */
-static const char *extent_tensor(const sherdi_kept *kept, size_t extent)
+static const char *extent_tensor(const sherdi_linked *linked, size_t extent)
 {
-    for (size_t t = 0; t < kept->num_tensors; t++) {
-        if (sherdi_kept_tensor_lies_in(&kept->tensors[t], extent)) {
-            return kept->tensors[t].name;
+    for (size_t t = 0; t < linked->num_tensors; t++) {
+        if (sherdi_linked_tensor_lies_in(&linked->tensors[t], extent)) {
+            return linked->tensors[t].name;
         }
     }
     return "none";
 }
 
-static sherd_status memory_take(sherdi_kept *kept, read_extent *into)
+static sherd_status memory_take(sherdi_linked *linked, read_extent *into)
 {
     size_t most = SHERD_ALIGN_BYTES;
 
-    for (size_t e = 0; e < kept->num_slots && into->memory == NULL; e++) {
-        most = sherdi_max_size(most, kept->slots[e].len_bytes);
+    for (size_t e = 0; e < linked->num_slots && into->memory == NULL; e++) {
+        most = sherdi_max_size(most, linked->slots[e].len_bytes);
     }
     if (into->memory == NULL) {
-        into->memory = sherdi_alloc(kept->mem, SHERDI_MEM_HOST_STAGING, most);
+        into->memory = sherdi_alloc(linked->mem, SHERDI_MEM_HOST_STAGING, most);
     }
     return into->memory == NULL ? SHERD_E_NOMEM : SHERD_OK;
 }
 
-static sherd_status extent_read(sherdi_kept *kept, size_t extent, read_extent *into)
+static sherd_status extent_read(sherdi_linked *linked, size_t extent, read_extent *into)
 {
-    const sherdi_state_slot *slot = &kept->slots[extent];
-    sherdi_io                io   = {.file         = kept->open,
+    const sherdi_state_slot *slot = &linked->slots[extent];
+    sherdi_io                io   = {.file         = linked->open,
                                      .offset_bytes = slot->offset_bytes,
                                      .len_bytes    = slot->len_bytes,
-                                     .what         = "kept state",
+                                     .what         = "linked state",
                                      .number       = extent};
 
-    SHERDI_TRY(memory_take(kept, into));
+    SHERDI_TRY(memory_take(linked, into));
     if (into->number == extent) {
         return SHERD_OK;
     }
@@ -445,90 +445,90 @@ static sherd_status extent_read(sherdi_kept *kept, size_t extent, read_extent *i
         return SHERD_OK;
     }
     io.memory = into->memory;
-    sherdi_io_start(kept->queue, &io);
-    SHERDI_TRY(sherdi_io_wait(kept->queue, &io));
+    sherdi_io_start(linked->queue, &io);
+    SHERDI_TRY(sherdi_io_wait(linked->queue, &io));
     if (sherdi_checksum(into->memory, slot->len_bytes) != slot->checksum) {
         return sherdi_fail(
             SHERD_E_INVAL,
             "%s: extent %zu of rank %d's state does not match its checksum; tensor %s "
             "or one that follows it is damaged; load another checkpoint, or copy the file "
             "again",
-            sherdi_file_path(kept->open), extent, kept->rank, extent_tensor(kept, extent));
+            sherdi_file_path(linked->open), extent, linked->rank, extent_tensor(linked, extent));
     }
     into->number = extent;
     return SHERD_OK;
 }
 
-sherd_status sherdi_kept_read(sherdi_kept *kept, size_t extent, const unsigned char **out)
+sherd_status sherdi_linked_read(sherdi_linked *linked, size_t extent, const unsigned char **out)
 {
-    SHERDI_TRY(extent_read(kept, extent, &kept->state));
-    *out = kept->state.memory;
+    SHERDI_TRY(extent_read(linked, extent, &linked->state));
+    *out = linked->state.memory;
     return SHERD_OK;
 }
 
 /* Decodes elements of a tensor that is not plain fp32 to `decoded`. Its extent has been read. */
-static sherd_status values_decode(sherdi_kept *kept, const sherdi_kept_tensor *tensor, size_t first,
-                                  size_t count)
+static sherd_status values_decode(sherdi_linked *linked, const sherdi_linked_tensor *tensor,
+                                  size_t first, size_t count)
 {
     int            is_apart  = tensor->values_extent != tensor->extent;
-    read_extent   *values    = is_apart ? &kept->values : &kept->state;
+    read_extent   *values    = is_apart ? &linked->values : &linked->state;
     int            is_beside = sherdi_encoding_is_beside(tensor->encoding);
     sherdi_encoded part      = {.encoding = tensor->encoding, .has_ties = tensor->has_ties};
 
-    if (kept->decoded == NULL) {
-        kept->decoded =
-            sherdi_alloc(kept->mem, SHERDI_MEM_HOST_STAGING, DECODED_ELEMS * sizeof(float));
+    if (linked->decoded == NULL) {
+        linked->decoded =
+            sherdi_alloc(linked->mem, SHERDI_MEM_HOST_STAGING, DECODED_ELEMS * sizeof(float));
     }
-    if (kept->decoded == NULL) {
+    if (linked->decoded == NULL) {
         return SHERD_E_NOMEM;
     }
-    SHERDI_TRY(is_beside ? extent_read(kept, tensor->values_extent, values) : SHERD_OK);
-    part.data = kept->state.memory + tensor->at;
+    SHERDI_TRY(is_beside ? extent_read(linked, tensor->values_extent, values) : SHERD_OK);
+    part.data = linked->state.memory + tensor->at;
     if (is_beside) {
         part.param         = (uint16_t *)(void *)(values->memory + tensor->values_at);
-        part.ties          = kept->state.memory + tensor->ties_at;
+        part.ties          = linked->state.memory + tensor->ties_at;
         part.ties_encoding = tensor->ties_encoding;
     }
-    sherdi_encoded_read(kept->decoded, &part, first, count);
+    sherdi_encoded_read(linked->decoded, &part, first, count);
     return SHERD_OK;
 }
 
-sherd_status sherdi_kept_values(sherdi_kept *kept, size_t index, size_t first, size_t *count,
-                                const float **out)
+sherd_status sherdi_linked_values(sherdi_linked *linked, size_t index, size_t first, size_t *count,
+                                  const float **out)
 {
-    const sherdi_kept_tensor *tensor = &kept->tensors[index];
+    const sherdi_linked_tensor *tensor = &linked->tensors[index];
 
-    SHERDI_TRY(extent_read(kept, tensor->extent, &kept->state));
+    SHERDI_TRY(extent_read(linked, tensor->extent, &linked->state));
     if (tensor->encoding == SHERDI_ENCODING_F32 && !tensor->has_ties) {
-        *out = (const float *)(const void *)(kept->state.memory + tensor->at) + first;
+        *out = (const float *)(const void *)(linked->state.memory + tensor->at) + first;
         return SHERD_OK;
     }
     *count = sherdi_min_size(*count, DECODED_ELEMS);
-    SHERDI_TRY(values_decode(kept, tensor, first, *count));
-    *out = kept->decoded;
+    SHERDI_TRY(values_decode(linked, tensor, first, *count));
+    *out = linked->decoded;
     return SHERD_OK;
 }
 
-void sherdi_kept_close(sherdi_kept *kept)
+void sherdi_linked_close(sherdi_linked *linked)
 {
-    sherdi_file_close(kept->open, 0);
-    sherdi_free(kept->state.memory);
-    sherdi_free(kept->values.memory);
-    sherdi_free(kept->decoded);
-    kept->open    = NULL;
-    kept->decoded = NULL;
-    kept->state = kept->values = (read_extent){.number = NOTHING_READ};
+    sherdi_file_close(linked->open, 0);
+    sherdi_free(linked->state.memory);
+    sherdi_free(linked->values.memory);
+    sherdi_free(linked->decoded);
+    linked->open    = NULL;
+    linked->decoded = NULL;
+    linked->state = linked->values = (read_extent){.number = NOTHING_READ};
 }
 
-void sherdi_kept_destroy(sherdi_kept *kept)
+void sherdi_linked_destroy(sherdi_linked *linked)
 {
-    if (kept == NULL) {
+    if (linked == NULL) {
         return;
     }
-    sherdi_kept_close(kept);
-    sherdi_json_destroy(kept->json);
-    sherdi_free(kept->slots);
-    sherdi_free(kept->tensors);
-    sherdi_free(kept->label);
-    sherdi_free(kept);
+    sherdi_linked_close(linked);
+    sherdi_json_destroy(linked->json);
+    sherdi_free(linked->slots);
+    sherdi_free(linked->tensors);
+    sherdi_free(linked->label);
+    sherdi_free(linked);
 }
