@@ -9,6 +9,9 @@ SHERDI_MODULE(sherdi_module_proof)
 #ifdef SHERDI_MODULE_CHECKPOINTS
 SHERDI_MODULE(sherdi_module_checkpoints)
 #endif
+#ifdef SHERDI_MODULE_ENCODINGS
+SHERDI_MODULE(sherdi_module_encodings)
+#endif
 #ifdef SHERDI_MODULE_ACTIVATIONS
 SHERDI_MODULE(sherdi_module_activations)
 #endif

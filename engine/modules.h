@@ -14,7 +14,10 @@ typedef struct sherdi_module {
     sherd_status (*create)(sherd_engine *engine);
     /* The object is about to be freed. Also after a `create` that failed or was not made. */
     void (*destroy)(sherd_engine *engine);
-    /* Units, segments and schedule of a plan are known: lays out the module's data. */
+    /* A segment of a plan is known, and nothing is laid out yet: changes it. */
+    void (*segment_made)(const sherdi_plan *plan, sherdi_segment *segment);
+    /* Units, segments and schedule of a plan are known: checks them, and lays out what the module
+     * adds. */
     sherd_status (*lay_out)(sherdi_plan *plan, const sherdi_model *model);
     /* A plan was made: adds the module's numbers to it. E_NOMEM. */
     sherd_status (*planned)(sherdi_plan *plan, const sherdi_model *model);
@@ -33,7 +36,7 @@ typedef struct sherdi_module {
     /* The step of a boundary is over. Collective. */
     sherd_status (*stepped)(sherd_engine *engine);
     /* The report of the last boundary is complete, or will not be. */
-    void (*told)(sherd_engine *engine);
+    void (*reported)(sherd_engine *engine);
     /* The window is dropped: numbers of the last boundary that were not written are discarded. */
     void (*dropped)(sherd_engine *engine);
     /* Abandon work in progress, before transfers are waited for; and end, before the engine's
@@ -50,6 +53,7 @@ typedef struct sherdi_module {
  * failure. */
 sherd_status sherdi_modules_create(sherd_engine *engine);
 void         sherdi_modules_destroy(sherd_engine *engine);
+void         sherdi_modules_segment_made(const sherdi_plan *plan, sherdi_segment *segment);
 sherd_status sherdi_modules_lay_out(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_modules_unit_released(const struct sherdi_program *program, int unit,
                                           sherd_pass pass);
@@ -60,7 +64,7 @@ sherd_status sherdi_modules_check(const sherd_engine *engine);
 sherd_status sherdi_modules_open(sherd_engine *engine);
 void         sherdi_modules_sealed(sherd_engine *engine);
 void         sherdi_modules_boundary(sherd_engine *engine);
-void         sherdi_modules_told(sherd_engine *engine);
+void         sherdi_modules_reported(sherd_engine *engine);
 void         sherdi_modules_dropped(sherd_engine *engine);
 void         sherdi_modules_abandon(sherd_engine *engine);
 void         sherdi_modules_close(sherd_engine *engine);

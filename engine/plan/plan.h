@@ -526,12 +526,6 @@ sherd_status sherdi_plan_fetches(sherdi_plan *plan);
  *  or does not list it. */
 sherd_status sherdi_plan_activations_lay_out(sherdi_plan *plan, const sherdi_model *model);
 
-/** Decides how the parts of a new segment's state are stored. */
-void sherdi_plan_encode(const sherdi_plan *plan, sherdi_segment *segment);
-/** Checks these encodings, once it is known where the blocks rest. E_NOTSUP: an encoding is not
- *  possible there. */
-sherd_status sherdi_plan_check_encodings(const sherdi_plan *plan, const sherdi_model *model);
-
 /* In plan_offload.c, for the layout. */
 /** Returns the bytes of a block's state: all its parts together. */
 size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block);

@@ -1,6 +1,6 @@
 /* Decides how the parts of a segment's state are stored (kernels/encoding.h): as the settings ask,
  * where that is possible; the rest is refused with the reason. */
-#include "engine/plan/plan.h"
+#include "engine/modules.h"
 
 /* Returns the part whose sign bit is free to hold the ties of a split master; 0: none. */
 static int ties_part_of(const sherdi_segment *segment)
@@ -50,7 +50,7 @@ static int can_be_encoded(const sherdi_plan *plan, const sherdi_segment *segment
 }
 
 /* An fp32 parameter is its own master, or has an fp32 master: its master is never encoded. */
-void sherdi_plan_encode(const sherdi_plan *plan, sherdi_segment *segment)
+static void segment_encode(const sherdi_plan *plan, sherdi_segment *segment)
 {
     for (int i = 1; i < sherdi_segment_parts(segment); i++) {
         segment->encodings[i] = moment_encoding(&plan->settings, &segment->optimizer->parts[i]);
@@ -93,7 +93,8 @@ static sherd_status beside_check(const sherdi_model *model, const sherdi_segment
     return SHERD_OK;
 }
 
-sherd_status sherdi_plan_check_encodings(const sherdi_plan *plan, const sherdi_model *model)
+/* Checks the encodings, once it is known where the blocks rest. */
+static sherd_status encodings_check(sherdi_plan *plan, const sherdi_model *model)
 {
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
         const sherdi_segment *segment = &plan->layout.segments[plan->layout.blocks[b].segment];
@@ -104,3 +105,6 @@ sherd_status sherdi_plan_check_encodings(const sherdi_plan *plan, const sherdi_m
     }
     return SHERD_OK;
 }
+
+const sherdi_module sherdi_module_encodings = {.segment_made = segment_encode,
+                                               .lay_out      = encodings_check};

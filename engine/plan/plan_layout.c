@@ -4,6 +4,7 @@
 #include "engine/plan/plan.h"
 
 #include "base/checked.h"
+#include "engine/modules.h"
 
 #include <string.h>
 
@@ -222,7 +223,7 @@ static sherd_status segment_take(sherdi_plan *plan, const sherdi_segment *wanted
     SHERDI_TRY(SHERDI_GROW(plan->mem, plan->layout.segments, plan->layout.num_segments,
                            plan->layout.cap_segments));
     plan->layout.segments[plan->layout.num_segments] = *wanted;
-    sherdi_plan_encode(plan, &plan->layout.segments[plan->layout.num_segments++]);
+    sherdi_modules_segment_made(plan, &plan->layout.segments[plan->layout.num_segments++]);
     return SHERD_OK;
 }
 
@@ -631,7 +632,6 @@ sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
     SHERDI_TRY(blocks_check(plan));
     SHERDI_TRY(blocks_make(plan, model));
     SHERDI_TRY(sherdi_plan_offload_lay_out(plan, model));
-    SHERDI_TRY(sherdi_plan_check_encodings(plan, model));
     staging_size(plan);
     directions_size(plan, model);
     fill_size(plan, model);

@@ -556,7 +556,7 @@ sherd_status sherdi_run_drop(sherd_engine *engine)
 
     if (engine->updater.ops->join(engine) == SHERD_OK) {
         engine->updater.ops->report(engine, &engine->boundary);
-        sherdi_modules_told(engine);
+        sherdi_modules_reported(engine);
     }
     sherdi_modules_dropped(engine);
     engine->updater.ops->forget(engine);

@@ -161,7 +161,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
         return window_drop(engine, status);
     }
     SHERDI_TRY(sherdi_program_forget(&engine->run.program));
-    sherdi_modules_told(engine); /* the boundary before: nobody has asked for its fingerprint */
+    sherdi_modules_reported(engine); /* the boundary before: nobody has asked for its fingerprint */
     engine->fingerprints.is_untold = 0;
 
     engine->window.sumsq     = seen.counts.nonfinite > 0 ? NAN : sherdi_norm_value(&seen.norm);
@@ -676,7 +676,7 @@ sherd_status sherdi_step_tell(sherd_engine *engine)
                            sherdi_engine_way_out(engine));
     }
     engine->storage.ops->agreed(engine);
-    sherdi_modules_told(engine);
+    sherdi_modules_reported(engine);
     return SHERD_OK;
 }
 

@@ -325,7 +325,7 @@ const sherdi_module sherdi_module_monitors = {
     .open     = watch_open,
     .sealed   = watch_sealed,
     .boundary = watch_boundary,
-    .told     = watch_told,
+    .reported = watch_told,
     .dropped  = watch_dropped,
     .close    = watch_close,
 };
