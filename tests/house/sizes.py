@@ -46,6 +46,12 @@ def path_lines(item):
     return count
 
 
+def core_lines():
+    """Counts the core: the files of the first part of modules.txt."""
+    core = (root / "modules.txt").read_text(encoding="utf-8").split("[core]")[1].split("\n[")[0]
+    return sum(lines(text.split("#")[0].strip()) for text in core.splitlines() if text.split("#")[0].strip())
+
+
 source = list(source_files())
 tests = [path for path in source if "tests" in path.relative_to(root).parts[:2]]  # python/tests, too
 afternoon = path_lines("An afternoon")
@@ -55,6 +61,7 @@ CLAIMS = [
     ("README.md", rf"about {NUMBER} lines show", [afternoon]),
     ("docs/architecture.md", rf"\*\*An afternoon\*\*, about {NUMBER} lines", [afternoon]),
     ("docs/architecture.md", rf"\*\*The engine\*\*, about {NUMBER} lines", [path_lines("The engine")]),
+    ("docs/architecture.md", rf"\*\*The core\*\*, about {NUMBER} lines", [core_lines()]),
     ("docs/comparison.md", rf"about {NUMBER} lines of source, of which about {NUMBER} are tests", [sum(map(lines, source)), sum(map(lines, tests))]),
     ("docs/adding-an-optimizer.md", rf"a complete example in {NUMBER}\s+lines", [lines("tests/engine/sgd.c")]),
 ]
