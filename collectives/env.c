@@ -118,12 +118,6 @@ static void job_name_read(env_launch *launch, const char *name, const char *step
 
 /* ------------------------------------------------------------ the schemes -- */
 
-static int explicit_is_seen(void)
-{
-    return env_text("SHERD_RANK") != NULL || env_text("SHERD_WORLD_SIZE") != NULL ||
-           env_text("SHERD_RENDEZVOUS") != NULL;
-}
-
 static sherd_status explicit_read(env_launch *launch)
 {
     const char *address = env_text("SHERD_RENDEZVOUS");
@@ -140,12 +134,6 @@ static sherd_status explicit_read(env_launch *launch)
     }
     (void)snprintf(launch->address, sizeof(launch->address), "%s", address);
     return sherdi_net_address_check(launch->address);
-}
-
-static int torchrun_is_seen(void)
-{
-    return env_text("TORCHELASTIC_RUN_ID") != NULL ||
-           (env_text("RANK") != NULL && env_text("WORLD_SIZE") != NULL);
 }
 
 /* If mpirun starts a program for which torch's variables were set by hand, the two must agree. */
@@ -206,11 +194,6 @@ static sherd_status torchrun_read(env_launch *launch)
     return master_address_read(launch);
 }
 
-static int mpirun_is_seen(void)
-{
-    return env_text("OMPI_COMM_WORLD_SIZE") != NULL;
-}
-
 static sherd_status mpirun_read(env_launch *launch)
 {
     launch->is_mpi = 1;
@@ -218,25 +201,9 @@ static sherd_status mpirun_read(env_launch *launch)
                            "OMPI_COMM_WORLD_LOCAL_RANK");
 }
 
-/* Reads a number; 0 if the variable is not set. */
-static long number_of(const char *name)
-{
-    const char *text = env_text(name);
-
-    return text == NULL ? 0 : strtol(text, NULL, 10);
-}
-
 static const char *srun_size_name(void)
 {
     return env_text("SLURM_STEP_NUM_TASKS") != NULL ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
-}
-
-/* Slurm's variables are also set in shells inside an allocation, so only a step with several tasks
- * counts. */
-static int srun_is_seen(void)
-{
-    return env_text("SLURM_STEP_ID") != NULL && env_text("SLURM_PROCID") != NULL &&
-           number_of(srun_size_name()) > 1;
 }
 
 /* Copies the first host of a list: "node03" of "node[03-07,9],other". */
@@ -285,14 +252,6 @@ static sherd_status srun_read(env_launch *launch)
     return SHERD_OK;
 }
 
-/* Inside a Slurm allocation mpiexec lets srun start its daemons, and the ranks inherit srun's
- * variables. */
-static int mpiexec_is_seen(void)
-{
-    return env_text("PMI_RANK") != NULL && number_of("PMI_SIZE") > 1 &&
-           (!srun_is_seen() || number_of(srun_size_name()) != number_of("PMI_SIZE"));
-}
-
 static sherd_status mpiexec_read(env_launch *launch)
 {
     SHERDI_TRY(env_launch_read(launch, "mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"));
@@ -310,38 +269,26 @@ static sherd_status mpiexec_read(env_launch *launch)
 
 /* ------------------------------------------------------------- the choice -- */
 
-/* The first scheme that is seen counts. */
+/* By the names of sherd_launcher. */
 static const struct {
     const char *name;
-    int (*is_seen)(void);
     sherd_status (*read)(env_launch *launch);
 } SCHEMES[] = {
-    {"SHERD_*", explicit_is_seen, explicit_read},
-    {"torchrun", torchrun_is_seen, torchrun_read},
-    {"mpirun", mpirun_is_seen, mpirun_read},
-    {"mpiexec", mpiexec_is_seen, mpiexec_read},
-    {"srun", srun_is_seen, srun_read},
+    {"SHERD_*", explicit_read}, {"torchrun", torchrun_read}, {"mpirun", mpirun_read},
+    {"mpiexec", mpiexec_read},  {"srun", srun_read},
 };
 #define NUM_SCHEMES (sizeof(SCHEMES) / sizeof(SCHEMES[0]))
 
 static sherd_status launch_find(env_launch *launch)
 {
-    for (size_t i = 0; i < NUM_SCHEMES; i++) {
-        if (SCHEMES[i].is_seen()) {
+    const char *name = sherd_launcher();
+
+    for (size_t i = 0; i < NUM_SCHEMES && name != NULL; i++) {
+        if (strcmp(SCHEMES[i].name, name) == 0) {
             return SCHEMES[i].read(launch);
         }
     }
     return SHERD_OK;
-}
-
-const char *sherd_launcher(void)
-{
-    for (size_t i = 0; i < NUM_SCHEMES; i++) {
-        if (SCHEMES[i].is_seen()) {
-            return SCHEMES[i].name;
-        }
-    }
-    return NULL;
 }
 
 /* MPI makes the ranks meet that it started. */

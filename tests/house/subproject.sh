@@ -69,6 +69,9 @@ expect "the weights of a run at stage 3" "$("$core_client")" "$(./core_client)"
 expect "a call of a module that is not there" \
     "SHERD_E_NOTSUP: sherd_checkpoint_save: this build has no module checkpoints; build with -Dmodules=all, or with its name among those of -Dmodules" \
     "$(./core_client absent | tail -n 1)"
+expect "a launcher, where ranks are threads" \
+    "sherd_world_from_env: this build has no module processes; build with -Dmodules=all, or with its name among those of -Dmodules" \
+    "$(RANK=0 WORLD_SIZE=2 static/fit 2>&1 || true)"
 awk 'BEGIN { for (i = 0; i < 400; i++) printf "%d times %d is %d. ", i % 37, i % 11, (i % 37) * (i % 11) }' >text
 small="--data text --length 16 --layers 2 --width 16 --heads 2 --steps 4 --batch 2 --ranks 2"
 # shellcheck disable=SC2086
