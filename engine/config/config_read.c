@@ -4,6 +4,8 @@
  * warn. */
 #include "engine/config/config_impl.h"
 
+#include "sherd_build.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -377,8 +379,8 @@ static sherd_status type_check(const sherdi_config_reader *reader, const sherdi_
         return SHERD_OK;
     }
     return sherdi_reader_say(reader, node, SHERD_E_NOTSUP,
-                             "%s is \"%s\", which sherd does not have; known: %s", key->path,
-                             node->string, key->range.choices);
+                             "%s is \"%s\", which sherd does not have; known: %s%s", key->path,
+                             node->string, key->range.choices, SHERDI_MORE_NAMES);
 }
 
 static sherd_status member_read(sherdi_config_reader *reader, const member_path *path,

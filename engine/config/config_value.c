@@ -3,6 +3,8 @@
  * could train something else fail. */
 #include "engine/config/config_impl.h"
 
+#include "sherd_build.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -226,7 +228,7 @@ static sherd_status text_read(const value_site *site, sherdi_config_value *out)
 {
     const char *choices = site->key->range.choices;
     const char *text    = site->node->string;
-    char        reason[128];
+    char        reason[192];
     size_t      choice;
 
     if (site->node->kind != SHERDI_JSON_STRING) {
@@ -240,7 +242,7 @@ static sherd_status text_read(const value_site *site, sherdi_config_value *out)
         out->integer = (int64_t)choice;
         return SHERD_OK;
     }
-    (void)snprintf(reason, sizeof(reason), "known: %s", choices);
+    (void)snprintf(reason, sizeof(reason), "known: %s%s", choices, SHERDI_MORE_NAMES);
     if (site->key->is_soft) {
         out->integer = site->key->standard.integer;
         return site_say(site, SHERDI_SAY_WARNING, "not known, the default is taken");

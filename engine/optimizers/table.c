@@ -3,6 +3,7 @@
 #include "engine/optimizers/optimizer.h"
 
 #include "base/text.h"
+#include "sherd_build.h"
 
 #include <assert.h>
 
@@ -55,8 +56,8 @@ sherd_status sherdi_optimizer_find(const sherdi_settings *settings, const char *
     size_t index;
 
     if (!sherdi_text_choice(sherdi_optimizer_types + 1, name, 1, &index)) {
-        return sherdi_fail(SHERD_E_NOTSUP, "%s: optimizer %s is not known; known: %s", who, name,
-                           sherdi_optimizer_types + 1);
+        return sherdi_fail(SHERD_E_NOTSUP, "%s: optimizer %s is not known; known: %s%s", who, name,
+                           sherdi_optimizer_types + 1, SHERDI_MORE_NAMES);
     }
     *out = sherdi_optimizer_in(settings, TABLE[index]);
     return SHERD_OK;

@@ -6,6 +6,8 @@
 #include "engine/run/needs.h"
 #include "engine/run/failure.h"
 
+#include "sherd_build.h"
+
 void sherd_activation_params_init(sherd_activation_params *params)
 {
     sherdi_api_init(params, &(sherd_activation_params){.struct_size = sizeof(*params)});
@@ -22,9 +24,10 @@ static sherd_status tier_find(const sherd_engine *engine, const char *name,
         return SHERD_OK;
     }
     if (tier == NULL) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "sherd_activation_add: device \"%.40s\" does not exist; it is one of %s",
-                           name, sherdi_tier_choices + 1);
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "sherd_activation_add: device \"%.40s\" does not exist; it is one of %s%s", name,
+            sherdi_tier_choices + 1, SHERDI_MORE_NAMES);
     }
     if (tier->has_files && engine->settings.offload.activations.num_folders == 0) {
         return sherdi_fail(SHERD_E_INVAL,
