@@ -4,6 +4,7 @@
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/optimizer.h"
 
+#include "base/absent.h"
 #include "base/hash.h"
 
 #include <assert.h>
@@ -496,6 +497,19 @@ static sherd_status monitors_resolve(const sherd_config *config, sherdi_settings
                            &settings->watch.monitors[SHERDI_MONITOR_TENSORBOARD]);
 }
 
+/* Refuses keys without an effect in this build. */
+static sherd_status absent_refuse(const sherd_config *config)
+{
+#define SHERDI_ABSENT_KEY(id, module)                                                              \
+    if (sherdi_config_is_on(config, SHERDI_CONFIG_##id)) {                                         \
+        return sherdi_absent(module, sherdi_config_name(config, SHERDI_CONFIG_##id));              \
+    }
+#include "engine/config/absent_list.h"
+#undef SHERDI_ABSENT_KEY
+    (void)config;
+    return SHERD_OK;
+}
+
 static void rules_apply(const sherd_config *config, sherdi_settings *settings)
 {
     settings->numerics.has_comm_dtype = sherdi_config_is_given(config, SHERDI_CONFIG_COMM_DTYPE);
@@ -561,6 +575,7 @@ sherd_status sherdi_config_json_resolve(const sherd_config *config, int world_si
     sherdi_config_batch batch;
 
     memset(&settings, 0, sizeof(settings)); /* padding too: ranks may hash it */
+    SHERDI_TRY(absent_refuse(config));
     SHERDI_TRY(sherdi_config_check(config, 1));
     SHERDI_TRY(sherdi_config_batch_solve(config, world_size, &batch));
     /* If the key is absent, its value is the compute type; if it is set, it must agree with the

@@ -1,0 +1,11 @@
+/* Keys that are refused when they are on, since their effect is in a module that this build does not
+ * have: the key, and the module. config_resolve.c reads this list. */
+#include "sherd_build.h"
+
+#ifndef SHERDI_MODULE_MONITORS
+SHERDI_ABSENT_KEY(CSV_ENABLED, "monitors")
+SHERDI_ABSENT_KEY(BOARD_ENABLED, "monitors")
+#endif
+#ifndef SHERDI_MODULE_DETERMINISTIC
+SHERDI_ABSENT_KEY(DETERMINISTIC, "deterministic")
+#endif
