@@ -620,7 +620,8 @@ static sherd_status values_begin(trainer *t)
         has_latest = access(latest, F_OK) == 0;
     }
     TRY(sherd_world_broadcast(t->world, &has_latest, sizeof(has_latest), 0));
-    if (has_latest) TRY(sherd_checkpoint_load(t->m.engine, option[SAVE].text, NULL, NULL));
+    if (option[SAVE].text != NULL) /* where sherd has no checkpoints, this fails before the first step */
+        TRY(has_latest ? sherd_checkpoint_load(t->m.engine, option[SAVE].text, NULL, NULL) : sherd_checkpoint_wait(t->m.engine, NULL));
     for (unit *u = t->m.units; u < t->m.units + t->m.layers + 2 && !has_latest; u++)
         for (param *p = u->params; p < u->params + u->num_params; p++)
             if (u->kind != &kinds[2] || p < &u->params[HEAD]) TRY(sherd_param_fill(t->m.engine, p->handle, values_make, p));
@@ -651,8 +652,7 @@ static void *rank_main(void *arg)
 {
     trainer *t = arg;
 
-    t->rank  = sherd_world_rank(t->world);
-    t->ranks = sherd_world_size(t->world);
+    t->rank = sherd_world_rank(t->world), t->ranks = sherd_world_size(t->world);
     if (option[RANKS].text != NULL && t->ranks != (int)option[RANKS].number)
         exit(complain("--ranks", "the launcher has started another number"));
     t->status = rank_run(t);
