@@ -76,4 +76,13 @@ awk 'BEGIN { for (i = 0; i < 400; i++) printf "%d times %d is %d. ", i % 37, i %
 small="--data text --length 16 --layers 2 --width 16 --heads 2 --steps 4 --batch 2 --ranks 2"
 # shellcheck disable=SC2086
 expect "the reference trainer" "$("$gpt2" $small)" "$(./core_gpt2 $small)"
+absent="this build has no module checkpoints; build with -Dmodules=all, or with its name among those of -Dmodules"
+# shellcheck disable=SC2086
+expect "checkpoints, before the first step" "gpt2: a rank fails: sherd_checkpoint_wait: $absent" "$(./core_gpt2 $small --ranks 1 --save kept 2>&1 || true)"
+# refused OPTION WANTED: a configuration that ends with that message.
+refused() {
+    expect "$1" "$2" "$(meson setup refused client -Dsherd:modules=none "$1" 2>&1 | sed -n 's/.*ERROR: //p')"
+}
+refused -Dsherd:modules=json "Problem encountered: -Dmodules=json needs encodings,schedules too"
+refused -Dsherd:cuda=enabled "Feature cuda cannot be enabled: -Dmodules leaves out the module cuda"
 tail -n 1 static.build
