@@ -582,6 +582,20 @@ static void control_note(sherd_engine *engine, sherdi_control what)
     engine->control_bytes[what] += sherdi_mem_held(&engine->mem, SHERDI_MEM_CONTROL) - noted;
 }
 
+/* For a build without the module of the proof, which says what else would fit. */
+static sherd_status fit_check(const sherdi_plan *plan)
+{
+    return sherdi_plan_fits(plan)
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_NOMEM,
+                             "the plan needs %zu bytes of host memory on each of the %d ranks of "
+                             "this host, which may take %zu together, and %zu bytes of device "
+                             "memory, of %zu that a rank may take",
+                             sherdi_plan_host_need(plan), plan->machine.ranks_per_host,
+                             plan->machine.memory_bytes, sherdi_plan_device_need(plan),
+                             plan->machine.device_bytes);
+}
+
 sherd_status sherd_engine_seal(sherd_engine *engine)
 {
     sherdi_machine machine;
@@ -603,6 +617,9 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     control_note(engine, SHERDI_CONTROL_PLAN);
     if (status == SHERD_OK) {
         status = sherdi_modules_check(engine);
+    }
+    if (status == SHERD_OK) {
+        status = fit_check(engine->plan);
     }
     status = sherdi_agree_status(engine, status);
     if (status == SHERD_OK) {

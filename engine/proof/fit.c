@@ -13,38 +13,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The host memory that one rank takes. */
-static size_t host_need(const sherdi_plan *plan)
-{
-    return plan->machine.transport_bytes +
-           (plan->machine.has_device ? plan->packing.host_bytes : plan->packing.total_bytes);
-}
-
-/* The device memory that one rank takes. */
-static size_t device_need(const sherdi_plan *plan)
-{
-    return plan->packing.total_bytes - plan->packing.host_bytes + plan->packing.receive_bytes;
-}
-
-static int device_fits(const sherdi_plan *plan)
-{
-    return !plan->machine.has_device || plan->machine.device_bytes == 0 ||
-           device_need(plan) <= plan->machine.device_bytes;
-}
-
-static int plan_fits(const sherdi_plan *plan)
-{
-    size_t each = host_need(plan);
-    size_t all;
-
-    if (!device_fits(plan)) {
-        return 0;
-    }
-    return plan->machine.memory_bytes == 0 ||
-           (sherdi_mul_fits(each, (size_t)plan->machine.ranks_per_host, &all) &&
-            all <= plan->machine.memory_bytes);
-}
-
 /* Another setting that may fit. */
 typedef struct other_plan {
     int          stage;
@@ -69,9 +37,11 @@ static void need_text(const sherdi_plan *plan, char text[NEED_CHARS])
 {
     if (plan->machine.has_device) {
         (void)snprintf(text, NEED_CHARS, "%.1f MiB of the device and %.1f MiB of the host a rank",
-                       (double)device_need(plan) / 0x1p20, (double)host_need(plan) / 0x1p20);
+                       (double)sherdi_plan_device_need(plan) / 0x1p20,
+                       (double)sherdi_plan_host_need(plan) / 0x1p20);
     } else {
-        (void)snprintf(text, NEED_CHARS, "%.1f MiB a rank", (double)host_need(plan) / 0x1p20);
+        (void)snprintf(text, NEED_CHARS, "%.1f MiB a rank",
+                       (double)sherdi_plan_host_need(plan) / 0x1p20);
     }
 }
 
@@ -100,7 +70,7 @@ static int other_fits(const sherdi_plan *plan, const sherdi_model *model, const 
                            &other) != SHERD_OK) {
         return 0;
     }
-    fits = plan_fits(other);
+    fits = sherdi_plan_fits(other);
     need_text(other, need);
     sherdi_plan_destroy(other);
     return fits;
@@ -229,15 +199,15 @@ sherd_status sherdi_plan_check_fit(const sherdi_plan *plan, const sherdi_model *
         [SHERDI_BOUND_PROCESS]  = "are free under the limit of this process (RLIMIT_DATA)",
         [SHERDI_BOUND_VARIABLE] = "SHERD_MEMORY_LIMIT allows"};
     char   nearest[320];
-    double each = (double)host_need(plan);
+    double each = (double)sherdi_plan_host_need(plan);
     double all  = each * plan->machine.ranks_per_host;
 
-    if (plan_fits(plan)) {
+    if (sherdi_plan_fits(plan)) {
         return SHERD_OK;
     }
     nearest_fit(plan, model, nearest, sizeof(nearest));
-    if (!device_fits(plan)) {
-        double device = (double)device_need(plan);
+    if (!sherdi_plan_device_fits(plan)) {
+        double device = (double)sherdi_plan_device_need(plan);
 
         return sherdi_fail(SHERD_E_NOMEM,
                            "the plan needs %.1f MiB of device memory on each rank, %.1f MiB more "
