@@ -3,6 +3,7 @@
  * the name of the file. The memory used is bounded by the length of the text. The seeds are in
  * corpus_linked. */
 #include "engine/checkpoint/linked.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,25 +11,6 @@
 /* The most memory that is allowed: so much for each byte of text, and so much for any text. */
 #define BYTES_PER_BYTE 200
 #define BYTES_ALWAYS   65536
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
-
-static void hold(int is_so)
-{
-    if (!is_so) {
-        abort();
-    }
-}
-
-static size_t peak_bytes(const sherdi_mem *mem)
-{
-    size_t sum = 0;
-
-    for (int p = 0; p < SHERDI_MEM_PURPOSES; p++) {
-        sum += mem->peak_bytes[p];
-    }
-    return sum;
-}
 
 /* Checks what a reader relies on. */
 static void check(const sherdi_linked *linked)

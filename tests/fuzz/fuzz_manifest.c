@@ -4,6 +4,7 @@
  * used is bounded by the length of the text. The seeds are in corpus_manifest. */
 #include "engine/checkpoint/manifest.h"
 #include "offload/checksum.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,25 +15,6 @@
  * manifest.h. */
 #define BYTES_PER_BYTE 200
 #define BYTES_ALWAYS   65536
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
-
-static void hold(int is_so)
-{
-    if (!is_so) {
-        abort();
-    }
-}
-
-static size_t peak_bytes(const sherdi_mem *mem)
-{
-    size_t sum = 0;
-
-    for (int p = 0; p < SHERDI_MEM_PURPOSES; p++) {
-        sum += mem->peak_bytes[p];
-    }
-    return sum;
-}
 
 /* Returns the text without its last bracket, followed by the end that a manifest has, with a
  * checksum that matches. */

@@ -3,18 +3,10 @@
  * again and must give the same tensors. The target is built by -Dfuzz=true with clang; run it with
  * a folder of files without their first 8 bytes as its corpus. */
 #include "engine/checkpoint/safetensors.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
-
-static void hold(int is_so)
-{
-    if (!is_so) {
-        abort();
-    }
-}
 
 static void check_again(sherdi_mem *mem, const sherdi_safetensors *file)
 {

@@ -3,18 +3,10 @@
  * run it with a folder of config.json files as its corpus. */
 #include "models/hf.h"
 #include "models/llmc.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
-
-static void hold(int is_so)
-{
-    if (!is_so) {
-        abort();
-    }
-}
 
 static void check_header(const uint8_t *data, size_t len_bytes)
 {
