@@ -2,13 +2,12 @@
  * (read it first) and in the files of other instruction sets; the threads are in team.c. */
 #include "kernels/backend.h"
 
-#include "base/log.h"
+#include "base/absent.h"
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/ranges.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/variants.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +16,6 @@
 typedef struct cpu_backend {
     sherdi_backend common;
     sherdi_ahead   ahead;
-    cpu_set_t      cpus[SHERDI_CPU_ROLES]; /* where such threads stay; empty: anywhere */
 } cpu_backend;
 
 typedef struct variant {
@@ -74,24 +72,29 @@ static sherd_status kernels_choose(const sherdi_kernel_ops **out)
     return SHERD_OK;
 }
 
-static const cpu_backend *own_of(const sherdi_backend *backend)
+#define SHERDI_TEAM(table) &(table),
+static const sherdi_team_ops *const TEAMS[] = {
+#include "kernels/cpu/team_list.h"
+    NULL};
+#undef SHERDI_TEAM
+
+static int is_asked(const char *variable, const char *nothing)
 {
-    return (const cpu_backend *)(const void *)backend;
+    const char *text = getenv(variable);
+
+    return text != NULL && text[0] != '\0' && strcmp(text, nothing) != 0;
 }
 
-static sherd_status team_make(cpu_backend *own, const sherdi_cpu_params *params)
+static sherd_status team_make(sherdi_backend *backend, const sherdi_cpu_params *params)
 {
-    sherdi_backend    *backend = &own->common;
-    sherdi_cpu_binding binding;
-
-    SHERDI_TRY(sherdi_places_first()->find(params, &binding));
-    backend->threads = binding.threads;
-    if (binding.threads > 1 && !params->is_idle) {
-        SHERDI_TRY(sherdi_team_create(&binding, params->rank, backend->mem, &backend->team));
+    if (TEAMS[0] != NULL) {
+        return TEAMS[0]->create(params, backend->mem, &backend->threads, &backend->team);
     }
-    own->cpus[SHERDI_CPU_ROLE_UPDATES] = binding.updates;
-    own->cpus[SHERDI_CPU_ROLE_WIRE]    = binding.wire;
-    return SHERD_OK;
+    backend->threads = 1;
+    return params->threads > 1                  ? sherdi_absent("teams", "cpu_threads")
+           : is_asked("SHERD_THREADS", "1")     ? sherdi_absent("teams", "SHERD_THREADS")
+           : is_asked("SHERD_CPU_BIND", "none") ? sherdi_absent("binding", "SHERD_CPU_BIND")
+                                                : SHERD_OK;
 }
 
 sherd_status sherdi_backend_cpu_create_with(const sherdi_cpu_params *params, sherdi_mem *mem,
@@ -117,7 +120,7 @@ sherd_status sherdi_backend_cpu_create_with(const sherdi_cpu_params *params, she
     backend->kernels = kernels;
     backend->device  = &sherdi_device_cpu;
     backend->mem     = mem;
-    status           = team_make(own, params);
+    status           = team_make(backend, params);
     if (status != SHERD_OK) {
         backend->device->lane_destroy(backend);
         return status;
@@ -135,43 +138,26 @@ sherd_status sherdi_backend_cpu_create(int threads, sherdi_mem *mem, sherdi_back
 
 void sherdi_backend_cpu_keep(const sherdi_backend *backend, sherdi_cpu_role role, int rank)
 {
-    const cpu_set_t *set = &own_of(backend)->cpus[role];
-    int              error;
-
-    if (CPU_COUNT(set) == 0) {
-        return;
-    }
-    error = pthread_setaffinity_np(pthread_self(), sizeof(*set), set);
-    if (error != 0) {
-        sherdi_log(SHERD_LOG_WARN, rank, "a thread of %s is not bound: %s",
-                   role == SHERDI_CPU_ROLE_WIRE ? "the wire" : "updates", strerror(error));
+    if (backend->team != NULL) {
+        backend->team->ops->keep(backend->team, role, rank);
     }
 }
 
 void sherdi_backend_cpu_describe(const sherdi_backend *backend, char *text, size_t text_bytes)
 {
-    const char *plural = backend->threads == 1 ? "" : "s";
+    int threads = backend->threads;
 
-    if (CPU_COUNT(&own_of(backend)->cpus[SHERDI_CPU_ROLE_UPDATES]) > 0) {
-        sherdi_places_first()->sets_describe(
-            backend->threads, &own_of(backend)->cpus[SHERDI_CPU_ROLE_UPDATES],
-            &own_of(backend)->cpus[SHERDI_CPU_ROLE_WIRE], text, text_bytes);
-    } else if (backend->team == NULL) {
-        (void)snprintf(text, text_bytes, "%d thread%s%s", backend->threads, plural,
-                       backend->threads == 1 ? "" : ", not bound");
+    if (backend->team != NULL) {
+        backend->team->ops->describe(backend->team, threads, text, text_bytes);
     } else {
-        char cpus[64];
-
-        sherdi_team_describe(backend->team, cpus, sizeof(cpus));
-        (void)snprintf(text, text_bytes, "%d thread%s, %s", backend->threads, plural, cpus);
+        (void)snprintf(text, text_bytes, "%d thread%s", threads,
+                       threads == 1 ? "" : "s, not bound");
     }
 }
 
 int sherdi_backend_cpu_knows_cores(void)
 {
-    const sherdi_places *places = sherdi_places_first();
-
-    return places->knows_cores != NULL && places->knows_cores();
+    return TEAMS[0] != NULL && TEAMS[0]->knows_cores();
 }
 
 static size_t spans_elems(const sherdi_span *spans, size_t num_spans)

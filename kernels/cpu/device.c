@@ -43,7 +43,9 @@ static sherd_status cpu_lane_create(sherdi_backend *lane, const char *name, void
 static void cpu_lane_destroy(sherdi_backend *lane)
 {
     if (lane != NULL && lane->lanes-- == 0) {
-        sherdi_team_destroy(lane->team);
+        if (lane->team != NULL) {
+            lane->team->ops->destroy(lane->team);
+        }
         sherdi_free(lane);
     }
 }

@@ -1,4 +1,4 @@
-/* Executes the tasks of a kernel: on the team (team.c) or one after the other. */
+/* Executes the tasks of a kernel: on the team (team.h) or one after the other. */
 #include "kernels/cpu/parallel.h"
 
 #include "kernels/cpu/team.h"
@@ -41,7 +41,7 @@ void sherdi_parallel_run(const sherdi_backend *backend, sherdi_split split, sher
         sherdi_task_run(fn, ctx, 0, 1);
         return;
     }
-    if (backend->team != NULL && sherdi_team_run(backend->team, split, fn, ctx)) {
+    if (backend->team != NULL && backend->team->ops->run(backend->team, split, fn, ctx)) {
         return;
     }
     for (int task = 0; task < split.tasks; task++) {

@@ -1,5 +1,5 @@
 /* How many threads the kernels of a rank have, and where they run. place_list.h has tables that
- * decide it; backend.c asks the first of them once, when it creates the team. */
+ * decide it; team.c asks the first of them once, when it creates the team. */
 #ifndef SHERDI_KERNELS_CPU_PLACES_H
 #define SHERDI_KERNELS_CPU_PLACES_H
 
@@ -16,7 +16,7 @@ typedef struct sherdi_cpu_binding {
     int       is_crowded; /* more threads than CPUs */
     int       count;      /* when bound: threads */
     int       cpus[CPU_SETSIZE];
-    cpu_set_t updates; /* for all threads that update while a device computes; empty: they run anywhere */
+    cpu_set_t updates; /* for threads that update while a device computes; empty: anywhere */
     cpu_set_t wire; /* for the thread that sends, and meant for the trainer's; may be empty too */
     cpu_set_t allowed; /* the CPUs that the creating thread may run on */
 } sherdi_cpu_binding;

@@ -1,4 +1,4 @@
-/* See team.h. A team has one worker for each task of a call except the first task, which the caller
+/* The team of place_list.h's tables; see team.h. A team has one worker for each task of a call except the first task, which the caller
  * runs. The caller offers a task to its worker by one store. The task is run by the thread that
  * takes the offer first: the worker, or the caller when its own task is done. So a call never waits
  * for a thread that has not begun its task. A worker that sleeps deeply, shares a core with another
@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "kernels/cpu/places.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -37,18 +38,21 @@ enum {
  * way whether a thread or memory was missing. */
 typedef struct team_worker {
     _Alignas(64) atomic_uint state; /* futex */
-    int          task;              /* 1, 2, .. */
-    int          cpu;               /* where it is bound */
-    int          must_be_woken;     /* in this call, by its parent in the tree of next_wake */
-    int          is_left_out;       /* in this call: it sleeps on and gets no offer */
-    sherdi_team *team;
-    pthread_t    thread;
+    int              task;          /* 1, 2, .. */
+    int              cpu;           /* where it is bound */
+    int              must_be_woken; /* in this call, by its parent in the tree of next_wake */
+    int              is_left_out;   /* in this call: it sleeps on and gets no offer */
+    struct cpu_team *team;
+    pthread_t        thread;
 } team_worker;
 
 /* A bit of `left`: the caller sleeps on this word. The other bits are the count. */
 #define CALLER_IS_ASLEEP 0x80000000u
 
-struct sherdi_team {
+typedef struct cpu_team {
+    sherdi_team common;
+    cpu_set_t   cpus[SHERDI_CPU_ROLES]; /* where such threads stay; empty: anywhere */
+
     atomic_int is_busy; /* a call is running */
     int        num_workers;
     int        is_bound; /* each worker to a CPU */
@@ -68,7 +72,7 @@ struct sherdi_team {
 
     _Alignas(64) atomic_uint left; /* futex: offered tasks that have not ended */
     team_worker *workers[];        /* [num_workers] */
-};
+} cpu_team;
 
 /* ----------------------------------------------------------------- waiting -- */
 
@@ -119,7 +123,7 @@ static int offer_take(team_worker *worker)
                                                    memory_order_acq_rel, memory_order_relaxed);
 }
 
-static void task_end(sherdi_team *team)
+static void task_end(cpu_team *team)
 {
     /* Pairs with the load in tasks_wait, which then sees the writes of the task. */
     if (atomic_fetch_sub_explicit(&team->left, 1, memory_order_acq_rel) == (CALLER_IS_ASLEEP | 1)) {
@@ -129,7 +133,7 @@ static void task_end(sherdi_team *team)
 
 /* Threads that have a task wake sleeping workers: task t wakes those of tasks 2t + 1 and 2t + 2, in
  * a tree with the caller at its root. */
-static void next_wake(sherdi_team *team, int task)
+static void next_wake(cpu_team *team, int task)
 {
     for (int i = 2 * task; i < 2 * task + 2 && i < team->offers; i++) {
         if (team->workers[i]->must_be_woken) {
@@ -141,7 +145,7 @@ static void next_wake(sherdi_team *team, int task)
 /* Executes the worker's task, on the worker or, in its place, on the caller. */
 static void task_run_taken(team_worker *worker)
 {
-    sherdi_team *team = worker->team;
+    cpu_team *team = worker->team;
 
     next_wake(team, worker->task);
     sherdi_task_run(team->fn, team->ctx, worker->task, team->tasks);
@@ -184,7 +188,7 @@ static void *worker_main(void *raw)
 
 /* ------------------------------------------------------------------- a call -- */
 
-static void tasks_wait(sherdi_team *team)
+static void tasks_wait(cpu_team *team)
 {
     unsigned left;
 
@@ -217,7 +221,7 @@ static int worker_bind_to_one(team_worker *worker, int cpu)
 
 /* The system decides where the caller runs. If that is a worker's CPU, the worker moves to the free
  * one. */
-static void caller_make_room(sherdi_team *team)
+static void caller_make_room(cpu_team *team)
 {
     int cpu = sched_getcpu();
 
@@ -229,7 +233,7 @@ static void caller_make_room(sherdi_team *team)
     }
 }
 
-static int row_is_long(sherdi_team *team, size_t bytes)
+static int row_is_long(cpu_team *team, size_t bytes)
 {
     if (sherdi_now_ns() - team->last_ns > SPIN_NS) {
         team->row_bytes = 0;
@@ -241,7 +245,7 @@ static int row_is_long(sherdi_team *team, size_t bytes)
 /* A worker that sleeps and is not worth waking gets no offer; the caller runs its task. Offers are
  * made from the last worker to the first, so that a thread that takes an offer sees which workers
  * it has to wake. */
-static void offers_make(sherdi_team *team, int may_wake)
+static void offers_make(cpu_team *team, int may_wake)
 {
     for (int i = team->offers - 1; i >= 0; i--) {
         team_worker *worker = team->workers[i];
@@ -262,8 +266,10 @@ static void offers_make(sherdi_team *team, int may_wake)
     next_wake(team, 0);
 }
 
-int sherdi_team_run(sherdi_team *team, sherdi_split split, sherdi_task_fn fn, void *ctx)
+static int team_run(sherdi_team *common, sherdi_split split, sherdi_task_fn fn, void *ctx)
 {
+    cpu_team *team = (cpu_team *)common;
+
     if (atomic_exchange_explicit(&team->is_busy, 1, memory_order_acquire) != 0) {
         return 0;
     }
@@ -295,7 +301,7 @@ int sherdi_team_run(sherdi_team *team, sherdi_split split, sherdi_task_fn fn, vo
 
 /* Binds all workers or none: if half the team were bound, the others would crowd on the remaining
  * CPUs. Returns an errno. */
-static int workers_bind(sherdi_team *team, const sherdi_cpu_binding *binding)
+static int workers_bind(cpu_team *team, const sherdi_cpu_binding *binding)
 {
     int error = 0;
 
@@ -311,7 +317,7 @@ static int workers_bind(sherdi_team *team, const sherdi_cpu_binding *binding)
     return error;
 }
 
-static void team_bind(sherdi_team *team, sherdi_cpu_binding *binding, int rank)
+static void team_bind(cpu_team *team, sherdi_cpu_binding *binding, int rank)
 {
     int error = workers_bind(team, binding);
 
@@ -323,7 +329,7 @@ static void team_bind(sherdi_team *team, sherdi_cpu_binding *binding, int rank)
     team->free_cpu = binding->cpus[0];
 }
 
-static sherd_status worker_create(sherdi_team *team, int task, sherdi_mem *mem)
+static sherd_status worker_create(cpu_team *team, int task, sherdi_mem *mem)
 {
     team_worker *worker = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*worker));
     char         name[16];
@@ -346,41 +352,11 @@ static sherd_status worker_create(sherdi_team *team, int task, sherdi_mem *mem)
     return SHERD_OK;
 }
 
-sherd_status sherdi_team_create(sherdi_cpu_binding *binding, int rank, sherdi_mem *mem,
-                                sherdi_team **out)
+static void team_destroy(sherdi_team *common)
 {
-    int          threads   = binding->threads;
-    size_t       len_bytes = sizeof(sherdi_team) + (size_t)(threads - 1) * sizeof(team_worker *);
-    sherdi_team *team      = sherdi_alloc(mem, SHERDI_MEM_CONTROL, len_bytes);
+    cpu_team *team        = (cpu_team *)common;
+    int       has_threads = team->process == getpid();
 
-    if (team == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    team->spin_ns = binding->is_crowded ? 0 : SPIN_NS;
-    team->process = getpid();
-    for (int task = 1; task < threads; task++) {
-        sherd_status status = worker_create(team, task, mem);
-
-        if (status != SHERD_OK) {
-            sherdi_team_destroy(team);
-            return status;
-        }
-    }
-    if (binding->is_bound || CPU_COUNT(&binding->updates) > 0) {
-        team_bind(team, binding, rank);
-    }
-    *out = team;
-    return SHERD_OK;
-}
-
-void sherdi_team_destroy(sherdi_team *team)
-{
-    int has_threads;
-
-    if (team == NULL) {
-        return;
-    }
-    has_threads = team->process == getpid();
     for (int i = 0; i < team->num_workers && has_threads; i++) {
         atomic_store_explicit(&team->workers[i]->state, WORKER_SHALL_END, memory_order_release);
         futex_wake(&team->workers[i]->state);
@@ -394,16 +370,105 @@ void sherdi_team_destroy(sherdi_team *team)
     sherdi_free(team);
 }
 
-void sherdi_team_describe(const sherdi_team *team, char *text, size_t text_bytes)
+/* In a crowded team no thread spins, since other threads want the CPUs. */
+static cpu_team *team_alloc(const sherdi_cpu_binding *binding, int workers, sherdi_mem *mem)
 {
-    int cpus[CPU_SETSIZE]; /* large enough: a bound team has no more threads than CPUs */
+    cpu_team *team = sherdi_alloc(mem, SHERDI_MEM_CONTROL,
+                                  sizeof(*team) + (size_t)workers * sizeof(team_worker *));
 
-    if (!team->is_bound) {
-        (void)snprintf(text, text_bytes, "workers not bound");
+    if (team != NULL) {
+        team->common.ops = &sherdi_team_of_threads;
+        team->spin_ns    = binding->is_crowded ? 0 : SPIN_NS;
+        team->process    = getpid();
+    }
+    return team;
+}
+
+/* In a bound team, worker i runs on binding->cpus[i]; with a device, all run on binding->updates. */
+static sherd_status team_create(const sherdi_cpu_params *params, sherdi_mem *mem, int *threads_out,
+                                sherdi_team **out)
+{
+    sherdi_cpu_binding binding;
+    cpu_team          *team;
+    int                has_sets, workers;
+
+    SHERDI_TRY(sherdi_places_first()->find(params, &binding));
+    has_sets     = CPU_COUNT(&binding.updates) > 0;
+    workers      = params->is_idle ? 0 : binding.threads - 1;
+    *threads_out = binding.threads;
+    if (workers == 0 && !has_sets) {
+        return SHERD_OK;
+    }
+    team = team_alloc(&binding, workers, mem);
+    if (team == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (int task = 1; task <= workers; task++) {
+        sherd_status status = worker_create(team, task, mem);
+
+        if (status != SHERD_OK) {
+            team_destroy(&team->common);
+            return status;
+        }
+    }
+    if (workers > 0 && (binding.is_bound || has_sets)) {
+        team_bind(team, &binding, params->rank);
+    }
+    team->cpus[SHERDI_CPU_ROLE_UPDATES] = binding.updates;
+    team->cpus[SHERDI_CPU_ROLE_WIRE]    = binding.wire;
+    *out                                = &team->common;
+    return SHERD_OK;
+}
+
+static void team_keep(const sherdi_team *team, sherdi_cpu_role role, int rank)
+{
+    const cpu_set_t *set = &((const cpu_team *)team)->cpus[role];
+    int              error;
+
+    if (CPU_COUNT(set) == 0) {
         return;
     }
-    for (int i = 0; i < team->num_workers; i++) {
+    error = pthread_setaffinity_np(pthread_self(), sizeof(*set), set);
+    if (error != 0) {
+        sherdi_log(SHERD_LOG_WARN, rank, "a thread of %s is not bound: %s",
+                   role == SHERDI_CPU_ROLE_WIRE ? "the wire" : "updates", strerror(error));
+    }
+}
+
+static void team_describe(const sherdi_team *common, int threads, char *text, size_t text_bytes)
+{
+    const cpu_team  *team    = (const cpu_team *)common;
+    const cpu_set_t *updates = &team->cpus[SHERDI_CPU_ROLE_UPDATES];
+    char             where[64];
+    int cpus[CPU_SETSIZE]; /* large enough: a bound team has no more threads than CPUs */
+
+    if (CPU_COUNT(updates) > 0) {
+        sherdi_places_first()->sets_describe(threads, updates, &team->cpus[SHERDI_CPU_ROLE_WIRE],
+                                             text, text_bytes);
+        return;
+    }
+    (void)snprintf(where, sizeof(where), "workers not bound");
+    for (int i = 0; i < team->num_workers && team->is_bound; i++) {
         cpus[i] = team->workers[i]->cpu;
     }
-    sherdi_places_first()->workers_describe(cpus, team->num_workers, text, text_bytes);
+    if (team->is_bound) {
+        sherdi_places_first()->workers_describe(cpus, team->num_workers, where, sizeof(where));
+    }
+    (void)snprintf(text, text_bytes, "%d thread%s, %s", threads, threads == 1 ? "" : "s", where);
 }
+
+static int team_knows_cores(void)
+{
+    const sherdi_places *places = sherdi_places_first();
+
+    return places->knows_cores != NULL && places->knows_cores();
+}
+
+const sherdi_team_ops sherdi_team_of_threads = {
+    .create      = team_create,
+    .destroy     = team_destroy,
+    .run         = team_run,
+    .keep        = team_keep,
+    .describe    = team_describe,
+    .knows_cores = team_knows_cores,
+};

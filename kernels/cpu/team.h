@@ -1,31 +1,39 @@
-/* The team: the threads of one CPU backend, for its kernels. The backend creates and destroys its
- * team and shares it with nobody. Kernels use it through parallel.h. */
+/* The team: the threads of one CPU backend besides the caller of a kernel. A module has the table
+ * (team.c), which team_list.h names; a build without it computes on the calling thread alone. The
+ * backend creates and destroys its team and shares it with nobody. Kernels use it through
+ * parallel.h. */
 #ifndef SHERDI_KERNELS_CPU_TEAM_H
 #define SHERDI_KERNELS_CPU_TEAM_H
 
-#include "base/mem.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/places.h"
 
-typedef struct sherdi_team sherdi_team;
+/* The beginning of a table's object. */
+typedef struct sherdi_team {
+    const struct sherdi_team_ops *ops;
+} sherdi_team;
 
-/** Starts binding->threads - 1 workers; the caller of a kernel is the other thread. In a bound
- *  team, worker i runs on binding->cpus[i]; with a device, all run on binding->updates. If binding
- *  fails, the team stays unbound, with a warning in the log, and *binding says so. In a crowded
- *  team no thread spins, since other threads want the CPUs. E_NOMEM: no memory, or no more
- *  threads. */
-sherd_status sherdi_team_create(sherdi_cpu_binding *binding, int rank, sherdi_mem *mem,
-                                sherdi_team **out);
-/** Ends the workers and waits for them. No task may be running. Accepts NULL. In a child after
- *  fork, which has no workers, it only frees. */
-void sherdi_team_destroy(sherdi_team *team);
+typedef struct sherdi_team_ops {
+    /* Decides how many threads a rank has, the caller included, and where they run, and starts the
+     * others. *out stays NULL where there are none and no thread has CPUs of its own. Errors: those
+     * of sherdi_backend_cpu_create_with. */
+    sherd_status (*create)(const sherdi_cpu_params *params, sherdi_mem *mem, int *threads_out,
+                           sherdi_team **out);
+    /* Ends the threads and waits for them. No task may be running. In a child after fork, which
+     * does not have them, it only frees. */
+    void (*destroy)(sherdi_team *team);
+    /* Executes all tasks and returns 1; 0, without executing any, when another thread is using the
+     * team. */
+    int (*run)(sherdi_team *team, sherdi_split split, sherdi_task_fn fn, void *ctx);
+    /* sherdi_backend_cpu_keep; the end of sherdi_backend_cpu_describe's text, where no kernel may
+     * be running; sherdi_backend_cpu_knows_cores. */
+    void (*keep)(const sherdi_team *team, sherdi_cpu_role role, int rank);
+    void (*describe)(const sherdi_team *team, int threads, char *text, size_t text_bytes);
+    int (*knows_cores)(void);
+} sherdi_team_ops;
 
-/** Writes "workers bound to cpus 1-3" or "workers not bound". No kernel may be running. */
-void sherdi_team_describe(const sherdi_team *team, char *text, size_t text_bytes);
-
-/** Executes all tasks and returns 1; 0, without executing any, when another thread is using the
- *  team. */
-int sherdi_team_run(sherdi_team *team, sherdi_split split, sherdi_task_fn fn, void *ctx);
+#define SHERDI_TEAM(table) extern const sherdi_team_ops table;
+#include "kernels/cpu/team_list.h"
+#undef SHERDI_TEAM
 
 /** Executes one task on this thread, in the default floating-point environment. */
 void sherdi_task_run(sherdi_task_fn fn, void *ctx, int task, int tasks);

@@ -155,5 +155,7 @@ sherdi_backend backend_make(const char *isa, int threads)
 
 void backend_destroy(sherdi_backend *backend)
 {
-    sherdi_team_destroy(backend->team);
+    if (backend->team != NULL) {
+        backend->team->ops->destroy(backend->team);
+    }
 }
