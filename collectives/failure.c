@@ -81,10 +81,32 @@ static void users_wait(sherd_world *world)
     }
 }
 
+void sherdi_world_listen(sherd_world *world, world_listener *listener)
+{
+    listener->next = atomic_load(&world->listeners);
+    atomic_store(&world->listeners, listener);
+}
+
+world_listener *sherdi_world_listener(const sherd_world *world, const world_listener_ops *ops)
+{
+    world_listener *listener = atomic_load(&world->listeners);
+
+    while (listener != NULL && listener->ops != ops) {
+        listener = listener->next;
+    }
+    return listener;
+}
+
+void sherdi_world_told(sherd_world *world, uint64_t key, int is_agreed)
+{
+    for (world_listener *l = atomic_load(&world->listeners); l != NULL; l = l->next) {
+        l->ops->told(world, l, key, is_agreed);
+    }
+}
+
 void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char *text)
 {
-    int           whole = WORLD_IS_WHOLE;
-    world_family *family;
+    int whole = WORLD_IS_WHOLE;
 
     if (!atomic_compare_exchange_strong(&world->failure_state, &whole, WORLD_IS_FAILING)) {
         return;
@@ -93,13 +115,11 @@ void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char
     (void)snprintf(world->failure_text, sizeof(world->failure_text), "%s", text);
     /* Fails the worlds that were split from this one first, so that a thread that sees this one's
      * failure also sees theirs. */
-    family = atomic_load(&world->family);
-    if (family != NULL) {
-        family->ops->failed(world);
+    for (world_listener *l = atomic_load(&world->listeners); l != NULL; l = l->next) {
+        l->ops->failed(world, l);
     }
     users_wait(world);
     atomic_store_explicit(&world->failure_state, WORLD_HAS_FAILED, memory_order_release);
-    sherdi_world_endings_wake(&world->endings);
     sherdi_log(SHERD_LOG_ERROR, world->rank, "%s", text);
 }
 

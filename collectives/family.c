@@ -5,7 +5,7 @@
 
 /* Owned by the parent and by each child. */
 typedef struct kinship {
-    world_family    common; /* first */
+    world_listener  common; /* first */
     atomic_int      owners;
     pthread_mutex_t lock;       /* guards the members below */
     sherd_world    *first;      /* children that are alive */
@@ -13,7 +13,7 @@ typedef struct kinship {
     int             is_refused; /* a rank has said that it cannot go on with this split */
 } kinship;
 
-static void family_drop(world_family *common)
+static void family_drop(world_listener *common)
 {
     kinship *family = (kinship *)common;
 
@@ -21,12 +21,6 @@ static void family_drop(world_family *common)
         (void)pthread_mutex_destroy(&family->lock);
         free(family);
     }
-}
-
-/* NULL: there is none yet. */
-static kinship *family_of(sherd_world *parent)
-{
-    return (kinship *)atomic_load(&parent->family);
 }
 
 /* Call it under the lock. While a child is being made, its ranks are ranks of the parent, which all
@@ -41,9 +35,9 @@ static void child_fail(sherd_world *child, sherd_status status, const char *text
     }
 }
 
-static void family_failed(sherd_world *parent)
+static void family_failed(sherd_world *parent, world_listener *self)
 {
-    kinship *family = family_of(parent);
+    kinship *family = (kinship *)self;
 
     (void)pthread_mutex_lock(&family->lock);
     for (sherd_world *child = family->first; child != NULL; child = child->next_of_kin) {
@@ -61,12 +55,14 @@ static void child_refuse(sherd_world *child)
     }
 }
 
-static void family_refused(sherd_world *parent, uint64_t key)
+/* A rank that says no cannot go on with the split of that key. */
+static void family_told(sherd_world *parent, world_listener *self, uint64_t key, int is_agreed)
 {
-    kinship *family = family_of(parent);
+    kinship *family = (kinship *)self;
 
+    (void)parent;
     (void)pthread_mutex_lock(&family->lock);
-    if (family->key == key) {
+    if (family->key == key && !is_agreed) {
         family->is_refused = 1;
         for (sherd_world *child = family->first; child != NULL; child = child->next_of_kin) {
             child_refuse(child);
@@ -90,12 +86,14 @@ static void family_leave(sherd_world *child)
     family_drop(&family->common);
 }
 
-static const world_family_ops FAMILY_OPS = {
-    .failed  = family_failed,
-    .refused = family_refused,
-    .leave   = family_leave,
-    .drop    = family_drop,
-};
+static const world_listener_ops FAMILY_OPS = {
+    .failed = family_failed, .told = family_told, .leave = family_leave, .drop = family_drop};
+
+/* NULL: there is none yet. */
+static kinship *family_of(const sherd_world *parent)
+{
+    return (kinship *)sherdi_world_listener(parent, &FAMILY_OPS);
+}
 
 static sherd_status family_create(kinship **out)
 {
@@ -118,7 +116,7 @@ sherd_status sherdi_family_begin(sherd_world *parent, uint64_t key)
 
     if (family == NULL) {
         SHERDI_TRY(family_create(&family));
-        atomic_store(&parent->family, &family->common);
+        sherdi_world_listen(parent, &family->common);
     }
     (void)pthread_mutex_lock(&family->lock);
     family->key        = key;

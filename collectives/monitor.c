@@ -94,7 +94,7 @@ static void news_take(sherdi_monitor *monitor, monitor_line *line)
         }
         monitor->params.left(monitor->params.world, news->rank);
     } else if (news->kind == NEWS_ENDING) {
-        sherdi_world_ending_note(monitor->params.world, news->key, news->is_agreed != 0);
+        sherdi_world_told(monitor->params.world, news->key, news->is_agreed != 0);
     } else {
         is_old = atomic_exchange(&monitor->is_told, 1) && news->kind == NEWS_FAILED;
         monitor->params.failed(monitor->params.world, (sherd_status)news->status, news->text,

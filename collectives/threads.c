@@ -161,7 +161,7 @@ static void threads_tell_ending(sherd_world *world, uint64_t key, int is_agreed)
     (void)pthread_mutex_lock(&group->lock);
     for (int r = 0; r < group->world_size; r++) {
         if (group->worlds[r] != NULL && group->worlds[r] != world) {
-            sherdi_world_ending_note(group->worlds[r], key, is_agreed);
+            sherdi_world_told(group->worlds[r], key, is_agreed);
         }
     }
     (void)pthread_mutex_unlock(&group->lock);

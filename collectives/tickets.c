@@ -1,9 +1,9 @@
-/* The order of calls. A call runs at once on the caller's thread, or it goes into the queue of a
- * thread of the world; the caller then gets a ticket and waits for it. */
+/* The order of calls. A call runs at once on the caller's thread, or it goes to a thread of the world
+ * (overlap.c); the caller then gets a ticket and waits for it. */
 #include "collectives/world_impl.h"
 
+#include "base/absent.h"
 #include "base/clock.h"
-#include "base/thread.h"
 
 #include <assert.h>
 #include <string.h>
@@ -93,7 +93,7 @@ static void call_tell(const sherd_world *world, const world_call *call, int64_t 
                          sherdi_now_ns());
 }
 
-static sherd_status call_run(sherd_world *world, const world_call *call)
+sherd_status sherdi_world_call_run(sherd_world *world, const world_call *call)
 {
     int64_t      start_ns;
     sherd_status status;
@@ -108,54 +108,22 @@ static sherd_status call_run(sherd_world *world, const world_call *call)
     return status;
 }
 
-static void *queue_main(void *raw)
+/* --------------------------------------------------------------- tickets -- */
+
+static const world_thread_ops *thread_table(void)
 {
-    sherd_world *world = raw;
-    world_queue *queue = &world->queue;
+#define SHERDI_WORLD_THREAD(table) &(table),
+    static const world_thread_ops *const TABLE[] = {
+#include "collectives/overlap_list.h"
+        NULL};
+#undef SHERDI_WORLD_THREAD
 
-    (void)pthread_setname_np(pthread_self(), "sherd-queue");
-    sherdi_backend_cpu_keep(world->host, SHERDI_CPU_ROLE_WIRE, world->rank);
-    if (world->device != NULL) {
-        world->device->ops->thread_begin(world);
-    }
-    (void)pthread_mutex_lock(&queue->lock);
-    for (;;) {
-        sherdi_ticket next = atomic_load_explicit(&queue->done, memory_order_relaxed) + 1;
-        world_call    call;
-        sherd_status  status;
-
-        if (next > queue->issued) {
-            if (queue->is_stopping) {
-                break;
-            }
-            (void)pthread_cond_wait(&queue->has_work, &queue->lock);
-            continue;
-        }
-        call = queue->ring[(next - 1) % WORLD_QUEUE_CALLS];
-        (void)pthread_mutex_unlock(&queue->lock);
-        world->running = call.caller;
-        status         = call_run(world, &call);
-        if (sherdi_world_is_on_lane(world)) {
-            world->device->ops->record(world, next);
-        }
-        (void)pthread_mutex_lock(&queue->lock);
-        if (status != SHERD_OK && atomic_load(&queue->failed_ticket) == 0) {
-            sherdi_outcome_add(&queue->failed, status);
-            atomic_store(&queue->failed_ticket, next);
-        }
-        atomic_store_explicit(&queue->done, next, memory_order_release);
-        (void)pthread_cond_broadcast(&queue->has_progress);
-    }
-    (void)pthread_mutex_unlock(&queue->lock);
-    return NULL;
+    return TABLE[0];
 }
 
 sherd_status sherdi_world_overlap(sherd_world *world)
 {
-    world_queue *queue = &world->queue;
-    int          error;
-
-    if (queue->is_running || (world->device != NULL && world->device->is_direct)) {
+    if (world->queue.thread != NULL || (world->device != NULL && world->device->is_direct)) {
         return SHERD_OK;
     }
     if (world->is_single_threaded) {
@@ -164,66 +132,20 @@ sherd_status sherdi_world_overlap(sherd_world *world)
             "overlapped communication needs MPI_THREAD_SERIALIZED at least: initialise "
             "MPI with MPI_Init_thread, or switch overlap_comm off");
     }
-    error = sherdi_thread_start(&queue->thread, 0, queue_main, world);
-    if (error != 0) {
-        return sherdi_fail(SHERD_E_NOMEM,
-                           "cannot start the thread for overlapped communication: %s",
-                           strerror(error));
-    }
-    queue->is_running = 1;
-    return SHERD_OK;
+    return thread_table() == NULL ? sherdi_absent("overlap", "a thread for communication")
+                                  : thread_table()->start(world);
 }
 
-static void queue_wait_done(world_queue *queue, sherdi_ticket ticket)
+static void queue_wait_done(sherd_world *world, sherdi_ticket ticket)
 {
-    if (atomic_load_explicit(&queue->done, memory_order_acquire) >= ticket) {
-        return;
+    if (atomic_load_explicit(&world->queue.done, memory_order_acquire) < ticket) {
+        world->queue.thread->ops->wait(world, ticket);
     }
-    (void)pthread_mutex_lock(&queue->lock);
-    while (atomic_load_explicit(&queue->done, memory_order_acquire) < ticket) {
-        (void)pthread_cond_wait(&queue->has_progress, &queue->lock);
-    }
-    (void)pthread_mutex_unlock(&queue->lock);
-}
-
-static sherdi_ticket queue_push(sherd_world *world, const world_call *call)
-{
-    world_queue  *queue = &world->queue;
-    world_call   *entry;
-    sherdi_ticket ticket;
-
-    (void)pthread_mutex_lock(&queue->lock);
-    while (queue->issued - atomic_load_explicit(&queue->done, memory_order_relaxed) ==
-           WORLD_QUEUE_CALLS) {
-        (void)pthread_cond_wait(&queue->has_progress, &queue->lock);
-    }
-    ticket        = ++queue->issued;
-    entry         = &queue->ring[(ticket - 1) % WORLD_QUEUE_CALLS];
-    *entry        = *call;
-    entry->caller = atomic_load_explicit(&world->caller, memory_order_relaxed);
-    (void)pthread_cond_signal(&queue->has_work);
-    (void)pthread_mutex_unlock(&queue->lock);
-    return ticket;
-}
-
-void sherdi_world_queue_stop(sherd_world *world)
-{
-    world_queue *queue = &world->queue;
-
-    if (!queue->is_running) {
-        return;
-    }
-    (void)pthread_mutex_lock(&queue->lock);
-    queue->is_stopping = 1;
-    (void)pthread_cond_signal(&queue->has_work);
-    (void)pthread_mutex_unlock(&queue->lock);
-    (void)pthread_join(queue->thread, NULL);
-    queue->is_running = 0;
 }
 
 void sherdi_world_drain(sherd_world *world)
 {
-    queue_wait_done(&world->queue, world->queue.issued);
+    queue_wait_done(world, world->queue.issued);
     world->running =
         atomic_load_explicit(&world->caller, memory_order_relaxed); /* this thread sends now */
 }
@@ -250,12 +172,12 @@ sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
 
     SHERDI_TRY(sherdi_world_check_process(world));
     SHERDI_TRY(sherdi_world_status(world));
-    if (ticket_out != NULL && world->queue.is_running) {
-        *ticket_out = queue_push(world, call);
+    if (ticket_out != NULL && world->queue.thread != NULL) {
+        *ticket_out = world->queue.thread->ops->push(world, call);
         return SHERD_OK;
     }
     sherdi_world_drain(world);
-    SHERDI_TRY(call_run(world, call));
+    SHERDI_TRY(sherdi_world_call_run(world, call));
     if (call_is_on_device(world, call)) {
         if (sherdi_world_is_on_lane(world)) {
             ticket = queue_pass(world);
@@ -280,7 +202,7 @@ static sherd_status queue_wait_run(sherd_world *world, sherdi_ticket ticket)
         return sherdi_fail(SHERD_E_INVAL, "ticket %llu was never given out; the last one is %llu",
                            (unsigned long long)ticket, (unsigned long long)queue->issued);
     }
-    queue_wait_done(queue, ticket);
+    queue_wait_done(world, ticket);
     failed = atomic_load(&queue->failed_ticket);
     if (failed != 0 && failed <= ticket) {
         return sherdi_outcome_end(&queue->failed);

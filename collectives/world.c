@@ -1,6 +1,5 @@
 /* The layer above the transports: creation and end of a world, and what every transport takes from
- * here. calls.c has the collective calls, tickets.c their order, failure.c and ending.c failures
- * and endings. The core's transports are alone.c and threads.c. */
+ * here. calls.c has the collective calls, tickets.c their order, failure.c failures. The core's transports are alone.c and threads.c. */
 #include "collectives/world_impl.h"
 
 #include "base/absent.h"
@@ -52,9 +51,6 @@ void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank
     sherdi_mem_init(&world->mem);
     (void)pthread_mutex_init(&world->use_lock, NULL);
     (void)pthread_mutex_init(&world->queue.lock, NULL);
-    (void)pthread_cond_init(&world->queue.has_work, NULL);
-    (void)pthread_cond_init(&world->queue.has_progress, NULL);
-    sherdi_world_endings_init(&world->endings);
 }
 
 const world_device_ops *sherdi_world_device_table(void)
@@ -121,20 +117,20 @@ static void kin_leave(sherd_world *world)
 
 void sherdi_world_fini(sherd_world *world)
 {
-    world_family *family = atomic_load(&world->family);
+    world_listener *listener = atomic_load(&world->listeners);
 
     kin_leave(world);
-    if (family != NULL) {
-        family->ops->drop(family);
+    while (listener != NULL) {
+        world_listener *next = listener->next;
+
+        listener->ops->drop(listener);
+        listener = next;
     }
     if (world->device != NULL) {
         world->device->ops->close(world);
     }
     sherdi_free(world->sum_scratch);
     sherdi_backend_destroy(world->host);
-    sherdi_world_endings_fini(&world->endings);
-    (void)pthread_cond_destroy(&world->queue.has_progress);
-    (void)pthread_cond_destroy(&world->queue.has_work);
     (void)pthread_mutex_destroy(&world->queue.lock);
     (void)pthread_mutex_destroy(&world->use_lock);
 }
@@ -164,7 +160,9 @@ void sherd_world_destroy(sherd_world *world)
         atomic_fetch_sub(&world->owners, 1) > 1) {
         return;
     }
-    sherdi_world_queue_stop(world);
+    if (world->queue.thread != NULL) {
+        world->queue.thread->ops->stop(world);
+    }
     kin_leave(world);
     world->ops->close(world);
 }

@@ -169,7 +169,7 @@ typedef struct sherdi_world_ops {
     void *(*memory_enter)(sherd_world *world, void *memory, size_t len_bytes);
     void (*memory_leave)(sherd_world *world, void *handle);
     /* Optional (NULL = the ranks cannot be notified). Notifies every other rank, which notes it
-     * (sherdi_world_ending_note); a message that is lost in transit is not repeated. Any thread may
+     * (sherdi_world_told); a message that is lost in transit is not repeated. Any thread may
      * call it; it never blocks. */
     void (*tell_ending)(sherd_world *world, uint64_t key, int is_agreed);
     /* Optional (NULL = it cannot be split). Makes the world of this rank's group, over the same
@@ -330,31 +330,6 @@ sherd_status sherdi_world_follow(sherd_world *world, const sherdi_backend *lane,
                                  sherdi_ticket ticket);
 /** Returns 1 when the call with this ticket is done. Never blocks. */
 int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket);
-
-/* Something that every rank ends, each when it comes to it: neither collective nor in the order of
- * calls. The storage is the owner's; between open and close the world writes it. */
-typedef struct sherdi_ending {
-    uint64_t              key; /* made of the opener's key, the same on all ranks; 0: not open */
-    int                   num_agreed;  /* number of other ranks that agreed */
-    int                   num_refused; /* that refused; a rank that changed its mind is in both */
-    struct sherdi_ending *next;
-} sherdi_ending;
-
-/** Opens an ending: from now on messages of other ranks about it count. All ranks open it before
- *  any of them can close it, and open the endings of a world in one order: messages in transit of
- *  an earlier ending with the same `key` do not count. */
-void sherdi_world_ending_open(sherd_world *world, sherdi_ending *ending, uint64_t key);
-/** Notifies the other ranks whether this rank agrees, and waits for them. Returns 1: all ranks have
- *  come and agreed. Returns 0:
- *   - a rank did not come within `most_ns`; ranks that arrive later are then notified (a rank with
- *     most_ns 0 agrees in any case);
- *   - at once when this rank or another one refuses, the world fails, or its transport cannot
- *     notify.
- *  Does nothing when the ending is not open. */
-int sherdi_world_ending_close(sherd_world *world, sherdi_ending *ending, int is_agreed,
-                              int64_t most_ns);
-/** Returns the longest wait in one call. */
-int64_t sherdi_world_timeout_ns(const sherd_world *world);
 
 /** Begins every call of the program on a world. Returns E_INVAL if the world is NULL, and E_STATE
  *  inside a function of the program that a call of one of its engines calls

@@ -13,8 +13,6 @@
 
 /* Longest wait in one call where the caller sets no limit. */
 #define WORLD_TIMEOUT_NS (30 * 60 * INT64_C(1000000000))
-/* Most calls in the queue. The caller of a further call waits until one has ended. */
-#define WORLD_QUEUE_CALLS 64
 
 typedef struct world_broadcast_args {
     void  *data;
@@ -63,29 +61,36 @@ typedef struct world_call {
     } args;
 } world_call;
 
-/* The calls in their order, carried out by one thread. Ticket t is in ring[(t - 1) %
- * WORLD_QUEUE_CALLS]. */
+/* The thread of a world, on which calls run that took a ticket; the object of the module begins with
+ * it (overlap.c). */
+typedef struct world_thread {
+    const struct world_thread_ops *ops;
+} world_thread;
+
+typedef struct world_thread_ops {
+    /* Makes queue.thread. Errors: E_NOMEM. */
+    sherd_status (*start)(sherd_world *world);
+    /* Gives the call to the thread, and returns its ticket. Blocks where the thread has many. */
+    sherdi_ticket (*push)(sherd_world *world, const world_call *call);
+    /* Blocks until the call with this ticket has ended. */
+    void (*wait)(sherd_world *world, sherdi_ticket ticket);
+    /* Waits until every call has ended, then ends the thread. */
+    void (*stop)(sherd_world *world);
+} world_thread_ops;
+
+#define SHERDI_WORLD_THREAD(table) extern const world_thread_ops table;
+#include "collectives/overlap_list.h"
+#undef SHERDI_WORLD_THREAD
+
+/* The order of calls: ticket t is the t-th call that took one. */
 typedef struct world_queue {
-    pthread_t        thread;
-    pthread_mutex_t  lock; /* guards all members below */
-    pthread_cond_t   has_work;
-    pthread_cond_t   has_progress;
-    int              is_running;
-    int              is_stopping;
-    sherdi_ticket    issued;        /* ticket of the last call in the queue */
+    world_thread    *thread;        /* NULL: calls run on the caller's thread */
+    pthread_mutex_t  lock;          /* guards all members below */
+    sherdi_ticket    issued;        /* the last ticket */
     _Atomic uint64_t done;          /* ticket of the last call that ended; read without the lock */
     _Atomic uint64_t failed_ticket; /* ticket of the first call that failed; 0: none */
     sherdi_outcome   failed;
-    world_call       ring[WORLD_QUEUE_CALLS];
 } world_queue;
-
-/* The endings that are open (sherdi_world_ending_open). */
-typedef struct world_endings {
-    pthread_mutex_t lock;     /* guards the list and its entries */
-    pthread_cond_t  has_news; /* another rank has spoken, or the world has failed */
-    sherdi_ending  *first;
-    uint64_t        num_opened; /* since the world was made; part of each key */
-} world_endings;
 
 /* The core's part of the device of a world; the object of the module begins with it (device.h). */
 typedef struct world_device {
@@ -133,23 +138,23 @@ typedef struct world_device_ops {
 #include "collectives/device_list.h"
 #undef SHERDI_WORLD_DEVICES
 
-/* The worlds that were split from one world. A family begins so (family.c); it is of the parent and
- * of each child. */
-typedef struct world_family {
-    const struct world_family_ops *ops;
-} world_family;
+/* What listens to a world: its endings (ending.c), and the family of the worlds that were split from
+ * it (family.c). Any thread may call `failed` and `told`. */
+typedef struct world_listener {
+    const struct world_listener_ops *ops;
+    struct world_listener           *next;
+} world_listener;
 
-typedef struct world_family_ops {
-    /* Fails the children of a world that has failed. Any thread may call it. */
-    void (*failed)(sherd_world *parent);
-    /* Fails the child that the split with this key is making: another rank cannot go on with the
-     * split. Any thread may call it. */
-    void (*refused)(sherd_world *parent, uint64_t key);
-    /* Removes a world from its parent's family, before it is closed. */
+typedef struct world_listener_ops {
+    /* The world has failed; the program cannot see it yet. */
+    void (*failed)(sherd_world *world, world_listener *self);
+    /* Another rank has said something about `key` (tell_ending). */
+    void (*told)(sherd_world *world, world_listener *self, uint64_t key, int is_agreed);
+    /* Of a family: removes a child from it, before the child is closed. */
     void (*leave)(sherd_world *child);
-    /* Gives up the family of a world's children. */
-    void (*drop)(world_family *family);
-} world_family_ops;
+    /* The world is gone. */
+    void (*drop)(world_listener *self);
+} world_listener_ops;
 
 enum { WORLD_IS_WHOLE = 0, WORLD_IS_FAILING = 1, WORLD_HAS_FAILED = 2 };
 
@@ -181,17 +186,16 @@ struct sherd_world {
     const sherdi_simulated *simulated; /* the machine that it stands for; NULL: it is real */
     size_t                  overhead_bytes;
     /* SHERDI_TOLD_BYTES for each rank; for one where the world is simulated */
-    double          *sum_scratch;
-    _Atomic uint64_t sent_bytes;
-    _Atomic uint64_t received_bytes;
-    uint64_t         calls; /* made on the transport; written by one thread at a time */
-    world_queue      queue;
-    world_endings    endings;
+    double                 *sum_scratch;
+    _Atomic uint64_t        sent_bytes;
+    _Atomic uint64_t        received_bytes;
+    uint64_t                calls; /* made on the transport; written by one thread at a time */
+    world_queue             queue;
+    world_listener *_Atomic listeners; /* added by the thread that drives the world */
     /* family.c */
-    world_family *_Atomic family;      /* worlds that were split from this one; NULL: none */
-    world_family         *kin;         /* the parent's family; NULL: this world has no parent */
-    struct sherd_world   *next_of_kin; /* guarded by the family's lock, as is_made is */
-    int                   is_made;     /* of a child: its split has ended */
+    world_listener     *kin;         /* the parent's family; NULL: this world has no parent */
+    struct sherd_world *next_of_kin; /* guarded by the family's lock, as is_made is */
+    int                 is_made;     /* of a child: its split has ended */
 
     /* Held while a thread of the world uses an object that the program may destroy as soon as a
      * failure is returned (the program's communicator). The holder fails no world and asks for no
@@ -234,8 +238,8 @@ sherd_status sherdi_world_backend_kind(const sherd_world_params *params, const c
  *  ticket (see sherdi_ticket). tickets.c. */
 sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
                                      sherdi_ticket *ticket_out);
-/** Waits in the same way, then ends the queue's thread. */
-void sherdi_world_queue_stop(sherd_world *world);
+/** Runs a call on this thread. */
+sherd_status sherdi_world_call_run(sherd_world *world, const world_call *call);
 
 /** Marks the world as failed: it is unusable from now on. Only the first status and text are
  *  stored. Does not notify the other ranks. Any thread may call it. Before the program can see the
@@ -261,13 +265,13 @@ void sherdi_ranks_add(char *text, size_t text_bytes, int rank);
  *  first ones only yield the core. */
 void sherdi_nap(int turn);
 
-/** A transport passes on here what another rank said about an ending. It is dropped when no ending
- *  with that key is open (any more). Any thread may call it. */
-void sherdi_world_ending_note(sherd_world *world, uint64_t key, int is_agreed);
-/** ending.c: called by sherdi_world_init, by a failure, and by sherdi_world_fini. */
-void sherdi_world_endings_init(world_endings *endings);
-void sherdi_world_endings_wake(world_endings *endings);
-void sherdi_world_endings_fini(world_endings *endings);
+/** A transport passes on here what another rank said about an ending or a split. Any thread may call
+ *  it. */
+void sherdi_world_told(sherd_world *world, uint64_t key, int is_agreed);
+/** Adds a listener, which the world drops at its end. */
+void sherdi_world_listen(sherd_world *world, world_listener *listener);
+/** Returns the listener with this table; NULL: there is none. */
+world_listener *sherdi_world_listener(const sherd_world *world, const world_listener_ops *ops);
 
 static inline int sherdi_world_has_failed(const sherd_world *world)
 {

@@ -485,6 +485,7 @@ static sherd_status local_open(sherd_engine *engine)
     if (engine->storage.store->queue != NULL) {
         queue_register(engine);
     }
+    SHERDI_TRY(sherdi_world_endings_make(engine->world));
     return scratch_open(engine);
 }
 

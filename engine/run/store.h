@@ -4,6 +4,7 @@
 #ifndef SHERDI_ENGINE_RUN_STORE_H
 #define SHERDI_ENGINE_RUN_STORE_H
 
+#include "collectives/ending.h"
 #include "engine/run/drive.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/state_note.h"

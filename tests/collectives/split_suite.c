@@ -1,6 +1,7 @@
 #include "tests/collectives/split_suite.h"
 
 #include "base/mem.h"
+#include "collectives/ending.h"
 #include "tests/collectives/world_suite.h"
 #include "tests/lib/check.h"
 

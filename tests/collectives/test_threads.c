@@ -1,5 +1,6 @@
 /* Worlds of threads and of one rank: the suite at every size, and what threads fail with. */
-#include "collectives/world_impl.h"
+#include "collectives/ending.h"
+#include "collectives/overlap.h"
 #include "tests/collectives/split_suite.h"
 #include "tests/collectives/world_suite.h"
 #include "tests/lib/check.h"
@@ -174,6 +175,7 @@ static void ending_body(sherd_world *world, void *ctx)
     sherdi_ending ending;
 
     (void)ctx;
+    CHECK_OK(sherdi_world_endings_make(world));
     sherdi_world_ending_open(world, &ending, 7);
     CHECK_OK(sherd_world_barrier(world));
     if (world->rank == 0) {
