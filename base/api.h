@@ -5,42 +5,32 @@
 
 #include "base/status.h"
 
-typedef enum sherdi_api_struct {
-    SHERDI_API_WORLD_PARAMS,
-    SHERDI_API_SIMULATE_PARAMS,
-    SHERDI_API_SETTINGS,
-    SHERDI_API_GROUP_PARAMS,
-    SHERDI_API_UNIT_PARAMS,
-    SHERDI_API_PARAM_PARAMS,
-    SHERDI_API_STEP_PARAMS,
-    SHERDI_API_STEP_REPORT,
-    SHERDI_API_MEMORY_REPORT,
-    SHERDI_API_TRAFFIC_REPORT,
-    SHERDI_API_ENGINE_INFO,
-    SHERDI_API_RATES,
-    SHERDI_API_PREDICTION,
-    SHERDI_API_SAVE_PARAMS,
-    SHERDI_API_LOAD_PARAMS,
-    SHERDI_API_CHECKPOINT_REPORT,
-    SHERDI_API_TENSOR_MAP,
-    SHERDI_API_CHECKPOINT_PARAM,
-    SHERDI_API_VERIFY_PARAMS,
-    SHERDI_API_EXPORT_PARAMS,
-    SHERDI_API_IMPORT_PARAMS,
-    SHERDI_API_BLOB_PARAMS,
-    SHERDI_API_EVAL_PARAMS,
-    SHERDI_API_ACTIVATION_PARAMS,
-    SHERDI_API_STRUCTS
-} sherdi_api_struct;
+#include <stddef.h>
+
+/* A struct of the API in this version. */
+typedef struct sherdi_api_shape {
+    const char *name;
+    size_t      bytes;
+    size_t      array_at; /* the one array, if any: no struct has two */
+    size_t      array_bytes;
+} sherdi_api_shape;
+
+/* Its shape: of a struct without an array, and of one with it. */
+#define SHERDI_API(type) (&(const sherdi_api_shape){.name = #type, .bytes = sizeof(type)})
+#define SHERDI_API_WITH(type, array)                                                               \
+    (&(const sherdi_api_shape){.name        = #type,                                               \
+                               .bytes       = sizeof(type),                                        \
+                               .array_at    = offsetof(type, array),                               \
+                               .array_bytes = sizeof(((type *)0)->array)})
 
 /** Checks a struct that begins with its struct_size. Returns E_INVAL when `given` is NULL, or when
  *  its size is neither that of the struct now nor that of an earlier version, which ended after one
  *  of the present fields. So no field is ever present in part. */
-sherd_status sherdi_api_check(const void *given, sherdi_api_struct which);
+sherd_status sherdi_api_check(const void *given, const sherdi_api_shape *shape);
 
 /** Checks in the same way, then copies what `given` has over `whole`, which the struct's _init has
  *  filled. With `given` NULL the defaults stay in `whole`. */
-sherd_status sherdi_api_read(const void *given, sherdi_api_struct which, void *whole);
+sherd_status sherdi_api_read(const void *given, const sherdi_api_shape *shape, void *whole);
 /** Copies as much of `whole` as fits into `out`, which was checked and keeps its size. */
 void sherdi_api_write(const void *whole, void *out);
 

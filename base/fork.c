@@ -12,7 +12,6 @@ static pthread_mutex_t fork_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the two 
 static unsigned char  *fork_bits;
 static int             fork_bytes;
 static pthread_once_t  fork_once = PTHREAD_ONCE_INIT;
-static pid_t           fork_process;
 
 static void fork_begins(void)
 {
@@ -30,7 +29,6 @@ static void child_begins(void)
 {
     int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
 
-    fork_process = getpid();
     for (int fd = 0; fd < fork_bytes * 8; fd++) {
         if ((fork_bits[fd / 8] >> fd % 8 & 1) == 0) {
             continue;
@@ -47,7 +45,6 @@ static void child_begins(void)
 
 static void handlers_set(void)
 {
-    fork_process = getpid();
     (void)pthread_atfork(fork_begins, fork_ends, child_begins);
 }
 
@@ -103,10 +100,4 @@ void sherdi_fork_close(int fd)
     fork_begins();
     (void)close(fd);
     sherdi_fork_forget(fd);
-}
-
-pid_t sherdi_fork_process(void)
-{
-    (void)pthread_once(&fork_once, handlers_set);
-    return fork_process;
 }

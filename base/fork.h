@@ -8,8 +8,6 @@
 #ifndef SHERDI_BASE_FORK_H
 #define SHERDI_BASE_FORK_H
 
-#include <sys/types.h>
-
 /** Prevents forks until sherdi_fork_exclude or sherdi_fork_forget. Meanwhile the caller opens or
  *  closes a descriptor, and must not wait. */
 void sherdi_fork_hold(void);
@@ -20,9 +18,5 @@ int sherdi_fork_exclude(int fd);
 void sherdi_fork_forget(int fd);
 /** Closes `fd`, whether it is in the list or not. */
 void sherdi_fork_close(int fd);
-
-/** Returns this process's number, without asking the system each time: it changes in a child
- *  alone. */
-pid_t sherdi_fork_process(void);
 
 #endif

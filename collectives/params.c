@@ -22,7 +22,7 @@ sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_wor
 
     sherd_world_params_init(out);
     if (given != NULL) {
-        SHERDI_TRY(sherdi_api_check(given, SHERDI_API_WORLD_PARAMS));
+        SHERDI_TRY(sherdi_api_check(given, SHERDI_API(sherd_world_params)));
         memcpy(out, given, given->struct_size); /* an earlier version's program has fewer fields */
         out->struct_size = sizeof(*out);
     }

@@ -36,7 +36,7 @@ static sherd_status params_read(const sherd_simulate_params *given, int world_si
 
     sherd_simulate_params_init(&params);
     if (given != NULL) {
-        SHERDI_TRY(sherdi_api_check(given, SHERDI_API_SIMULATE_PARAMS));
+        SHERDI_TRY(sherdi_api_check(given, SHERDI_API(sherd_simulate_params)));
         memcpy(&params, given, given->struct_size);
     }
     is_cuda = params.backend != NULL && strcmp(params.backend, "cuda") == 0;

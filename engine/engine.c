@@ -6,7 +6,7 @@
 
 #include "base/absent.h"
 #include "base/checked.h"
-#include "base/fork.h"
+#include "base/process.h"
 #include "base/log.h"
 #include "engine/groups.h"
 #include "engine/machine.h"
@@ -129,7 +129,7 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     }
     memset(engine, 0, sizeof(*engine));
     sherdi_mem_init(&engine->mem);
-    engine->process   = sherdi_fork_process();
+    engine->process   = sherdi_process();
     engine->model.mem = &engine->mem;
     engine->world     = sherdi_world_retain(world);
     engine->host      = sherdi_world_host(world);
@@ -202,7 +202,7 @@ sherd_status sherd_group_add(sherd_engine *engine, const sherd_group_params *par
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_group_add", SHERDI_NEED_OPEN));
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_group_add"));
     sherd_group_params_init(&given);
-    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_GROUP_PARAMS, &given));
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API(sherd_group_params), &given));
     if (given.optimizer != NULL) {
         SHERDI_TRY(sherdi_group_optimizer_find(engine, given.name == NULL ? "unnamed" : given.name,
                                                given.optimizer, &optimizer));
@@ -220,7 +220,7 @@ sherd_status sherd_unit_add(sherd_engine *engine, const sherd_unit_params *param
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_unit_add", SHERDI_NEED_OPEN));
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_unit_add"));
     sherd_unit_params_init(&given);
-    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_UNIT_PARAMS, &given));
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API(sherd_unit_params), &given));
     return sherdi_model_add_unit(&engine->model, &given, out);
 }
 
@@ -232,7 +232,7 @@ sherd_status sherd_param_add(sherd_engine *engine, sherd_unit unit,
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_param_add", SHERDI_NEED_OPEN));
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_param_add"));
     sherd_param_params_init(&given);
-    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_PARAM_PARAMS, &given));
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_WITH(sherd_param_params, shape), &given));
     given.frozen |= engine->settings.update.optimizer->is_inference;
     return sherdi_model_add_param(&engine->model, unit, &given, out);
 }
@@ -726,7 +726,7 @@ sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit, sherd_pas
 
 void sherd_engine_destroy(sherd_engine *engine)
 {
-    if (engine == NULL || engine->process != sherdi_fork_process()) {
+    if (engine == NULL || engine->process != sherdi_process()) {
         return;
     }
     if (sherdi_engine_check_caller(engine, "sherd_engine_destroy") != SHERD_OK) {

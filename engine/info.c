@@ -98,7 +98,7 @@ sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *o
     sherd_engine_info info = {.struct_size = sizeof(info)};
 
     SHERDI_TRY(sherdi_engine_check_alive(engine, "sherd_engine_query"));
-    SHERDI_TRY(sherdi_api_check(out, SHERDI_API_ENGINE_INFO));
+    SHERDI_TRY(sherdi_api_check(out, SHERDI_API(sherd_engine_info)));
     info.stage            = engine->settings.sharding.stage;
     info.compute_dtype    = engine->settings.numerics.compute_dtype;
     info.micro_batch_size = engine->settings.batch.micro_batch_size;

@@ -73,7 +73,7 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     sherd_memory_report report = {.struct_size = sizeof(report)};
     sherdi_plan        *plan;
 
-    SHERDI_TRY(sherdi_api_check(out, SHERDI_API_MEMORY_REPORT));
+    SHERDI_TRY(sherdi_api_check(out, SHERDI_API(sherd_memory_report)));
     SHERDI_TRY(sherdi_engine_plan_borrow(engine, "sherd_engine_memory", &plan));
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         field_add(&report, PURPOSES[plan->packing.buffers[b].purpose][0],
@@ -136,7 +136,7 @@ sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *ou
     const uint64_t      *micro, *step;
     sherdi_plan         *plan;
 
-    SHERDI_TRY(sherdi_api_check(out, SHERDI_API_TRAFFIC_REPORT));
+    SHERDI_TRY(sherdi_api_check(out, SHERDI_API(sherd_traffic_report)));
     SHERDI_TRY(sherdi_engine_plan_borrow(engine, "sherd_engine_traffic", &plan));
     wear                         = sherdi_plan_drive_wear(plan);
     micro                        = plan->moves.micro;

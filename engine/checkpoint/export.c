@@ -63,7 +63,7 @@ static sherd_status ranks_agree(void *ctx, sherd_status own)
 static sherd_status params_read(const sherd_export_params *params, sherd_export_params *out)
 {
     sherd_export_params_init(out);
-    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_EXPORT_PARAMS, out));
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API(sherd_export_params), out));
     return sherd_dtype_bytes(out->dtype) != 0
                ? SHERD_OK
                : sherdi_fail(SHERD_E_INVAL, "sherd_export_params.dtype is %d, which is not a type",

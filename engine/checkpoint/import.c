@@ -118,7 +118,7 @@ static sherd_status import_begin(import *m, const import_file *from,
         SHERDI_TRY(sherdi_engine_need(m->engine, from->call, SHERDI_NEEDS_TO_WRITE));
     }
     sherd_import_params_init(&m->params);
-    SHERDI_TRY(sherdi_api_read(given, SHERDI_API_IMPORT_PARAMS, &m->params));
+    SHERDI_TRY(sherdi_api_read(given, SHERDI_API(sherd_import_params), &m->params));
     SHERDI_TRY(sherdi_fit_check(from->call, m->params.may_miss, m->params.num_may_miss,
                                 m->params.may_be_extra, m->params.num_may_be_extra));
     SHERDI_TRY(

@@ -745,7 +745,7 @@ sherd_status sherd_checkpoint_load(sherd_engine *engine, const char *dir, const 
 
     sherd_load_params_init(&l.params);
     SHERDI_TRY(load_check(engine, dir));
-    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_LOAD_PARAMS, &l.params));
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API(sherd_load_params), &l.params));
     SHERDI_TRY(sherdi_api_check_flag(l.params.weights_only, "sherd_load_params.weights_only"));
     SHERDI_TRY(sherdi_fit_check("sherd_checkpoint_load", l.params.may_miss, l.params.num_may_miss,
                                 l.params.may_be_extra, l.params.num_may_be_extra));

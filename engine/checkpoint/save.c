@@ -593,7 +593,7 @@ static sherd_status params_resolve(const sherd_engine *engine, const sherd_save_
                                    sherd_save_params *out)
 {
     sherd_save_params_init(out);
-    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_SAVE_PARAMS, out));
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API(sherd_save_params), out));
     out->is_async = out->is_async < 0 ? engine->settings.checkpoint.is_async : out->is_async;
     SHERDI_TRY(sherdi_api_check_flag(out->is_async, "sherd_save_params.is_async"));
     SHERDI_TRY(sherdi_api_check_flag(out->may_be_in_window, "sherd_save_params.may_be_in_window"));
@@ -737,7 +737,7 @@ sherd_status sherd_checkpoint_wait(sherd_engine *engine, sherd_checkpoint_report
     sherd_status status;
 
     SHERDI_TRY(sherdi_engine_check_caller(engine, "sherd_checkpoint_wait"));
-    SHERDI_TRY(out == NULL ? SHERD_OK : sherdi_api_check(out, SHERDI_API_CHECKPOINT_REPORT));
+    SHERDI_TRY(out == NULL ? SHERD_OK : sherdi_api_check(out, SHERDI_API(sherd_checkpoint_report)));
     status = save_wait(engine);
     if (out != NULL) {
         sherdi_api_write(&engine->checkpoints->report, out);
@@ -748,7 +748,7 @@ sherd_status sherd_checkpoint_wait(sherd_engine *engine, sherd_checkpoint_report
 sherd_status sherd_checkpoint_query(const sherd_engine *engine, sherd_checkpoint_report *out)
 {
     SHERDI_TRY(sherdi_api_need(engine != NULL, "sherd_checkpoint_query", "the engine"));
-    SHERDI_TRY(sherdi_api_check(out, SHERDI_API_CHECKPOINT_REPORT));
+    SHERDI_TRY(sherdi_api_check(out, SHERDI_API(sherd_checkpoint_report)));
     sherdi_api_write(&engine->checkpoints->report, out);
     return SHERD_OK;
 }

@@ -238,7 +238,7 @@ sherd_status sherd_checkpoint_param_at(const sherd_checkpoint *checkpoint, size_
     sherd_checkpoint_param       param;
 
     SHERDI_TRY(sherdi_api_need(checkpoint != NULL, "sherd_checkpoint_param_at", "the checkpoint"));
-    SHERDI_TRY(sherdi_api_check(out, SHERDI_API_CHECKPOINT_PARAM));
+    SHERDI_TRY(sherdi_api_check(out, SHERDI_API_WITH(sherd_checkpoint_param, shape)));
     m = sherdi_reader_manifest(checkpoint->reader);
     if (index >= m->num_params) {
         return sherdi_fail(SHERD_E_INVAL, "%s/%s has %zu parameters; there is no number %zu",
@@ -398,7 +398,7 @@ sherd_status sherd_checkpoint_verify(sherd_checkpoint          *checkpoint,
 
     SHERDI_TRY(sherdi_api_need(checkpoint != NULL, "sherd_checkpoint_verify", "the checkpoint"));
     sherd_verify_params_init(&given);
-    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_VERIFY_PARAMS, &given));
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API(sherd_verify_params), &given));
     m           = sherdi_reader_manifest(checkpoint->reader);
     v.all_bytes = m->data_bytes;
     for (int r = 0; r < m->world_size; r++) {

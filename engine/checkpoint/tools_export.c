@@ -61,7 +61,7 @@ sherd_status sherd_checkpoint_export(sherd_checkpoint *checkpoint, const char *p
     SHERDI_TRY(sherdi_api_need(checkpoint != NULL, "sherd_checkpoint_export", "the checkpoint"));
     SHERDI_TRY(sherdi_api_need(path != NULL, "sherd_checkpoint_export", "path"));
     sherd_export_params_init(&given);
-    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_EXPORT_PARAMS, &given));
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API(sherd_export_params), &given));
     if (sherd_dtype_bytes(given.dtype) == 0) {
         return sherdi_fail(SHERD_E_INVAL, "sherd_export_params.dtype is %d, which is not a type",
                            (int)given.dtype);

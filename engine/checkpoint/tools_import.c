@@ -123,7 +123,7 @@ static sherd_status model_take(making *m, const sherd_checkpoint_param *given, s
 
         sherd_checkpoint_param_init(&param);
         SHERDI_TRY(sherdi_api_read((const char *)given + i * given->struct_size,
-                                   SHERDI_API_CHECKPOINT_PARAM, &param));
+                                   SHERDI_API_WITH(sherd_checkpoint_param, shape), &param));
         if (param.struct_size != given->struct_size) {
             return sherdi_fail(
                 SHERD_E_INVAL,
@@ -440,10 +440,12 @@ sherd_status sherd_checkpoint_import(const char *path, const char *dir, const ch
     SHERDI_TRY(sherdi_api_need(path != NULL, "sherd_checkpoint_import", "path"));
     SHERDI_TRY(
         sherdi_api_need(dir != NULL && tag != NULL, "sherd_checkpoint_import", "dir, or the tag,"));
-    SHERDI_TRY(model == NULL ? SHERD_OK : sherdi_api_check(model, SHERDI_API_CHECKPOINT_PARAM));
+    SHERDI_TRY(model == NULL
+                   ? SHERD_OK
+                   : sherdi_api_check(model, SHERDI_API_WITH(sherd_checkpoint_param, shape)));
     SHERDI_TRY(sherdi_checksum_check_built());
     sherd_import_params_init(&m.params);
-    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_IMPORT_PARAMS, &m.params));
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API(sherd_import_params), &m.params));
     SHERDI_TRY(sherdi_fit_check("sherd_checkpoint_import", m.params.may_miss, m.params.num_may_miss,
                                 m.params.may_be_extra, m.params.num_may_be_extra));
     sherdi_mem_init(&mem);

@@ -129,7 +129,7 @@ static sherd_status maps_copy(const sherdi_weights_model *model, const sherd_ten
         const char       *from = (const char *)given + i * given->struct_size;
 
         sherd_tensor_map_init(map);
-        SHERDI_TRY(sherdi_api_read(from, SHERDI_API_TENSOR_MAP, map));
+        SHERDI_TRY(sherdi_api_read(from, SHERDI_API_WITH(sherd_tensor_map, shape), map));
         if (map->struct_size != given->struct_size) {
             return sherdi_fail(SHERD_E_INVAL,
                                "sherd_tensor_map %zu of an array has the struct_size %zu, and the "
@@ -160,7 +160,7 @@ sherd_status sherdi_weights_maps_open(sherdi_mem *mem, const sherdi_weights_mode
             map_of_param(&param, &out->tensors[i]);
         }
     } else if (num_given > 0) {
-        status = sherdi_api_check(given, SHERDI_API_TENSOR_MAP);
+        status = sherdi_api_check(given, SHERDI_API_WITH(sherd_tensor_map, shape));
         status = status == SHERD_OK ? maps_copy(model, given, out) : status;
     }
     if (status != SHERD_OK) {

@@ -302,7 +302,7 @@ sherd_status sherd_config_from_settings(const sherd_settings *settings, sherd_co
     SHERDI_TRY(sherdi_api_need(settings != NULL, "sherd_config_from_settings", "settings"));
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_config_from_settings"));
     sherd_settings_init(&given);
-    SHERDI_TRY(sherdi_api_read(settings, SHERDI_API_SETTINGS, &given));
+    SHERDI_TRY(sherdi_api_read(settings, SHERDI_API(sherd_settings), &given));
     SHERDI_TRY(given_check(&given));
     memset(&probe, 0, sizeof(probe));
     SHERDI_TRY(update_put(&given, &probe));

@@ -68,8 +68,8 @@ sherd_status sherd_engine_predict(sherd_engine *engine, const sherd_rates *rates
 
     SHERDI_TRY(sherdi_api_need(rates != NULL, "sherd_engine_predict", "rates"));
     sherd_rates_init(&own);
-    SHERDI_TRY(sherdi_api_read(rates, SHERDI_API_RATES, &own));
-    SHERDI_TRY(sherdi_api_check(out, SHERDI_API_PREDICTION));
+    SHERDI_TRY(sherdi_api_read(rates, SHERDI_API(sherd_rates), &own));
+    SHERDI_TRY(sherdi_api_check(out, SHERDI_API(sherd_prediction)));
     SHERDI_TRY(rates_check(&own));
     SHERDI_TRY(sherdi_engine_plan_borrow(engine, "sherd_engine_predict", &plan));
     status = sherdi_dry_play(plan, &engine->model, &own, &prediction);

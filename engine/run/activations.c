@@ -77,7 +77,7 @@ sherd_status sherd_activation_add(sherd_engine *engine, sherd_unit unit,
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_activation_add", SHERDI_NEED_OPEN));
     sherd_activation_params_init(&given);
     SHERDI_TRY(sherdi_api_need(params != NULL, "sherd_activation_add", "params"));
-    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_ACTIVATION_PARAMS, &given));
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API(sherd_activation_params), &given));
     if (engine->settings.update.optimizer->is_inference) {
         return sherdi_fail(SHERD_E_NOTSUP,
                            "sherd_activation_add: optimizer.type is none, so the engine is for "

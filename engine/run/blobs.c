@@ -276,7 +276,7 @@ static sherd_status asked_read(const sherd_engine *engine, const sherd_blob_para
     sherd_blob_params given;
 
     sherd_blob_params_init(&given);
-    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_BLOB_PARAMS, &given));
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API(sherd_blob_params), &given));
     SHERDI_TRY(sherdi_api_check_flag(given.is_large, "sherd_blob_params.is_large"));
     SHERDI_TRY(sherdi_api_check_flag(given.is_per_rank, "sherd_blob_params.is_per_rank"));
     *out      = (sherdi_blob){.is_large = given.is_large};

@@ -42,7 +42,7 @@ sherd_status sherd_eval_begin(sherd_engine *engine, const sherd_eval_params *par
 
     sherd_eval_params_init(&given);
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_eval_begin", SHERDI_NEED_SEALED));
-    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_EVAL_PARAMS, &given));
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API(sherd_eval_params), &given));
     argument = (sherdi_argument){"keep_units", given.keep_units};
     SHERDI_TRY(sherdi_agree_call(engine, "sherd_eval_begin", &argument, 1,
                                  begin_check(engine, given.keep_units)));

@@ -1,6 +1,6 @@
 #include "engine/run/failure.h"
 
-#include "base/fork.h"
+#include "base/process.h"
 #include "collectives/world.h"
 #include "engine/run/engine_impl.h"
 
@@ -10,7 +10,7 @@ sherd_status sherdi_engine_check_caller(const sherd_engine *engine, const char *
     if (engine == NULL) {
         return sherdi_fail(SHERD_E_INVAL, "%s: the engine is NULL", call);
     }
-    if (engine->process != sherdi_fork_process()) {
+    if (engine->process != sherdi_process()) {
         return sherdi_fail(
             SHERD_E_STATE,
             "%s: this process was forked from the one that made the engine, and cannot use "

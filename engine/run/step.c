@@ -34,7 +34,7 @@ static int window_is_over(const sherd_engine *engine)
 /* Checks that a report can be written to `out`, before the step changes anything. */
 static sherd_status report_check(const sherd_step_report *out)
 {
-    return out == NULL ? SHERD_OK : sherdi_api_check(out, SHERDI_API_STEP_REPORT);
+    return out == NULL ? SHERD_OK : sherdi_api_check(out, SHERDI_API(sherd_step_report));
 }
 
 static void report_fill(const sherd_step_report *report, sherd_step_report *out)
@@ -587,7 +587,7 @@ sherd_status sherd_step_apply(sherd_engine *engine, const sherd_step_params *par
         return apply_guarded(engine, NULL, 1, 1);
     }
     sherd_step_params_init(&given);
-    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_STEP_PARAMS, &given));
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API(sherd_step_params), &given));
     SHERDI_TRY(step_params_check(engine, &given));
     return apply_guarded(engine, &given, 1, !given.is_queued);
 }
