@@ -6,7 +6,7 @@
 #include "bench/peers.h"
 #include "bench/options.h"
 #include "bench/timing.h"
-#include "kernels/backend.h"
+#include "kernels/devices.h"
 #include "kernels/updates/updates.h"
 
 #include <errno.h>

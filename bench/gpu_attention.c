@@ -7,7 +7,7 @@
 #include "bench/timing.h"
 
 #include "trainer/compute.h"
-#include "kernels/backend.h"
+#include "kernels/devices.h"
 
 #include <errno.h>
 #include <math.h>

@@ -17,6 +17,7 @@
 #include "bench/options.h"
 #include "bench/timing.h"
 #include "engine/run/engine_impl.h"
+#include "kernels/devices.h"
 #include "models/clock.h"
 
 #include <stdio.h>

@@ -8,6 +8,8 @@
 #include "bench/products.h"
 #include "bench/timing.h"
 
+#include "kernels/devices.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

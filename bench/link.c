@@ -2,6 +2,7 @@
 #include "bench/link.h"
 
 #include "base/clock.h"
+#include "kernels/devices.h"
 
 #include <string.h>
 

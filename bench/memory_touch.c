@@ -4,7 +4,7 @@
 #include "bench/timing.h"
 
 #include "base/clock.h"
-#include "kernels/backend.h"
+#include "kernels/devices.h"
 
 #include <stdio.h>
 #include <string.h>

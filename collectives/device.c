@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "collectives/peers.h"
+#include "kernels/devices.h"
 
 #include <stdlib.h>
 

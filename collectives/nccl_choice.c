@@ -5,6 +5,7 @@
 #include "collectives/nccl.h"
 
 #include "collectives/device.h"
+#include "kernels/devices.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -168,22 +168,6 @@ sherd_status sherd_engine_set_stream(sherd_engine *engine, void *stream)
     return compute_lane_open(engine, stream == NULL ? default_stream : stream);
 }
 
-int sherd_device_count(const char *backend)
-{
-    char why[256];
-    int  count;
-
-    if (backend == NULL) {
-        (void)sherdi_api_need(0, "sherd_device_count", "backend");
-        return 0;
-    }
-    count = sherdi_backend_device_count(backend, why, sizeof(why));
-    if (count == 0) {
-        (void)sherdi_fail(SHERD_E_NOTSUP, "backend %s: %s", backend, why);
-    }
-    return count;
-}
-
 sherd_status sherd_copy(sherd_engine *engine, void *dst, const void *src, size_t len_bytes)
 {
     SHERDI_TRY(sherdi_engine_check_alive(engine, "sherd_copy"));

@@ -2,7 +2,7 @@
 #include "collectives/transport.h"
 #include "collectives/world.h"
 #include "engine/machine.h"
-#include "kernels/backend.h"
+#include "kernels/devices.h"
 #include "offload/io.h"
 #include "sherd_build.h"
 #include "sherd_tools.h"

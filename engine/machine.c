@@ -155,16 +155,14 @@ sherd_status sherdi_machine_free_memory(size_t *out, sherdi_memory_bound *bound_
  * show each rank another device as number 0. */
 static sherd_status device_sharers(sherd_world *world, const sherdi_backend *backend, int *out)
 {
-    int32_t     kind, index;
     uint64_t    identity;
     sherdi_told told;
 
     *out = 1;
-    if (!backend->device->is_async || backend->device->lane_dlpack == NULL) {
+    if (!backend->device->is_async || backend->device->lane_identity == NULL) {
         return SHERD_OK;
     }
-    backend->device->lane_dlpack(backend, &kind, &index);
-    identity = sherdi_backend_device_identity(backend->name, index);
+    identity = backend->device->lane_identity(backend);
     SHERDI_TRY(sherdi_world_tell(world, &identity, sizeof(identity), "devices of ranks", &told));
     *out = 0;
     for (int r = 0; r < sherd_world_size(world); r++) {

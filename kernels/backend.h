@@ -271,6 +271,9 @@ typedef struct sherdi_device_ops {
     /* Optional (NULL: the CPU). Gives what DLPack calls this device: its kind and its number in
      * this process. */
     void (*lane_dlpack)(const sherdi_backend *lane, int32_t *type_out, int32_t *id_out);
+    /* Optional (NULL: the CPU). Returns a number that tells the lane's device from the others of
+     * this host, whatever number a process sees it under. */
+    uint64_t (*lane_identity)(const sherdi_backend *lane);
     /* Required. Returns the bytes of device memory that are free now, and gives all that the device
      * has (total_out may be NULL); 0: unknown, or the memory is the host's. */
     size_t (*free_bytes)(const sherdi_backend *lane, size_t *total_out);
@@ -320,20 +323,6 @@ static inline sherd_status sherdi_lane_wait(const sherdi_backend *lane)
     return lane->device->lane_wait(lane);
 }
 
-/** Returns how many devices of a kind ("cuda") the process has: 0 without a driver, or in a build
- *  without it; `why` (may be NULL) then receives one sentence. */
-int sherdi_backend_device_count(const char *kind, char *why, size_t why_bytes);
-/** Creates the first lane of a device. Call sherdi_backend_destroy when no other lane is left.
- *  Errors: E_INVAL (no such kind or number), E_NOTSUP (not in this build, no driver, a device older
- *  than the kernels), E_NOMEM. */
-sherd_status sherdi_backend_device_create(const char *kind, int index, sherdi_mem *mem,
-                                          sherdi_backend **out);
-/** Returns a number that tells a device of this host from the others, whatever number a process
- *  sees it under; 0: there is no such device. */
-uint64_t sherdi_backend_device_identity(const char *kind, int index);
-/** Writes a description such as "NVIDIA H200, 143771 MiB, compute capability 9.0"; "" where there
- *  is no such device. */
-void sherdi_backend_device_describe(const char *kind, int index, char *text, size_t text_bytes);
 /* Most threads of one rank. */
 #define SHERDI_MOST_CPU_THREADS 4096
 

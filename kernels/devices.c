@@ -2,6 +2,8 @@
  * in KINDS. */
 #include "kernels/devices.h"
 
+#include "base/api.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -73,9 +75,18 @@ uint64_t sherdi_backend_device_identity(const char *kind, int index)
                                                                         : 0;
 }
 
-void sherdi_backend_destroy(sherdi_backend *backend)
+int sherd_device_count(const char *backend)
 {
-    if (backend != NULL) {
-        backend->device->lane_destroy(backend);
+    char why[256];
+    int  count;
+
+    if (backend == NULL) {
+        (void)sherdi_api_need(0, "sherd_device_count", "backend");
+        return 0;
     }
+    count = sherdi_backend_device_count(backend, why, sizeof(why));
+    if (count == 0) {
+        (void)sherdi_fail(SHERD_E_NOTSUP, "backend %s: %s", backend, why);
+    }
+    return count;
 }

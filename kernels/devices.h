@@ -1,5 +1,4 @@
-/* The table of a kind of device other than the CPU. devices.c finds it by name and carries out the
- * sherdi_backend_device_ calls of backend.h with it. */
+/* The table of a kind of device other than the CPU. devices.c finds it by name. */
 #ifndef SHERDI_KERNELS_DEVICES_H
 #define SHERDI_KERNELS_DEVICES_H
 
@@ -20,5 +19,20 @@ typedef struct sherdi_device_kind {
 } sherdi_device_kind;
 
 extern const sherdi_device_kind sherdi_device_kind_cuda; /* cuda/device.c, or cuda_none.c */
+
+/** Returns how many devices of a kind ("cuda") the process has: 0 without a driver, or in a build
+ *  without it; `why` (may be NULL) then receives one sentence. */
+int sherdi_backend_device_count(const char *kind, char *why, size_t why_bytes);
+/** Creates the first lane of a device. Call sherdi_backend_destroy when no other lane is left.
+ *  Errors: E_INVAL (no such kind or number), E_NOTSUP (not in this build, no driver, a device older
+ *  than the kernels), E_NOMEM. */
+sherd_status sherdi_backend_device_create(const char *kind, int index, sherdi_mem *mem,
+                                          sherdi_backend **out);
+/** Returns a number that tells a device of this host from the others, whatever number a process
+ *  sees it under; 0: there is no such device. */
+uint64_t sherdi_backend_device_identity(const char *kind, int index);
+/** Writes a description such as "NVIDIA H200, 143771 MiB, compute capability 9.0"; "" where there
+ *  is no such device. */
+void sherdi_backend_device_describe(const char *kind, int index, char *text, size_t text_bytes);
 
 #endif

@@ -217,3 +217,10 @@ size_t sherdi_update_traffic_bytes(sherdi_update_id update, const sherdi_update_
     return sherdi_update_reads_bytes(update, args) + parts_bytes(args, elems, update) +
            elems * param_bytes(args->param, args->param_dtype);
 }
+
+void sherdi_backend_destroy(sherdi_backend *backend)
+{
+    if (backend != NULL) {
+        backend->device->lane_destroy(backend);
+    }
+}

@@ -3,6 +3,7 @@
  * lamb.cu, norm.cu, move.cu and product.cu. */
 #include "kernels/cuda/cuda_impl.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/devices.h"
 
 /* NVTX consists of headers only. Without a profiler its calls only test a pointer. */
 #if defined(__has_include)
@@ -157,6 +158,11 @@ static void cuda_lane_dlpack(const sherdi_backend *lane, int32_t *type_out, int3
 
     *type_out = DLPACK_CUDA;
     *id_out   = ((const cuda_lane *)lane)->device->index;
+}
+
+static uint64_t cuda_lane_identity(const sherdi_backend *lane)
+{
+    return sherdi_backend_device_identity("cuda", ((const cuda_lane *)lane)->device->index);
 }
 
 /* Access between two devices is enabled for the whole process. It may have been enabled before, by
@@ -391,6 +397,7 @@ static const sherdi_device_ops DEVICE = {
     .fill              = cuda_fill,
     .lane_stream       = cuda_lane_stream,
     .lane_dlpack       = cuda_lane_dlpack,
+    .lane_identity     = cuda_lane_identity,
     .free_bytes        = cuda_free_bytes,
     .device_reach      = cuda_device_reach,
     .thread_begin      = cuda_thread_begin,

@@ -1,5 +1,7 @@
 #include "tests/kernels/device_rig.h"
 
+#include "kernels/devices.h"
+
 #include <string.h>
 
 #define MAX_HELD 512

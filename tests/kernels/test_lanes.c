@@ -3,6 +3,7 @@
 #include "tests/kernels/device_rig.h"
 
 #include "base/clock.h"
+#include "kernels/devices.h"
 #ifdef TEST_EMULATED
 #include "emulator.h"
 
