@@ -93,7 +93,7 @@ static sherd_status team_make(sherdi_backend *backend, const sherdi_cpu_params *
     backend->threads = 1;
     return params->threads > 1                  ? sherdi_absent("teams", "cpu_threads")
            : is_asked("SHERD_THREADS", "1")     ? sherdi_absent("teams", "SHERD_THREADS")
-           : is_asked("SHERD_CPU_BIND", "none") ? sherdi_absent("binding", "SHERD_CPU_BIND")
+           : is_asked("SHERD_CPU_BIND", "none") ? sherdi_absent("teams", "SHERD_CPU_BIND")
                                                 : SHERD_OK;
 }
 

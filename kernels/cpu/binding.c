@@ -124,7 +124,7 @@ static void list_read(const cpu_set_t *allowed, sherdi_cpu_list *list)
     }
 }
 
-static int knows_cores(void)
+int sherdi_cpu_knows_cores(void)
 {
     hwloc_api api;
 
@@ -136,13 +136,30 @@ static void list_read(const cpu_set_t *allowed, sherdi_cpu_list *list)
     list_by_number(allowed, list);
 }
 
-static int knows_cores(void)
+int sherdi_cpu_knows_cores(void)
 {
     return 0;
 }
 #endif
 
 /* ------------------------------------------------------------------- shares -- */
+
+static int at_least_one(int count)
+{
+    return count < 1 ? 1 : count;
+}
+
+/* Returns how many threads the kernels of a rank without a device have on `cpus` CPUs. */
+static int threads_of(int cpus, const sherdi_cpu_params *params)
+{
+    return params->threads > 0 ? params->threads : at_least_one(cpus / params->shares);
+}
+
+/* Returns whether all ranks together have more threads than CPUs. */
+static int is_crowded(int cpus, int threads, int shares)
+{
+    return (long long)threads * shares > cpus;
+}
 
 /* Returns where share `share` of `count` things begins. Share number `shares` begins at the end. */
 static int share_first(int count, int share, int shares)
@@ -223,8 +240,8 @@ static void binding_choose_together(const sherdi_cpu_list *list, const sherdi_cp
     int first = share_first(list->count, params->share, params->shares);
     int end   = share_first(list->count, params->share + 1, params->shares);
 
-    out->threads    = sherdi_threads_of(list->count, params);
-    out->is_crowded = sherdi_is_crowded(list->count, out->threads, params->shares);
+    out->threads    = threads_of(list->count, params);
+    out->is_crowded = is_crowded(list->count, out->threads, params->shares);
     if (!out->is_crowded && !cores_are_cut(list, out->threads, params->shares)) {
         share_find(list, params->share, params->shares, &first, &end);
     }
@@ -287,8 +304,8 @@ static void binding_choose_apart(const sherdi_cpu_list *list, const sherdi_cpu_p
     left   = cores_left(cores);
     middle = core_find(list, cores_of(list, 0, first) + left);
 
-    out->threads    = params->threads > 0 ? params->threads : sherdi_at_least_one(cores - left);
-    out->is_crowded = sherdi_is_crowded(list->count, out->threads, params->shares);
+    out->threads    = params->threads > 0 ? params->threads : at_least_one(cores - left);
+    out->is_crowded = is_crowded(list->count, out->threads, params->shares);
     if (left > 0 && out->threads <= end - middle) {
         set_fill(list, first, middle, &out->wire);
         set_fill(list, middle, end, &out->updates);
@@ -343,7 +360,7 @@ void sherdi_cpu_set_print(const cpu_set_t *set, char *text, size_t text_bytes)
     sherdi_cpus_print(list.cpus, list.count, text, text_bytes);
 }
 
-static void workers_describe(const int *cpus, int count, char *text, size_t text_bytes)
+void sherdi_cpu_workers_describe(const int *cpus, int count, char *text, size_t text_bytes)
 {
     char list[64];
 
@@ -359,8 +376,8 @@ static void cpus_describe(const cpu_set_t *set, char *text, size_t text_bytes)
     (void)snprintf(text, text_bytes, "cpu%s %s", CPU_COUNT(set) == 1 ? "" : "s", cpus);
 }
 
-static void sets_describe(int threads, const cpu_set_t *updates, const cpu_set_t *wire, char *text,
-                          size_t text_bytes)
+void sherdi_cpu_sets_describe(int threads, const cpu_set_t *updates, const cpu_set_t *wire,
+                              char *text, size_t text_bytes)
 {
     char on[80], left[80];
 
@@ -373,6 +390,25 @@ static void sets_describe(int threads, const cpu_set_t *updates, const cpu_set_t
 }
 
 /* --------------------------------------------------------- the environment -- */
+
+/* Reads SHERD_THREADS into *threads if it is 0, and leaves 0 where that is not set. */
+static sherd_status threads_read(int *threads)
+{
+    const char *text = getenv("SHERD_THREADS");
+    char       *end;
+    long        value;
+
+    if (*threads > 0 || text == NULL || text[0] == '\0') {
+        return SHERD_OK;
+    }
+    value = strtol(text, &end, 10);
+    if (*end != '\0' || value < 1 || value > SHERDI_MOST_CPU_THREADS) {
+        return sherdi_fail(SHERD_E_INVAL, "SHERD_THREADS is \"%s\", not a number from 1 to %d",
+                           text, SHERDI_MOST_CPU_THREADS);
+    }
+    *threads = (int)value;
+    return SHERD_OK;
+}
 
 static sherd_status bind_refuse(const char *text, const cpu_set_t *allowed, const char *why)
 {
@@ -438,7 +474,7 @@ static sherd_status list_divide(const char *text, const sherdi_cpu_list *list,
 {
     int first   = share_first(list->count, params->share, params->shares);
     int end     = share_first(list->count, params->share + 1, params->shares);
-    int threads = params->threads > 0 ? params->threads : sherdi_at_least_one(end - first);
+    int threads = params->threads > 0 ? params->threads : at_least_one(end - first);
     int holds   = params->has_device || threads > 1; /* more than the caller, who is never bound */
 
     out->threads = threads;
@@ -463,10 +499,10 @@ static sherd_status list_divide(const char *text, const sherdi_cpu_list *list,
 static void machine_divide(const sherdi_cpu_params *params, int is_auto, sherdi_cpu_list *list,
                            sherdi_cpu_binding *out)
 {
-    int threads = sherdi_threads_of(list->count, params);
+    int threads = threads_of(list->count, params);
 
     if (params->has_device ||
-        (is_auto && threads > 1 && !sherdi_is_crowded(list->count, threads, params->shares))) {
+        (is_auto && threads > 1 && !is_crowded(list->count, threads, params->shares))) {
         list_read(&out->allowed, list);
     }
     sherdi_cpu_binding_choose(list, params, out);
@@ -483,7 +519,7 @@ sherd_status sherdi_cpu_binding_find(const sherdi_cpu_params *params, sherdi_cpu
     if (sched_getaffinity(0, sizeof(out->allowed), &out->allowed) != 0) {
         CPU_ZERO(&out->allowed);
     }
-    SHERDI_TRY(sherdi_threads_read(&asked.threads));
+    SHERDI_TRY(threads_read(&asked.threads));
     if (!is_auto && strcmp(text, "none") != 0) {
         const char *wrong = list_parse(text, &out->allowed, &list);
 
@@ -492,7 +528,7 @@ sherd_status sherdi_cpu_binding_find(const sherdi_cpu_params *params, sherdi_cpu
     }
     list_by_number(&out->allowed, &list);
     if (list.count == 0) { /* more CPUs than a set holds: the system places the threads */
-        out->threads = sherdi_threads_of((int)sysconf(_SC_NPROCESSORS_ONLN), &asked);
+        out->threads = threads_of((int)sysconf(_SC_NPROCESSORS_ONLN), &asked);
         return SHERD_OK;
     }
     machine_divide(&asked, is_auto, &list, out);
@@ -501,10 +537,3 @@ sherd_status sherdi_cpu_binding_find(const sherdi_cpu_params *params, sherdi_cpu
     }
     return SHERD_OK;
 }
-
-const sherdi_places sherdi_places_bound = {
-    .find             = sherdi_cpu_binding_find,
-    .workers_describe = workers_describe,
-    .sets_describe    = sets_describe,
-    .knows_cores      = knows_cores,
-};

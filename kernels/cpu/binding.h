@@ -1,11 +1,33 @@
 /* Binds threads: decides how many threads a rank's kernels have and on which CPUs they run, from
  * the machine's CPUs, in the order in which threads should take them, from this rank's share of
- * these, and from SHERD_THREADS and SHERD_CPU_BIND. It is a table of place_list.h; tests call it
- * too. */
+ * these, and from SHERD_THREADS and SHERD_CPU_BIND. team.c asks for it once, and tests do. */
 #ifndef SHERDI_KERNELS_CPU_BINDING_H
 #define SHERDI_KERNELS_CPU_BINDING_H
 
-#include "kernels/cpu/places.h"
+#include "kernels/backend.h"
+
+#include <sched.h>
+
+/* Where the threads of one rank run. Thread 0 is the caller, which is never bound: the team leaves
+ * its CPU free. */
+typedef struct sherdi_cpu_binding {
+    int       threads;    /* of each kernel call */
+    int       is_bound;   /* each thread has a CPU of its own */
+    int       is_crowded; /* more threads than CPUs */
+    int       count;      /* when bound: threads */
+    int       cpus[CPU_SETSIZE];
+    cpu_set_t updates; /* for threads that update while a device computes; empty: anywhere */
+    cpu_set_t wire; /* for the thread that sends, and meant for the trainer's; may be empty too */
+    cpu_set_t allowed; /* the CPUs that the creating thread may run on */
+} sherdi_cpu_binding;
+
+/** Leaves all threads to the system. */
+static inline void sherdi_cpu_binding_drop(sherdi_cpu_binding *binding)
+{
+    binding->is_bound = 0;
+    CPU_ZERO(&binding->updates);
+    CPU_ZERO(&binding->wire);
+}
 
 /* CPUs in an order that keeps neighbours together: those of a core, of a cache, of a NUMA node. */
 typedef struct sherdi_cpu_list {
@@ -34,6 +56,14 @@ sherd_status sherdi_cpu_binding_find(const sherdi_cpu_params *params, sherdi_cpu
 /** Does what auto does, on a given list, for params->threads threads (0: the default). Pure. */
 void sherdi_cpu_binding_choose(const sherdi_cpu_list *list, const sherdi_cpu_params *params,
                                sherdi_cpu_binding *out);
+
+/** Write, for people, on which CPUs the workers of a bound team run, and on which sets threads run
+ *  while a device computes. */
+void sherdi_cpu_workers_describe(const int *cpus, int count, char *text, size_t text_bytes);
+void sherdi_cpu_sets_describe(int threads, const cpu_set_t *updates, const cpu_set_t *wire,
+                              char *text, size_t text_bytes);
+/** As sherdi_backend_cpu_knows_cores. */
+int sherdi_cpu_knows_cores(void);
 
 /** Writes `count` CPUs in their order, like "0-3,8". The text ends in ".." if it does not fit. */
 void sherdi_cpus_print(const int *cpus, int count, char *text, size_t text_bytes);

@@ -1,4 +1,4 @@
-/* The team of place_list.h's tables; see team.h. A team has one worker for each task of a call except the first task, which the caller
+/* See team.h, and binding.h for where the threads run. A team has one worker for each task of a call except the first task, which the caller
  * runs. The caller offers a task to its worker by one store. The task is run by the thread that
  * takes the offer first: the worker, or the caller when its own task is done. So a call never waits
  * for a thread that has not begun its task. A worker that sleeps deeply, shares a core with another
@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "kernels/cpu/places.h"
+#include "kernels/cpu/binding.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -392,7 +392,7 @@ static sherd_status team_create(const sherdi_cpu_params *params, sherdi_mem *mem
     cpu_team          *team;
     int                has_sets, workers;
 
-    SHERDI_TRY(sherdi_places_first()->find(params, &binding));
+    SHERDI_TRY(sherdi_cpu_binding_find(params, &binding));
     has_sets     = CPU_COUNT(&binding.updates) > 0;
     workers      = params->is_idle ? 0 : binding.threads - 1;
     *threads_out = binding.threads;
@@ -443,8 +443,8 @@ static void team_describe(const sherdi_team *common, int threads, char *text, si
     int cpus[CPU_SETSIZE]; /* large enough: a bound team has no more threads than CPUs */
 
     if (CPU_COUNT(updates) > 0) {
-        sherdi_places_first()->sets_describe(threads, updates, &team->cpus[SHERDI_CPU_ROLE_WIRE],
-                                             text, text_bytes);
+        sherdi_cpu_sets_describe(threads, updates, &team->cpus[SHERDI_CPU_ROLE_WIRE], text,
+                                 text_bytes);
         return;
     }
     (void)snprintf(where, sizeof(where), "workers not bound");
@@ -452,16 +452,9 @@ static void team_describe(const sherdi_team *common, int threads, char *text, si
         cpus[i] = team->workers[i]->cpu;
     }
     if (team->is_bound) {
-        sherdi_places_first()->workers_describe(cpus, team->num_workers, where, sizeof(where));
+        sherdi_cpu_workers_describe(cpus, team->num_workers, where, sizeof(where));
     }
     (void)snprintf(text, text_bytes, "%d thread%s, %s", threads, threads == 1 ? "" : "s", where);
-}
-
-static int team_knows_cores(void)
-{
-    const sherdi_places *places = sherdi_places_first();
-
-    return places->knows_cores != NULL && places->knows_cores();
 }
 
 const sherdi_team_ops sherdi_team_of_threads = {
@@ -470,5 +463,5 @@ const sherdi_team_ops sherdi_team_of_threads = {
     .run         = team_run,
     .keep        = team_keep,
     .describe    = team_describe,
-    .knows_cores = team_knows_cores,
+    .knows_cores = sherdi_cpu_knows_cores,
 };
