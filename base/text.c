@@ -1,8 +1,6 @@
 /* See text.h. */
 #include "base/text.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -56,21 +54,5 @@ int sherdi_text_choice(const char *choices, const char *text, int is_any_case, s
         if (choices[bytes] == '\0') {
             return 0;
         }
-    }
-}
-
-void sherdi_real_format(double value, char out[SHERDI_REAL_BYTES])
-{
-    char *comma;
-
-    for (int digits = 1; digits <= 17; digits++) {
-        (void)snprintf(out, SHERDI_REAL_BYTES, "%.*g", digits, value);
-        if (strtod(out, NULL) == value) {
-            break;
-        }
-    }
-    comma = strchr(out, ',');
-    if (comma != NULL) {
-        *comma = '.';
     }
 }

@@ -1,73 +1,18 @@
 /* See alone.h, and the transport of one rank. */
 #include "collectives/alone.h"
 
-#include "base/checked.h"
 #include "collectives/split.h"
 #include "collectives/transport.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
-
-typedef struct alone_block {
-    void  *memory; /* NULL: free entry */
-    size_t len_bytes;
-} alone_block;
 
 void sherdi_alone_close(sherd_world *world)
 {
-    alone_world *alone = (alone_world *)world;
-
-    for (size_t i = 0; i < alone->capacity; i++) {
-        if (alone->blocks[i].memory != NULL) {
-            (void)munmap(alone->blocks[i].memory, alone->blocks[i].len_bytes);
-        }
-    }
-    sherdi_free(alone->blocks);
     sherdi_world_fini(world);
-    free(alone);
+    free(world);
 }
 
-sherd_status sherdi_alone_alloc(sherd_world *world, size_t len_bytes, void **out)
-{
-    alone_world *alone = (alone_world *)world;
-    size_t       slot  = 0;
-    void        *memory;
-
-    while (slot < alone->capacity && alone->blocks[slot].memory != NULL) {
-        slot++;
-    }
-    SHERDI_TRY(sherdi_grow(&world->mem, SHERDI_MEM_CONTROL, (void **)&alone->blocks,
-                           &alone->capacity, slot + 1, sizeof(*alone->blocks)));
-    len_bytes = sherdi_round_up(len_bytes, SHERD_ALIGN_BYTES);
-    memory =
-        sherdi_pages_map(len_bytes, world->ops->caps & SHERDI_WORLD_SIMULATES ? MAP_NORESERVE : 0);
-    if (memory == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    if ((world->ops->caps & SHERDI_WORLD_SIMULATES) == 0 &&
-        sherdi_host_touch(world->host, memory, len_bytes) != SHERD_OK) {
-        (void)munmap(memory, len_bytes);
-        return SHERD_E_NOMEM;
-    }
-    alone->blocks[slot] = (alone_block){.memory = memory, .len_bytes = len_bytes};
-    *out                = memory;
-    return SHERD_OK;
-}
-
-void sherdi_alone_free(sherd_world *world, void *memory)
-{
-    alone_world *alone = (alone_world *)world;
-
-    for (size_t i = 0; i < alone->capacity; i++) {
-        if (alone->blocks[i].memory == memory) {
-            (void)munmap(memory, alone->blocks[i].len_bytes);
-            alone->blocks[i].memory = NULL;
-            return;
-        }
-    }
-}
-
-sherd_status sherdi_alone_open(alone_world *alone, const sherdi_world_ops *ops, int rank,
+sherd_status sherdi_alone_open(sherd_world *alone, const sherdi_world_ops *ops, int rank,
                                int world_size, const sherd_world_params *params, sherd_world **out)
 {
     sherd_status status;
@@ -75,12 +20,12 @@ sherd_status sherdi_alone_open(alone_world *alone, const sherdi_world_ops *ops, 
     if (alone == NULL) {
         return sherdi_fail(SHERD_E_NOMEM, "no memory for the world");
     }
-    sherdi_world_init(&alone->world, ops, rank, world_size, params);
-    status = sherdi_world_equip(&alone->world, params, 0, 1);
+    sherdi_world_init(alone, ops, rank, world_size, params);
+    status = sherdi_world_equip(alone, params, 0, 1);
     if (status != SHERD_OK) {
-        return sherdi_world_drop(&alone->world, status);
+        return sherdi_world_drop(alone, status);
     }
-    *out = &alone->world;
+    *out = alone;
     return SHERD_OK;
 }
 
@@ -88,19 +33,30 @@ sherd_status sherdi_alone_open(alone_world *alone, const sherdi_world_ops *ops, 
 
 static sherd_status self_split(sherdi_split *split, sherd_world **out);
 
+static sherd_status self_alloc(sherd_world *world, size_t len_bytes, void **out)
+{
+    return sherdi_host_alloc(world->host, NULL, &world->mem, SHERDI_MEM_TRANSPORT, len_bytes, out);
+}
+
+static void self_free(sherd_world *world, void *memory)
+{
+    (void)world;
+    sherdi_free(memory);
+}
+
 static const sherdi_world_ops SELF_OPS = {
     .struct_size = sizeof(SELF_OPS),
     .name        = "self",
     .caps        = SHERDI_WORLD_SHARES_MEMORY | SHERDI_WORLD_ON_LANE,
     .close       = sherdi_alone_close,
-    .alloc       = sherdi_alone_alloc,
-    .free        = sherdi_alone_free,
+    .alloc       = self_alloc,
+    .free        = self_free,
     .split       = self_split,
 };
 
 static sherd_status self_create(const sherd_world_params *params, sherd_world **out)
 {
-    return sherdi_alone_open(calloc(1, sizeof(alone_world)), &SELF_OPS, 0, 1, params, out);
+    return sherdi_alone_open(calloc(1, sizeof(sherd_world)), &SELF_OPS, 0, 1, params, out);
 }
 
 static sherd_status self_split(sherdi_split *split, sherd_world **out)

@@ -9,6 +9,15 @@
 
 /* -------------------------------------------------------------- checking -- */
 
+/* The engine keeps the rules of world.h; a call that breaks one is refused before the ranks meet. */
+static sherd_status args_check(world_call_kind kind, int is_valid)
+{
+    return is_valid ? SHERD_OK
+                    : sherdi_fail(SHERD_E_INVAL,
+                                  "%s: its arguments do not keep the rules of collectives/world.h",
+                                  sherdi_world_call_name(kind));
+}
+
 static int ranges_overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
 {
     uintptr_t at_a = (uintptr_t)a;
@@ -17,28 +26,14 @@ static int ranges_overlap(const void *a, size_t a_bytes, const void *b, size_t b
     return at_a < at_b + b_bytes && at_b < at_a + a_bytes;
 }
 
-/* Checks that world_size slices fit into the address space, and that the buffers are not NULL. */
-static sherd_status slices_check(const sherd_world *world, world_call_kind kind, const void *send,
-                                 const void *recv, size_t slice_bytes)
+/* Returns whether world_size slices fit into the address space, and the buffers are there. */
+static int slices_are_valid(const sherd_world *world, const void *send, const void *recv,
+                            size_t slice_bytes)
 {
     size_t whole_bytes;
 
-    if (!sherdi_mul_fits(slice_bytes, (size_t)world->world_size, &whole_bytes)) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "%s: %d slices of %zu bytes are more than an address holds",
-                           sherdi_world_call_name(kind), world->world_size, slice_bytes);
-    }
-    if (slice_bytes > 0 && (send == NULL || recv == NULL)) {
-        return sherdi_fail(SHERD_E_INVAL, "%s of %zu bytes: a buffer is NULL",
-                           sherdi_world_call_name(kind), slice_bytes);
-    }
-    return SHERD_OK;
-}
-
-static sherd_status overlap_error(world_call_kind kind)
-{
-    return sherdi_fail(SHERD_E_INVAL, "%s: the buffers overlap in part",
-                       sherdi_world_call_name(kind));
+    return sherdi_mul_fits(slice_bytes, (size_t)world->world_size, &whole_bytes) &&
+           (slice_bytes == 0 || (send != NULL && recv != NULL));
 }
 
 static int dtype_widens_to(sherd_dtype from, sherd_dtype to)
@@ -46,99 +41,56 @@ static int dtype_widens_to(sherd_dtype from, sherd_dtype to)
     return from == to || to == SHERD_F32;
 }
 
-static sherd_status reduction_check_types(const sherd_world *world, world_call_kind kind,
-                                          const sherdi_reduction_args *args)
+/* No value is rounded but to the type of the sum, and buffers are aligned to their elements. */
+static int reduction_is_valid(const sherd_world *world, const sherdi_reduction_args *args)
 {
     size_t send_bytes = sherd_dtype_bytes(args->send_dtype);
     size_t recv_bytes = sherdi_reduction_recv_bytes(args);
     size_t slice_bytes;
 
-    if (send_bytes == 0 || recv_bytes == 0 || sherd_dtype_bytes(args->comm_dtype) == 0) {
-        return sherdi_fail(
-            SHERD_E_INVAL,
-            "%s: one of its types is not valid (sent %d, on the wire %d, received %d)",
-            sherdi_world_call_name(kind), (int)args->send_dtype, (int)args->comm_dtype,
-            (int)args->recv_dtype);
-    }
-    if (args->fixed == NULL &&
-        (!dtype_widens_to(args->send_dtype, args->comm_dtype) ||
-         (!args->accumulate && !dtype_widens_to(args->comm_dtype, args->recv_dtype)))) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "%s: values of %s, sent as %s and received as %s, would be rounded; use "
-                           "types that hold them exactly",
-                           sherdi_world_call_name(kind), sherd_dtype_name(args->send_dtype),
-                           sherd_dtype_name(args->comm_dtype), sherd_dtype_name(args->recv_dtype));
-    }
-    if ((uintptr_t)args->send % send_bytes != 0 || (uintptr_t)args->recv % recv_bytes != 0) {
-        return sherdi_fail(SHERD_E_INVAL, "%s: a buffer is not aligned to its elements",
-                           sherdi_world_call_name(kind));
-    }
-    if (!sherdi_mul_fits(args->slice_elems, sherdi_max_size(send_bytes, recv_bytes),
-                         &slice_bytes)) {
-        return sherdi_fail(SHERD_E_INVAL, "%s: %zu elements are more than an address holds",
-                           sherdi_world_call_name(kind), args->slice_elems);
-    }
-    if ((args->flags & SHERDI_COLL_VENDOR_SUM) && world->world_size > 1 &&
-        !(sherdi_world_caps(world) & SHERDI_WORLD_VENDOR_SUMS)) {
-        return sherdi_fail(SHERD_E_NOTSUP, "%s: transport %s has no vendor reduction",
-                           sherdi_world_call_name(kind), world->ops->name);
-    }
-    if ((args->flags & SHERDI_COLL_VENDOR_SUM) && args->fixed != NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "%s: a vendor reduction is not deterministic",
-                           sherdi_world_call_name(kind));
-    }
-    return slices_check(world, kind, args->send, args->recv, slice_bytes);
+    return send_bytes > 0 && recv_bytes > 0 &&
+           (args->fixed != NULL ||
+            (dtype_widens_to(args->send_dtype, args->comm_dtype) &&
+             (args->accumulate || dtype_widens_to(args->comm_dtype, args->recv_dtype)))) &&
+           (uintptr_t)args->send % send_bytes == 0 && (uintptr_t)args->recv % recv_bytes == 0 &&
+           sherdi_mul_fits(args->slice_elems, sherdi_max_size(send_bytes, recv_bytes),
+                           &slice_bytes) &&
+           !((args->flags & SHERDI_COLL_VENDOR_SUM) && args->fixed != NULL) &&
+           slices_are_valid(world, args->send, args->recv, slice_bytes);
 }
 
-static sherd_status reduce_scatter_check(const sherd_world           *world,
-                                         const sherdi_reduction_args *args)
+static int reduce_scatter_is_valid(const sherd_world *world, const sherdi_reduction_args *args)
 {
-    size_t               send_bytes;
-    const unsigned char *own;
+    size_t send_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
+    int    is_in_place =
+        args->recv == (const unsigned char *)args->send + (size_t)world->rank * send_bytes &&
+        args->send_dtype == args->recv_dtype && args->fixed == NULL;
 
-    SHERDI_TRY(reduction_check_types(world, CALL_REDUCE_SCATTER, args));
-    send_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
-    own        = (const unsigned char *)args->send + (size_t)world->rank * send_bytes;
-    if (args->recv == own && args->send_dtype == args->recv_dtype && args->fixed == NULL) {
-        return SHERD_OK;
-    }
-    if (ranges_overlap(args->send, send_bytes * (size_t)world->world_size, args->recv,
-                       args->slice_elems * sherdi_reduction_recv_bytes(args))) {
-        return overlap_error(CALL_REDUCE_SCATTER);
-    }
-    return SHERD_OK;
+    return reduction_is_valid(world, args) &&
+           (is_in_place ||
+            !ranges_overlap(args->send, send_bytes * (size_t)world->world_size, args->recv,
+                            args->slice_elems * sherdi_reduction_recv_bytes(args)));
 }
 
-static sherd_status all_reduce_check(const sherd_world *world, const sherdi_reduction_args *args)
+static int all_reduce_is_valid(const sherd_world *world, const sherdi_reduction_args *args)
 {
-    size_t whole_bytes;
-
-    SHERDI_TRY(reduction_check_types(world, CALL_ALL_REDUCE, args));
-    if (args->accumulate || args->fixed != NULL || args->recv_dtype != args->send_dtype ||
-        args->comm_dtype != args->send_dtype) {
-        return sherdi_fail(SHERD_E_INVAL, "all-reduce: it needs the same type for sending, the "
-                                          "wire and receiving, and cannot accumulate");
-    }
-    whole_bytes =
+    size_t whole_bytes =
         args->slice_elems * sherd_dtype_bytes(args->send_dtype) * (size_t)world->world_size;
-    if (args->recv != args->send &&
-        ranges_overlap(args->send, whole_bytes, args->recv, whole_bytes)) {
-        return overlap_error(CALL_ALL_REDUCE);
-    }
-    return SHERD_OK;
+
+    return reduction_is_valid(world, args) && !args->accumulate && args->fixed == NULL &&
+           args->recv_dtype == args->send_dtype && args->comm_dtype == args->send_dtype &&
+           (args->recv == args->send ||
+            !ranges_overlap(args->send, whole_bytes, args->recv, whole_bytes));
 }
 
-static sherd_status all_gather_check(const sherd_world *world, const sherdi_all_gather_args *args)
+static int all_gather_is_valid(const sherd_world *world, const sherdi_all_gather_args *args)
 {
-    const unsigned char *own;
+    const unsigned char *own =
+        (const unsigned char *)args->recv + (size_t)world->rank * args->slice_bytes;
 
-    SHERDI_TRY(slices_check(world, CALL_ALL_GATHER, args->send, args->recv, args->slice_bytes));
-    own = (const unsigned char *)args->recv + (size_t)world->rank * args->slice_bytes;
-    if (args->send != own && ranges_overlap(args->send, args->slice_bytes, args->recv,
-                                            args->slice_bytes * (size_t)world->world_size)) {
-        return overlap_error(CALL_ALL_GATHER);
-    }
-    return SHERD_OK;
+    return slices_are_valid(world, args->send, args->recv, args->slice_bytes) &&
+           (args->send == own || !ranges_overlap(args->send, args->slice_bytes, args->recv,
+                                                 args->slice_bytes * (size_t)world->world_size));
 }
 
 sherd_status sherdi_callback_check(const char *call, const char *outer)
@@ -211,6 +163,11 @@ static sherd_status reduction_make(sherd_world *world, world_call_kind kind,
         .args.reduction = *args,
     };
 
+    if ((args->flags & SHERDI_COLL_VENDOR_SUM) && world->world_size > 1 &&
+        !(sherdi_world_caps(world) & SHERDI_WORLD_VENDOR_SUMS)) {
+        return sherdi_fail(SHERD_E_NOTSUP, "%s: transport %s has no vendor reduction",
+                           sherdi_world_call_name(kind), world->ops->name);
+    }
     SHERDI_TRY(sherdi_world_queue_call(world, &call, ticket_out));
     traffic_add_slices(world, (kind == CALL_ALL_REDUCE ? 2 : 1) * call.slice_bytes);
     return SHERD_OK;
@@ -226,7 +183,7 @@ sherd_status sherdi_world_all_gather(sherd_world *world, const sherdi_all_gather
                              .observer        = args->observer,
                              .args.all_gather = *args};
 
-    SHERDI_TRY(all_gather_check(world, args));
+    SHERDI_TRY(args_check(CALL_ALL_GATHER, all_gather_is_valid(world, args)));
     SHERDI_TRY(sherdi_world_queue_call(world, &call, ticket_out));
     traffic_add_slices(world, args->slice_bytes);
     return SHERD_OK;
@@ -235,31 +192,29 @@ sherd_status sherdi_world_all_gather(sherd_world *world, const sherdi_all_gather
 sherd_status sherdi_world_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args,
                                          sherdi_ticket *ticket_out)
 {
-    SHERDI_TRY(reduce_scatter_check(world, args));
+    SHERDI_TRY(args_check(CALL_REDUCE_SCATTER, reduce_scatter_is_valid(world, args)));
     return reduction_make(world, CALL_REDUCE_SCATTER, args, ticket_out);
 }
 
 sherd_status sherdi_world_all_reduce(sherd_world *world, const sherdi_reduction_args *args,
                                      sherdi_ticket *ticket_out)
 {
-    SHERDI_TRY(all_reduce_check(world, args));
+    SHERDI_TRY(args_check(CALL_ALL_REDUCE, all_reduce_is_valid(world, args)));
     return reduction_make(world, CALL_ALL_REDUCE, args, ticket_out);
 }
 
 sherd_status sherdi_world_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args,
                                      sherdi_ticket *ticket_out)
 {
-    const world_call call = {.kind            = CALL_ALL_TO_ALL,
-                             .flags           = args->flags,
-                             .slice_bytes     = args->slice_bytes,
-                             .args.all_to_all = *args};
-    size_t           whole_bytes;
+    const world_call call        = {.kind            = CALL_ALL_TO_ALL,
+                                    .flags           = args->flags,
+                                    .slice_bytes     = args->slice_bytes,
+                                    .args.all_to_all = *args};
+    size_t           whole_bytes = args->slice_bytes * (size_t)world->world_size;
 
-    SHERDI_TRY(slices_check(world, CALL_ALL_TO_ALL, args->send, args->recv, args->slice_bytes));
-    whole_bytes = args->slice_bytes * (size_t)world->world_size;
-    if (ranges_overlap(args->send, whole_bytes, args->recv, whole_bytes)) {
-        return overlap_error(CALL_ALL_TO_ALL);
-    }
+    SHERDI_TRY(args_check(CALL_ALL_TO_ALL,
+                          slices_are_valid(world, args->send, args->recv, args->slice_bytes) &&
+                              !ranges_overlap(args->send, whole_bytes, args->recv, whole_bytes)));
     SHERDI_TRY(sherdi_world_queue_call(world, &call, ticket_out));
     traffic_add_slices(world, args->slice_bytes);
     return SHERD_OK;
@@ -316,7 +271,7 @@ sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *a
                                    .what        = what};
 
     if (world->ops->caps & SHERDI_WORLD_SIMULATES) {
-        SHERDI_TRY(all_gather_check(world, &args));
+        SHERDI_TRY(args_check(CALL_ALL_GATHER, all_gather_is_valid(world, &args)));
         for (int r = 0; r < world->world_size && len_bytes > 0; r++) {
             memmove((unsigned char *)all + (size_t)r * len_bytes, mine, len_bytes);
         }

@@ -2,25 +2,52 @@
  * asks for the machine that the rank stands for. */
 #include "collectives/simulated.h"
 
+#include "base/checked.h"
 #include "collectives/alone.h"
 #include "collectives/transport.h"
 #include "sherd_tools.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 typedef struct simulated_world {
-    alone_world      alone;
+    sherd_world      world;
     sherdi_simulated machine;
 } simulated_world;
+
+/* The memory of a described machine may be more than there is here: its pages come on first touch,
+ * and the first one has the length. */
+static sherd_status sim_alloc(sherd_world *world, size_t len_bytes, void **out)
+{
+    size_t *pages;
+
+    (void)world;
+    len_bytes = sherdi_round_up(len_bytes, SHERD_ALIGN_BYTES) + SHERD_ALIGN_BYTES;
+    pages     = sherdi_pages_map(len_bytes, MAP_NORESERVE);
+    if (pages == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    *pages = len_bytes;
+    *out   = (unsigned char *)pages + SHERD_ALIGN_BYTES;
+    return SHERD_OK;
+}
+
+static void sim_free(sherd_world *world, void *memory)
+{
+    size_t *pages = (size_t *)(void *)((unsigned char *)memory - SHERD_ALIGN_BYTES);
+
+    (void)world;
+    (void)munmap(pages, *pages);
+}
 
 static const sherdi_world_ops SIM_OPS = {
     .struct_size = sizeof(SIM_OPS),
     .name        = "sim",
     .caps        = SHERDI_WORLD_SIMULATES,
     .close       = sherdi_alone_close,
-    .alloc       = sherdi_alone_alloc,
-    .free        = sherdi_alone_free,
+    .alloc       = sim_alloc,
+    .free        = sim_free,
 };
 
 void sherd_simulate_params_init(sherd_simulate_params *params)
@@ -78,7 +105,7 @@ sherd_status sherd_world_simulate_with(int rank, int world_size,
     SHERDI_TRY(sherdi_world_rank_check(rank, world_size));
     SHERDI_TRY(params_read(params, world_size, &machine));
     simulated = calloc(1, sizeof(*simulated));
-    SHERDI_TRY(sherdi_alone_open((alone_world *)simulated, &SIM_OPS, rank, world_size,
+    SHERDI_TRY(sherdi_alone_open((sherd_world *)simulated, &SIM_OPS, rank, world_size,
                                  &world_params, out));
     simulated->machine = machine;
     (*out)->simulated  = &simulated->machine;

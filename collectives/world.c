@@ -4,7 +4,6 @@
 
 #include "base/absent.h"
 #include "base/checked.h"
-#include "base/process.h"
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -26,7 +25,7 @@ sherd_status sherdi_world_rank_check(int rank, int world_size)
 
 sherd_status sherdi_world_check_process(const sherd_world *world)
 {
-    return world->process == sherdi_process()
+    return world->process == getpid()
                ? SHERD_OK
                : sherdi_fail(SHERD_E_STATE,
                              "this process was forked from the one that made the world, and cannot "
@@ -43,7 +42,7 @@ void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank
     world->world_size      = world_size;
     world->local_rank      = rank;
     world->local_size      = world_size;
-    world->process         = sherdi_process();
+    world->process         = getpid();
     world->timeout_ns      = params->timeout_ns > 0 ? params->timeout_ns : WORLD_TIMEOUT_NS;
     world->host_timeout_ns = params->host_timeout_ns;
     atomic_init(&world->owners, 1);
@@ -156,7 +155,7 @@ void *sherdi_pages_map(size_t len_bytes, int flags)
 
 void sherd_world_destroy(sherd_world *world)
 {
-    if (world == NULL || world->process != sherdi_process() ||
+    if (world == NULL || world->process != getpid() ||
         atomic_fetch_sub(&world->owners, 1) > 1) {
         return;
     }
@@ -169,7 +168,7 @@ void sherd_world_destroy(sherd_world *world)
 
 void sherd_world_abort(sherd_world *world, const char *why)
 {
-    if (world == NULL || world->process != sherdi_process()) {
+    if (world == NULL || world->process != getpid()) {
         return;
     }
     (void)sherdi_world_fail(world, SHERD_E_PEER_LOST, "rank %d gave up: %s", world->rank,

@@ -6,7 +6,6 @@
 
 #include "base/absent.h"
 #include "base/checked.h"
-#include "base/process.h"
 #include "base/log.h"
 #include "engine/groups.h"
 #include "engine/machine.h"
@@ -129,7 +128,7 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     }
     memset(engine, 0, sizeof(*engine));
     sherdi_mem_init(&engine->mem);
-    engine->process   = sherdi_process();
+    engine->process   = getpid();
     engine->model.mem = &engine->mem;
     engine->world     = sherdi_world_retain(world);
     engine->host      = sherdi_world_host(world);
@@ -710,7 +709,7 @@ sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit, sherd_pas
 
 void sherd_engine_destroy(sherd_engine *engine)
 {
-    if (engine == NULL || engine->process != sherdi_process()) {
+    if (engine == NULL || engine->process != getpid()) {
         return;
     }
     if (sherdi_engine_check_caller(engine, "sherd_engine_destroy") != SHERD_OK) {

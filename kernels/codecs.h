@@ -14,6 +14,13 @@ static inline void *sherdi_encoded_at(const void *data, sherdi_encoding encoding
            first % SHERD_CHUNK_ELEMS * sherdi_encoding_elem_bytes(encoding);
 }
 
+/** Returns whether a chunk has a plane or a scale. */
+static inline int sherdi_encoding_has_chunks(sherdi_encoding encoding)
+{
+    return sherdi_encoding_chunk_bytes(encoding) !=
+           sherdi_encoding_elem_bytes(encoding) * SHERD_CHUNK_ELEMS;
+}
+
 /** Returns whether the signs of a part are the ties of the master. */
 static inline int sherdi_update_has_ties(const sherdi_update_args *args, int part)
 {

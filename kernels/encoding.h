@@ -24,7 +24,6 @@
 
 #include <assert.h>
 #include <stddef.h>
-#include <string.h>
 
 typedef enum sherdi_encoding {
     SHERDI_ENCODING_F32 = 0,
@@ -62,13 +61,6 @@ static inline size_t sherdi_encoding_elem_bytes(sherdi_encoding encoding)
     return sherdi_encoding_chunk_bytes(encoding) / SHERD_CHUNK_ELEMS;
 }
 
-/** Returns whether a chunk has a plane or a scale. */
-static inline int sherdi_encoding_has_chunks(sherdi_encoding encoding)
-{
-    return sherdi_encoding_chunk_bytes(encoding) !=
-           sherdi_encoding_elem_bytes(encoding) * SHERD_CHUNK_ELEMS;
-}
-
 /** Returns the bytes of `elems` elements: a multiple of SHERD_CHUNK_ELEMS, or any number where
  *  chunks have no plane and no scale. */
 static inline size_t sherdi_encoding_bytes(sherdi_encoding encoding, size_t elems)
@@ -96,31 +88,6 @@ static inline int sherdi_has_encoded(const sherdi_encoding *encodings, int count
         }
     }
     return 0;
-}
-
-/** Returns the name in configurations and manifests: "fp32", "bf16", "bf16_beside" (BESIDE and
- *  BESIDE_PLANE) or "fp8" (FP8 and UFP8). */
-static inline const char *sherdi_encoding_name(sherdi_encoding encoding)
-{
-    static const char *const NAMES[SHERDI_ENCODINGS] = {"fp32",        "bf16", "bf16_beside",
-                                                        "bf16_beside", "fp8",  "fp8"};
-
-    return NAMES[encoding];
-}
-
-/** Returns how much the encoding of this name loses: a rank for comparisons, 0 for nothing; -1:
- *  there is no such name. */
-static inline int sherdi_encoding_loss(const char *name)
-{
-    static const char *const NAMES[]  = {"fp32", "bf16_beside", "bf16", "fp8"};
-    static const int         LOSSES[] = {0, 0, 1, 2};
-
-    for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++) {
-        if (strcmp(NAMES[i], name) == 0) {
-            return LOSSES[i];
-        }
-    }
-    return -1;
 }
 
 #endif

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "engine/optimizers/scaler.h"
 #include "engine/plan/plan.h"
+#include "kernels/encoding_names.h"
 
 #define SHERDI_CHECKPOINT_FORMAT 1
 /* The one part of a frozen parameter: its values in its compute type. */

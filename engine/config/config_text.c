@@ -5,7 +5,7 @@
 
 #include "base/api.h"
 #include "base/json_text.h"
-#include "base/text.h"
+#include "base/real.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -3,7 +3,7 @@
  * appended to a file that exists, without a second title. */
 #include "engine/monitor/monitor.h"
 
-#include "base/text.h"
+#include "base/real.h"
 #include "sherd_tools.h"
 
 #include <errno.h>

@@ -1,6 +1,5 @@
 #include "engine/proof/dry.h"
 
-#include "base/process.h"
 #include "base/mem.h"
 #include "collectives/simulated.h"
 #include "engine/engine.h"
@@ -158,7 +157,7 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
     engine->kernel_data.on_host.head = &dry->head;
     engine->rank                     = plan->rank;
     engine->world_size               = plan->world_size;
-    engine->process                  = sherdi_process();
+    engine->process                  = getpid();
     engine->settings                 = plan->settings;
     engine->model                    = *model;
     engine->plan                     = (sherdi_plan *)(uintptr_t)plan;

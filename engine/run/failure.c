@@ -1,8 +1,9 @@
 #include "engine/run/failure.h"
 
-#include "base/process.h"
 #include "collectives/world.h"
 #include "engine/run/engine_impl.h"
+
+#include <unistd.h>
 
 /* A forked child shares memory with the parent's peers, and has none of the parent's threads. */
 sherd_status sherdi_engine_check_caller(const sherd_engine *engine, const char *call)
@@ -10,7 +11,7 @@ sherd_status sherdi_engine_check_caller(const sherd_engine *engine, const char *
     if (engine == NULL) {
         return sherdi_fail(SHERD_E_INVAL, "%s: the engine is NULL", call);
     }
-    if (engine->process != sherdi_process()) {
+    if (engine->process != getpid()) {
         return sherdi_fail(
             SHERD_E_STATE,
             "%s: this process was forked from the one that made the engine, and cannot use "

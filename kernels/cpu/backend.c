@@ -3,7 +3,6 @@
 #include "kernels/backend.h"
 
 #include "base/absent.h"
-#include "kernels/cpu/device.h"
 #include "kernels/cpu/ranges.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/variants.h"

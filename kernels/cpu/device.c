@@ -1,7 +1,5 @@
-/* See device.h. Every call of the CPU has ended when it returns, so following and waiting do
+/* The CPU as a device: its memory is the host's, and its one lane is the calling thread. Every call of the CPU has ended when it returns, so following and waiting do
  * nothing, and all lanes are the same handle, which counts them. */
-#include "kernels/cpu/device.h"
-
 #include "kernels/cpu/team.h"
 
 #include <string.h>
