@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "collectives/peers.h"
+#include "collectives/remote.h"
 #include "kernels/devices.h"
 
 #include <stdlib.h>
@@ -13,6 +14,15 @@
 int sherdi_device_index(int wanted, int local_rank, int count)
 {
     return wanted >= 0 ? wanted : count > 0 ? local_rank % count : 0;
+}
+
+/* What the transport does about the memory of devices: nothing where it has no table, or the rank
+ * is alone. */
+static const world_device_slots *slots_of(const sherd_world *world)
+{
+    static const world_device_slots NONE = {0};
+
+    return world->world_size > 1 && world->ops->device != NULL ? world->ops->device : &NONE;
 }
 
 /* ----------------------------------------------------------------- memory -- */
@@ -30,8 +40,8 @@ static sherd_status block_make(sherd_world *world, size_t len_bytes, size_t *out
     SHERDI_TRY(sherdi_grow(&world->mem, SHERDI_MEM_CONTROL, (void **)&device->blocks,
                            &device->block_capacity, entry + 1, sizeof(*device->blocks)));
     block = &device->blocks[entry];
-    if (world->ops->memory_make != NULL && world->world_size > 1) {
-        SHERDI_TRY(world->ops->memory_make(world, len_bytes, &block->memory));
+    if (slots_of(world)->memory_make != NULL) {
+        SHERDI_TRY(slots_of(world)->memory_make(world, len_bytes, &block->memory));
     }
     if (block->memory != NULL) {
         block->made_bytes = len_bytes;
@@ -47,7 +57,7 @@ static sherd_status block_make(sherd_world *world, size_t len_bytes, size_t *out
 static void block_drop(sherd_world *world, device_block *block)
 {
     if (block->made_bytes > 0) {
-        world->ops->memory_drop(world, block->memory);
+        slots_of(world)->memory_drop(world, block->memory);
         sherdi_mem_note(&sherdi_device_of(world)->given, SHERDI_MEM_TRANSPORT,
                         -(int64_t)block->made_bytes);
     } else {
@@ -70,8 +80,8 @@ static sherd_status device_alloc(sherd_world *world, size_t len_bytes, void **ou
         return status;
     }
     block = &sherdi_device_of(world)->blocks[entry];
-    if (world->ops->memory_enter != NULL && world->world_size > 1) {
-        block->handle = world->ops->memory_enter(world, block->memory, len_bytes);
+    if (slots_of(world)->memory_enter != NULL) {
+        block->handle = slots_of(world)->memory_enter(world, block->memory, len_bytes);
     }
     *out = block->memory;
     return SHERD_OK;
@@ -95,8 +105,8 @@ static void device_free(sherd_world *world, void *memory)
         if (block->memory == memory) {
             (void)sherdi_lane_wait(world->backend); /* the next call reports its failure */
             readers_settle(world);
-            if (world->ops->memory_leave != NULL && world->world_size > 1) {
-                world->ops->memory_leave(world, block->handle);
+            if (slots_of(world)->memory_leave != NULL) {
+                slots_of(world)->memory_leave(world, block->handle);
             }
             block_drop(world, block);
             return;
@@ -108,9 +118,9 @@ static void device_free(sherd_world *world, void *memory)
 
 static size_t device_reserve_bytes(const sherd_world *world, size_t whole_bytes)
 {
-    return world->world_size == 1 || world->ops->reserve_bytes == NULL
+    return slots_of(world)->reserve_bytes == NULL
                ? 0
-               : world->ops->reserve_bytes(world, whole_bytes);
+               : slots_of(world)->reserve_bytes(world, whole_bytes);
 }
 
 /* Frees the old room first, because the plan has space for one only. */
@@ -138,11 +148,11 @@ static sherd_status device_warm(sherd_world *world, int has_vendor_sums)
     int            wanted = has_vendor_sums ? 2 : 1;
     size_t         before, after;
 
-    if (world->world_size == 1 || world->ops->warm == NULL || device->is_warm >= wanted) {
+    if (slots_of(world)->warm == NULL || device->is_warm >= wanted) {
         return SHERD_OK;
     }
     before = world->backend->device->free_bytes(world->backend, NULL);
-    SHERDI_TRY(world->ops->warm(world, has_vendor_sums));
+    SHERDI_TRY(slots_of(world)->warm(world, has_vendor_sums));
     after           = world->backend->device->free_bytes(world->backend, NULL);
     device->is_warm = wanted;
     device->common.taken_bytes += before > after ? before - after : 0;

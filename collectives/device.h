@@ -27,6 +27,24 @@ typedef struct sherdi_device {
     struct sherdi_staged *staged; /* where the transport moves host memory only; else NULL */
 } sherdi_device;
 
+/* Functions of a transport for the memory of its devices. */
+typedef struct world_device_slots {
+    /* Optional (NULL = none): sherdi_world_reserve_bytes. */
+    size_t (*reserve_bytes)(const sherd_world *world, size_t whole_bytes);
+    /* Optional (NULL = calls take no memory of the device): sherdi_world_warm. */
+    sherd_status (*warm)(sherd_world *world, int has_vendor_sums);
+    /* Optional, both or none (NULL = the device's own memory is used). memory_make gives zeroed
+     * device memory of a library that moves its own memory faster; *out NULL with SHERD_OK: use the
+     * device's own. memory_drop gives it back, with no call under way. */
+    sherd_status (*memory_make)(sherd_world *world, size_t len_bytes, void **out);
+    void (*memory_drop)(sherd_world *world, void *memory);
+    /* Optional: device memory was added to the world, or is about to be freed. For a library that
+     * moves registered memory faster; memory that it cannot register stays unregistered. `handle`
+     * is what memory_enter returned; NULL: nothing. */
+    void *(*memory_enter)(sherd_world *world, void *memory, size_t len_bytes);
+    void (*memory_leave)(sherd_world *world, void *handle);
+} world_device_slots;
+
 /** Returns the device of a world that has one. */
 static inline sherdi_device *sherdi_device_of(const sherd_world *world)
 {

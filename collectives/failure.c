@@ -10,10 +10,6 @@
 #include <string.h>
 #include <time.h>
 
-/* How to wait for something that does not wake us: first yield the core this number of times, then
- * sleep between the checks. */
-#define LOOKS_BEFORE_SLEEP 2000
-#define SLEEP_NS           50000
 /* How long a failure waits for threads that use objects of the program. */
 #define USERS_S 1
 
@@ -52,17 +48,6 @@ void sherdi_ranks_add(char *text, size_t text_bytes, int rank)
     if (snprintf(text + at, text_bytes - at, "%s%d", at > 0 ? ", " : "", rank) >=
         (int)(text_bytes - at)) {
         (void)snprintf(text + text_bytes - 5, 5, " ...");
-    }
-}
-
-void sherdi_nap(int turn)
-{
-    const struct timespec nap = {.tv_nsec = SLEEP_NS};
-
-    if (turn < LOOKS_BEFORE_SLEEP) {
-        (void)sched_yield();
-    } else {
-        (void)nanosleep(&nap, NULL);
     }
 }
 

@@ -13,6 +13,7 @@
 #include "collectives/mpi_library.h"
 #include "collectives/split.h"
 #include "collectives/transport.h"
+#include "collectives/remote.h"
 
 #include <sched.h>
 #include <stdlib.h>

@@ -411,6 +411,15 @@ static sherd_status nccl_split(sherdi_split *split, sherd_world **out)
     return split->world_size > 0 ? sherdi_world_shm_create(&procs, out) : SHERD_OK;
 }
 
+static const world_device_slots NCCL_DEVICE = {
+    .reserve_bytes = nccl_reserve_bytes,
+    .warm          = nccl_warm,
+    .memory_make   = nccl_memory_make,
+    .memory_drop   = nccl_memory_drop,
+    .memory_enter  = nccl_memory_enter,
+    .memory_leave  = sherdi_nccl_deregister,
+};
+
 const sherdi_world_ops sherdi_nccl_ops = {
     .struct_size    = sizeof(sherdi_nccl_ops),
     .name           = "nccl",
@@ -426,12 +435,7 @@ const sherdi_world_ops sherdi_nccl_ops = {
     .tell_ending    = sherdi_procs_tell_ending,
     .split          = nccl_split,
     .sum_u64        = nccl_sum_u64,
-    .reserve_bytes  = nccl_reserve_bytes,
-    .warm           = nccl_warm,
-    .memory_make    = nccl_memory_make,
-    .memory_drop    = nccl_memory_drop,
-    .memory_enter   = nccl_memory_enter,
-    .memory_leave   = sherdi_nccl_deregister,
+    .device         = &NCCL_DEVICE,
 };
 
 const sherdi_transport sherdi_transport_nccl = {

@@ -7,6 +7,7 @@
  * communicator, which ends the kernels, and so ends every wait for the lane. The communicator is
  * non-blocking: calls into NCCL return at once, and this file asks NCCL until they are done. */
 #include "collectives/nccl_impl.h"
+#include "collectives/remote.h"
 
 #include "base/clock.h"
 #include "base/log.h"

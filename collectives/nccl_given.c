@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "collectives/meeting_point.h"
+#include "collectives/remote.h"
 
 #include <stdlib.h>
 #include <string.h>

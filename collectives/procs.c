@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "collectives/desk.h"
 #include "collectives/split.h"
-#include "collectives/transport.h"
+#include "collectives/transport_names.h"
 
 #include <stdio.h>
 #include <string.h>

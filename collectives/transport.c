@@ -1,7 +1,6 @@
 /* The transports that transport_list.h names. */
 #include "collectives/transport.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define SHERDI_TRANSPORT(table) &(table),
@@ -27,43 +26,9 @@ const sherdi_transport *sherdi_transport_find(const char *name)
     return NULL;
 }
 
-const sherdi_transport *sherdi_transport_holding(uint32_t what)
-{
-    const sherdi_transport *transport;
-
-    for (size_t i = 0; (transport = sherdi_transport_at(i)) != NULL; i++) {
-        if ((transport->holds & what) == what) {
-            return transport;
-        }
-    }
-    return NULL;
-}
-
-const char *sherdi_transport_library(const char *name)
-{
-    const sherdi_transport *transport = sherdi_transport_find(name);
-
-    return transport != NULL && transport->library != NULL ? transport->library()
-                                                           : "no: it is not in this build";
-}
-
 int sherdi_transport_wants_device(const char *name)
 {
     const sherdi_transport *transport = sherdi_transport_find(name);
 
     return transport != NULL && (transport->holds & SHERDI_TRANSPORT_DEVICES) != 0;
-}
-
-void sherdi_transport_names(char *text, size_t len_bytes)
-{
-    const sherdi_transport *transport;
-    size_t                  at = 0;
-
-    text[0] = '\0';
-    for (size_t i = 0; (transport = sherdi_transport_at(i)) != NULL && at < len_bytes; i++) {
-        if (transport->is_built) {
-            at += (size_t)snprintf(text + at, len_bytes - at, "%s%s", at == 0 ? "" : ", ",
-                                   transport->name);
-        }
-    }
 }

@@ -155,8 +155,7 @@ void *sherdi_pages_map(size_t len_bytes, int flags)
 
 void sherd_world_destroy(sherd_world *world)
 {
-    if (world == NULL || world->process != getpid() ||
-        atomic_fetch_sub(&world->owners, 1) > 1) {
+    if (world == NULL || world->process != getpid() || atomic_fetch_sub(&world->owners, 1) > 1) {
         return;
     }
     if (world->queue.thread != NULL) {
@@ -279,49 +278,6 @@ sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out
         return world->device->ops->alloc(world, sherdi_max_size(len_bytes, 1), out);
     }
     return world->ops->alloc(world, sherdi_max_size(len_bytes, 1), out);
-}
-
-/* How the allocation went on a rank, and how many bytes it asked for. */
-typedef struct alloc_record {
-    uint64_t len_bytes;
-    int32_t  status;
-    int32_t  unused;
-} alloc_record;
-
-_Static_assert(sizeof(alloc_record) <= SHERDI_SUM_PORTION * sizeof(double),
-               "records of all ranks fit the scratch of sums");
-
-sherd_status sherdi_world_alloc_agree(sherd_world *world, sherd_status here, size_t len_bytes,
-                                      const char *what)
-{
-    alloc_record           mine = {.len_bytes = len_bytes, .status = (int32_t)here};
-    alloc_record          *all  = (alloc_record *)(void *)world->sum_scratch;
-    sherdi_all_gather_args args = {
-        .send = &mine, .recv = all, .slice_bytes = sizeof(mine), .flags = SHERDI_COLL_HOST};
-
-    if (world->world_size == 1) {
-        return here;
-    }
-    SHERDI_TRY(world->ops->all_gather(world, &args));
-    for (int r = 0; r < world->world_size; r++) {
-        if (all[r].len_bytes != mine.len_bytes) {
-            return sherdi_world_fail(
-                world, SHERD_E_INVAL,
-                "ranks disagree: rank %d allocates %llu bytes of %s, rank %d "
-                "%llu; all ranks must declare the same model and configuration",
-                world->rank, (unsigned long long)mine.len_bytes, what, r,
-                (unsigned long long)all[r].len_bytes);
-        }
-    }
-    for (int r = 0; r < world->world_size; r++) {
-        if (all[r].status != SHERD_OK) {
-            return sherdi_fail((sherd_status)all[r].status, "rank %d: %s%llu bytes of %s", r,
-                               all[r].status == SHERD_E_NOMEM ? "no memory for "
-                                                              : "its device gives no ",
-                               (unsigned long long)mine.len_bytes, what);
-        }
-    }
-    return SHERD_OK;
 }
 
 void sherdi_world_free(sherd_world *world, void *memory)

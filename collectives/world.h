@@ -113,6 +113,7 @@ typedef struct sherdi_all_to_all_args {
 #define SHERDI_WORLD_VENDOR_SUMS   8u /* knows SHERDI_COLL_VENDOR_SUM */
 
 struct sherdi_split;
+struct world_device_slots;
 
 /* The table of a transport. Its slots are called by one thread at a time, in the same order on all
  * ranks, with valid arguments. They block until the local result is complete and the send buffer
@@ -154,20 +155,8 @@ typedef struct sherdi_world_ops {
     sherd_status (*interrupt)(sherd_world *world, sherd_status why, const char *text);
     /* Optional (NULL = by all_to_all and all_gather of host memory): sherdi_world_sum_u64. */
     sherd_status (*sum_u64)(sherd_world *world, uint64_t *values, size_t count);
-    /* Optional (NULL = none): sherdi_world_reserve_bytes. */
-    size_t (*reserve_bytes)(const sherd_world *world, size_t whole_bytes);
-    /* Optional (NULL = calls take no memory of the device): sherdi_world_warm. */
-    sherd_status (*warm)(sherd_world *world, int has_vendor_sums);
-    /* Optional, both or none (NULL = the device's own memory is used). memory_make gives zeroed
-     * device memory of a library that moves its own memory faster; *out NULL with SHERD_OK: use the
-     * device's own. memory_drop gives it back, with no call under way. */
-    sherd_status (*memory_make)(sherd_world *world, size_t len_bytes, void **out);
-    void (*memory_drop)(sherd_world *world, void *memory);
-    /* Optional: device memory was added to the world, or is about to be freed. For a library that
-     * moves registered memory faster; memory that it cannot register stays unregistered. `handle`
-     * is what memory_enter returned; NULL: nothing. */
-    void *(*memory_enter)(sherd_world *world, void *memory, size_t len_bytes);
-    void (*memory_leave)(sherd_world *world, void *handle);
+    /* Optional (NULL = it takes no memory of the device and knows no better one): device.h. */
+    const struct world_device_slots *device;
     /* Optional (NULL = the ranks cannot be notified). Notifies every other rank, which notes it
      * (sherdi_world_told); a message that is lost in transit is not repeated. Any thread may
      * call it; it never blocks. */

@@ -261,9 +261,6 @@ sherd_status sherdi_world_fail_late(sherd_world *world, const char *fmt, ...) SH
 sherd_status sherdi_world_drop(sherd_world *world, sherd_status status);
 /** Appends a rank to a list such as "1, 3" in `text`. A list that is full ends with " ...". */
 void sherdi_ranks_add(char *text, size_t text_bytes, int rank);
-/** Pauses before the next look at something that wakes nobody. `turn` counts the pauses from 0: the
- *  first ones only yield the core. */
-void sherdi_nap(int turn);
 
 /** A transport passes on here what another rank said about an ending or a split. Any thread may call
  *  it. */
@@ -290,12 +287,6 @@ static inline size_t sherdi_reduction_recv_bytes(const sherdi_reduction_args *ar
 void sherdi_world_reduce_local(const sherdi_backend *lane, const sherdi_reduction_args *args,
                                const void *const *srcs, int num_srcs, void *dst, size_t count_elems,
                                void *const *more_dsts, int num_more_dsts);
-
-/** Sends to all ranks the status of an allocation on this rank (`here`), and returns the result for
- *  all: SHERD_OK, the status of a rank that failed (E_NOMEM, ...), or E_INVAL when the ranks asked
- *  for different lengths. Collective. `what` is for the message: "device memory". */
-sherd_status sherdi_world_alloc_agree(sherd_world *world, sherd_status here, size_t len_bytes,
-                                      const char *what);
 /** Does an all-reduce by the world's reduce-scatter and all-gather. */
 sherd_status sherdi_world_all_reduce_in_two(sherd_world *world, const sherdi_reduction_args *args);
 
