@@ -157,7 +157,7 @@ static sherd_status reduction_make(sherd_world *world, world_call_kind kind,
     const world_call call = {
         .kind           = kind,
         .flags          = args->flags,
-        .slice_bytes    = args->slice_elems * sherd_dtype_bytes(args->send_dtype),
+        .slice_bytes    = args->slice_elems * sherdi_reduction_send_bytes(args),
         .what           = args->what,
         .observer       = args->observer,
         .args.reduction = *args,
@@ -201,23 +201,6 @@ sherd_status sherdi_world_all_reduce(sherd_world *world, const sherdi_reduction_
 {
     SHERDI_TRY(args_check(CALL_ALL_REDUCE, all_reduce_is_valid(world, args)));
     return reduction_make(world, CALL_ALL_REDUCE, args, ticket_out);
-}
-
-sherd_status sherdi_world_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args,
-                                     sherdi_ticket *ticket_out)
-{
-    const world_call call        = {.kind            = CALL_ALL_TO_ALL,
-                                    .flags           = args->flags,
-                                    .slice_bytes     = args->slice_bytes,
-                                    .args.all_to_all = *args};
-    size_t           whole_bytes = args->slice_bytes * (size_t)world->world_size;
-
-    SHERDI_TRY(args_check(CALL_ALL_TO_ALL,
-                          slices_are_valid(world, args->send, args->recv, args->slice_bytes) &&
-                              !ranges_overlap(args->send, whole_bytes, args->recv, whole_bytes)));
-    SHERDI_TRY(sherdi_world_queue_call(world, &call, ticket_out));
-    traffic_add_slices(world, args->slice_bytes);
-    return SHERD_OK;
 }
 
 sherd_status sherdi_world_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
@@ -302,27 +285,17 @@ sherd_status sherdi_world_tell(sherd_world *world, const void *mine, size_t len_
 /* Rank r adds up slice r of a portion. The portion is padded with zeros. */
 static sherd_status sum_integers(sherd_world *world, uint64_t *values, size_t count, size_t slice)
 {
-    size_t    words   = slice * (size_t)world->world_size;
-    uint64_t *portion = (uint64_t *)(void *)world->sum_scratch;
-    uint64_t *parts   = portion + words;
-    uint64_t *own     = portion + (size_t)world->rank * slice;
+    size_t                      words   = slice * (size_t)world->world_size;
+    uint64_t                   *portion = (uint64_t *)(void *)world->sum_scratch;
+    uint64_t                   *own     = portion + (size_t)world->rank * slice;
+    const sherdi_reduction_args sum     = {.send        = portion,
+                                           .recv        = own,
+                                           .slice_elems = slice,
+                                           .flags       = SHERDI_COLL_HOST | SHERDI_COLL_INTEGERS};
 
     memcpy(portion, values, count * sizeof(*values));
     memset(portion + count, 0, (words - count) * sizeof(*values));
-    SHERDI_TRY(sherdi_world_all_to_all(world,
-                                       &(sherdi_all_to_all_args){
-                                           .send        = portion,
-                                           .recv        = parts,
-                                           .slice_bytes = slice * sizeof(*values),
-                                           .flags       = SHERDI_COLL_HOST,
-                                       },
-                                       NULL));
-    memset(own, 0, slice * sizeof(*own));
-    for (int r = 0; r < world->world_size; r++) {
-        for (size_t i = 0; i < slice; i++) {
-            own[i] += parts[(size_t)r * slice + i];
-        }
-    }
+    SHERDI_TRY(reduction_make(world, CALL_REDUCE_SCATTER, &sum, NULL));
     SHERDI_TRY(sherdi_world_exchange(world, own, portion, slice * sizeof(*own), "sum"));
     memcpy(values, portion, count * sizeof(*values));
     return SHERD_OK;

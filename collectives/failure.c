@@ -18,7 +18,6 @@ static const char *const CALL_NAMES[] = {
     [CALL_ALL_GATHER]     = "all-gather",
     [CALL_REDUCE_SCATTER] = "reduce-scatter",
     [CALL_ALL_REDUCE]     = "all-reduce",
-    [CALL_ALL_TO_ALL]     = "all-to-all",
     [CALL_BROADCAST]      = "broadcast",
     [CALL_ALLOC]          = "allocation of world memory",
     [CALL_REGROUP]        = "gathering of the ranks",

@@ -339,7 +339,7 @@ static sherd_status wire_start(void *ctx, const sherdi_reduction_args *args, siz
                                size_t count_elems)
 {
     mpi_world        *mpi        = ctx;
-    size_t            elem_bytes = sherd_dtype_bytes(args->send_dtype);
+    size_t            elem_bytes = sherdi_reduction_send_bytes(args);
     const slices_args slices = {.send = (const unsigned char *)args->send + first_elem * elem_bytes,
                                 .send_stride = args->slice_elems * elem_bytes,
                                 .recv        = mpi->staging,
@@ -382,23 +382,6 @@ static sherd_status mpi_all_gather(sherd_world *world, const sherdi_all_gather_a
     }
     SHERDI_TRY(slices_start(mpi, &slices, 0));
     SHERDI_TRY(sherdi_peers_all_gather(world, args));
-    return slices_finish(mpi, &slices);
-}
-
-static sherd_status mpi_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args)
-{
-    mpi_world        *mpi    = (mpi_world *)world;
-    const slices_args slices = {.send        = args->send,
-                                .send_stride = args->slice_bytes,
-                                .recv        = args->recv,
-                                .recv_stride = args->slice_bytes,
-                                .slice_bytes = args->slice_bytes};
-
-    if (has_one_host(mpi)) {
-        return sherdi_peers_all_to_all(world, args);
-    }
-    SHERDI_TRY(slices_start(mpi, &slices, 0));
-    SHERDI_TRY(sherdi_peers_all_to_all(world, args));
     return slices_finish(mpi, &slices);
 }
 
@@ -491,7 +474,6 @@ static const sherdi_world_ops MPI_OPS = {
     .all_gather     = mpi_all_gather,
     .reduce_scatter = sherdi_peers_reduce_scatter,
     .all_reduce     = sherdi_peers_all_reduce,
-    .all_to_all     = mpi_all_to_all,
     .broadcast      = mpi_broadcast,
     .abort          = sherdi_procs_abort,
     .regroup        = sherdi_peers_regroup,

@@ -56,10 +56,10 @@ static ncclResult_t slices_swap_whole(sherd_world *world, const void *send, void
                                     stream_of(world));
 }
 
-/* Sends the slices of `send` to the other ranks and receives theirs into `recv`; this rank's own
- * slice stays. Call it under the lock. */
+/* Sends the slices of `send` to the other ranks and receives theirs into `recv`, one after the
+ * other without this rank's own. Call it under the lock. */
 static ncclResult_t slices_swap(sherd_world *world, const unsigned char *send, unsigned char *recv,
-                                size_t slice_bytes, int is_packed)
+                                size_t slice_bytes)
 {
     ncclComm_t   comm   = sherdi_nccl_of(world)->comm;
     cudaStream_t stream = stream_of(world);
@@ -67,8 +67,7 @@ static ncclResult_t slices_swap(sherd_world *world, const unsigned char *send, u
     ncclResult_t ended;
 
     for (int r = 0; r < world->world_size && is_going(result); r++) {
-        /* Packed slices do not include this rank's own. */
-        size_t slot = (size_t)(is_packed && r > world->rank ? r - 1 : r);
+        size_t slot = (size_t)(r > world->rank ? r - 1 : r);
 
         if (r == world->rank) {
             continue;
@@ -84,28 +83,11 @@ static ncclResult_t slices_swap(sherd_world *world, const unsigned char *send, u
     return is_going(result) ? ended : result;
 }
 
-static sherd_status nccl_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args)
+static ncclResult_t slices_send(sherd_world *world, const void *send, void *recv,
+                                size_t slice_bytes)
 {
-    const sherdi_backend *lane = world->backend;
-    size_t                mine = (size_t)world->rank * args->slice_bytes;
-    ncclResult_t          result;
-
-    if (args->flags & SHERDI_COLL_HOST) {
-        return sherdi_fail(SHERD_E_NOTSUP, "all-to-all: NCCL cannot move host memory");
-    }
-    if (args->slice_bytes == 0) {
-        return SHERD_OK;
-    }
-    SHERDI_TRY(sherdi_nccl_call_begin(world, CALL_ALL_TO_ALL, NULL));
-    if (has_all_to_all(world)) {
-        result = slices_swap_whole(world, args->send, args->recv, args->slice_bytes);
-        return sherdi_nccl_call_end(world, result, CALL_ALL_TO_ALL);
-    }
-    result = slices_swap(world, args->send, args->recv, args->slice_bytes, 0);
-    SHERDI_TRY(sherdi_nccl_call_end(world, result, CALL_ALL_TO_ALL));
-    lane->kernels->copy(lane, (unsigned char *)args->recv + mine,
-                        (const unsigned char *)args->send + mine, args->slice_bytes);
-    return SHERD_OK;
+    return has_all_to_all(world) ? slices_swap_whole(world, send, recv, slice_bytes)
+                                 : slices_swap(world, send, recv, slice_bytes);
 }
 
 static size_t nccl_reserve_bytes(const sherd_world *world, size_t whole_bytes)
@@ -143,9 +125,7 @@ static sherd_status sum_own_slice(sherd_world *world, world_call_kind kind,
 
     SHERDI_TRY(reserve_check(world, kind, slice_bytes * (size_t)world->world_size, args->what));
     SHERDI_TRY(sherdi_nccl_call_begin(world, kind, args->what));
-    result = has_all_to_all(world)
-                 ? slices_swap_whole(world, send, sherdi_device_of(world)->receive, slice_bytes)
-                 : slices_swap(world, send, sherdi_device_of(world)->receive, slice_bytes, 1);
+    result = slices_send(world, send, sherdi_device_of(world)->receive, slice_bytes);
     SHERDI_TRY(sherdi_nccl_call_end(world, result, kind));
     for (int r = 0; r < world->world_size; r++) {
         srcs[r] = has_all_to_all(world) ? receive + (size_t)r * slice_bytes
@@ -234,15 +214,17 @@ static sherd_status warm_once(sherd_world *world, unsigned char *send, unsigned 
 {
     const sherdi_all_gather_args gather = {
         .send = send, .recv = recv, .slice_bytes = slice_bytes, .what = "first calls"};
-    const sherdi_all_to_all_args swap = {.send = send, .recv = recv, .slice_bytes = slice_bytes};
-    const sherdi_reduction_args  sum  = {.send        = send,
-                                         .recv        = recv,
-                                         .slice_elems = slice_bytes / sizeof(float),
-                                         .scale       = 1,
-                                         .what        = "first calls"};
+    ncclResult_t                result;
+    const sherdi_reduction_args sum = {.send        = send,
+                                       .recv        = recv,
+                                       .slice_elems = slice_bytes / sizeof(float),
+                                       .scale       = 1,
+                                       .what        = "first calls"};
 
     SHERDI_TRY(device_all_gather(world, &gather));
-    SHERDI_TRY(nccl_all_to_all(world, &swap));
+    SHERDI_TRY(sherdi_nccl_call_begin(world, CALL_REDUCE_SCATTER, "first calls"));
+    result = slices_send(world, send, recv, slice_bytes);
+    SHERDI_TRY(sherdi_nccl_call_end(world, result, CALL_REDUCE_SCATTER));
     if (has_vendor_sums) {
         SHERDI_TRY(vendor_sum(world, CALL_REDUCE_SCATTER, &sum));
         SHERDI_TRY(vendor_sum(world, CALL_ALL_REDUCE, &sum));
@@ -429,7 +411,6 @@ const sherdi_world_ops sherdi_nccl_ops = {
     .all_gather     = nccl_all_gather,
     .reduce_scatter = nccl_reduce_scatter,
     .all_reduce     = nccl_all_reduce,
-    .all_to_all     = nccl_all_to_all,
     .broadcast      = nccl_broadcast,
     .abort          = sherdi_procs_abort,
     .tell_ending    = sherdi_procs_tell_ending,

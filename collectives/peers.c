@@ -252,13 +252,13 @@ static uint32_t reduction_detail(const sherdi_reduction_args *args)
 {
     return (uint32_t)args->send_dtype | (uint32_t)args->comm_dtype << 4 |
            (uint32_t)args->recv_dtype << 8 | (uint32_t)(args->accumulate != 0) << 12 |
-           (uint32_t)(args->fixed != NULL) << 13;
+           (uint32_t)(args->fixed != NULL) << 13 | (args->flags & SHERDI_COLL_INTEGERS) << 14;
 }
 
 static peers_note reduction_note(const sherdi_peers *peers, world_call_kind kind,
                                  const sherdi_reduction_args *args)
 {
-    size_t     slice_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
+    size_t     slice_bytes = args->slice_elems * sherdi_reduction_send_bytes(args);
     peers_note note = {.kind = kind, .detail = reduction_detail(args), .len_bytes = slice_bytes};
 
     note_name(&note, args->what, 0);
@@ -384,11 +384,11 @@ static sherd_status scatter_portions(sherdi_peers *peers, const scatter_work *wo
 
 sherd_status sherdi_peers_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args)
 {
-    sherdi_peers     *peers = peers_of(world, 0);
+    sherdi_peers     *peers = peers_of(world, args->flags);
     const peers_wire *wire  = peers->wire;
     peers_note        note  = reduction_note(peers, CALL_REDUCE_SCATTER, args);
     scatter_work      work  = {.args        = args,
-                               .elem_bytes  = sherd_dtype_bytes(args->send_dtype),
+                               .elem_bytes  = sherdi_reduction_send_bytes(args),
                                .slice_bytes = note.len_bytes};
     size_t            portion;
 
@@ -441,41 +441,7 @@ sherd_status sherdi_peers_all_reduce(sherd_world *world, const sherdi_reduction_
                : sherdi_world_all_reduce_in_two(world, args);
 }
 
-/* ------------------------------------------- all-to-all and broadcast -- */
-
-sherd_status sherdi_peers_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args)
-{
-    sherdi_peers        *peers = peers_of(world, args->flags);
-    const unsigned char *send  = args->send;
-    unsigned char       *recv  = args->recv;
-    size_t               slice = args->slice_bytes;
-    size_t               mine  = (size_t)world->rank * slice;
-    peers_note           note  = {.kind = CALL_ALL_TO_ALL, .len_bytes = slice};
-    int                  is_shared;
-    size_t               portion;
-
-    note.send = address_of(peers, send, slice * (size_t)world->world_size);
-    SHERDI_TRY(call_begin(peers, &note));
-    is_shared = sends_are_shared(peers);
-    portion   = is_shared ? slice : sherdi_min_size(slice, share_bytes(peers));
-    copy(peers, recv + mine, send + mine, slice);
-    for (size_t at = 0; at < slice; at += portion) {
-        size_t len_bytes = sherdi_min_size(portion, slice - at);
-
-        if (!is_shared) {
-            shares_fill(peers, send, slice, at, len_bytes);
-            SHERDI_TRY(sherdi_peers_meet(peers));
-        }
-        for (int step = 1; step < peers->count; step++) {
-            int                  index = neighbour(peers, step);
-            const unsigned char *from  = NULL;
-
-            SHERDI_TRY(source_find(peers, send, is_shared, mine + at, index, &from));
-            copy(peers, recv + (size_t)peers->ranks[index] * slice + at, from, len_bytes);
-        }
-    }
-    return is_shared ? call_end(peers) : SHERD_OK;
-}
+/* ----------------------------------------------------------- broadcast -- */
 
 sherd_status sherdi_peers_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
 {

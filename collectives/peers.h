@@ -193,7 +193,6 @@ void         sherdi_peers_free(sherd_world *world, void *memory);
 sherd_status sherdi_peers_all_gather(sherd_world *world, const sherdi_all_gather_args *args);
 sherd_status sherdi_peers_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args);
 sherd_status sherdi_peers_all_reduce(sherd_world *world, const sherdi_reduction_args *args);
-sherd_status sherdi_peers_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args);
 /** `root` is a rank of this host. */
 sherd_status sherdi_peers_broadcast(sherd_world *world, void *data, size_t len_bytes, int root);
 

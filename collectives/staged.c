@@ -158,24 +158,6 @@ static sherd_status all_gather_portion(struct sherdi_staged         *staged,
     return SHERD_OK;
 }
 
-static sherd_status all_to_all_portion(struct sherdi_staged         *staged,
-                                       const sherdi_all_to_all_args *args, size_t at,
-                                       size_t portion)
-{
-    sherd_world           *world = staged->world;
-    size_t                 size  = (size_t)world->world_size;
-    sherdi_all_to_all_args here  = {.send        = staged->down,
-                                    .recv        = staged->up,
-                                    .slice_bytes = portion,
-                                    .flags       = SHERDI_COLL_HOST};
-
-    slices_down(staged, args->send, args->slice_bytes, size, at, portion);
-    SHERDI_TRY(lane_settle(staged));
-    SHERDI_TRY(world->ops->all_to_all(world, &here));
-    slices_up(staged, args->recv, args->slice_bytes, size, at, portion, NULL);
-    return SHERD_OK;
-}
-
 /* Adds the counts of the host to those of the device. */
 static sherd_status counts_add(struct sherdi_staged *staged, const sherdi_fixed_sink *sink,
                                const sherdi_fixed_counts *counted)
@@ -231,8 +213,6 @@ static sherd_status portion_run(struct sherdi_staged *staged, const world_call *
     switch (call->kind) {
     case CALL_ALL_GATHER:
         return all_gather_portion(staged, &call->args.all_gather, at, portion);
-    case CALL_ALL_TO_ALL:
-        return all_to_all_portion(staged, &call->args.all_to_all, at, portion);
     case CALL_REDUCE_SCATTER:
         return reduction_portion(staged, &call->args.reduction, 0, at, portion);
     case CALL_ALL_REDUCE:

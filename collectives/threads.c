@@ -180,7 +180,6 @@ static const sherdi_world_ops THREADS_OPS = {
     .all_gather     = sherdi_peers_all_gather,
     .reduce_scatter = sherdi_peers_reduce_scatter,
     .all_reduce     = sherdi_peers_all_reduce,
-    .all_to_all     = sherdi_peers_all_to_all,
     .broadcast      = sherdi_peers_broadcast,
     .abort          = threads_abort,
     .regroup        = sherdi_peers_regroup,

@@ -22,16 +22,12 @@ static void call_run_alone(sherd_world *world, const world_call *call)
     const sherdi_backend *lane = call_is_on_device(world, call) ? world->backend : world->host;
     const sherdi_reduction_args  *red    = &call->args.reduction;
     const sherdi_all_gather_args *gather = &call->args.all_gather;
-    const sherdi_all_to_all_args *swap   = &call->args.all_to_all;
 
     switch (call->kind) {
     case CALL_ALL_GATHER:
         if (gather->recv != gather->send) {
             lane->kernels->copy(lane, gather->recv, gather->send, gather->slice_bytes);
         }
-        break;
-    case CALL_ALL_TO_ALL:
-        lane->kernels->copy(lane, swap->recv, swap->send, swap->slice_bytes);
         break;
     case CALL_REDUCE_SCATTER:
     case CALL_ALL_REDUCE:
@@ -70,8 +66,6 @@ static sherd_status call_make(sherd_world *world, const world_call *call)
         return ops->reduce_scatter(world, &call->args.reduction);
     case CALL_ALL_REDUCE:
         return ops->all_reduce(world, &call->args.reduction);
-    case CALL_ALL_TO_ALL:
-        return ops->all_to_all(world, &call->args.all_to_all);
     case CALL_BROADCAST:
         return ops->broadcast(world, call->args.broadcast.data, call->args.broadcast.len_bytes,
                               call->args.broadcast.root);

@@ -39,6 +39,9 @@ typedef uint64_t sherdi_ticket;
 #define SHERDI_COLL_STABLE 1u
 /* The buffers are host memory, with every backend; the call is complete when it returns. */
 #define SHERDI_COLL_HOST 2u
+/* A reduction of uint64_t, modulo 2^64: types, scale and accumulate are ignored. With
+ * SHERDI_COLL_HOST, and only where a transport has no sum_u64. */
+#define SHERDI_COLL_INTEGERS 4u
 /* For a reduction: takes the sum of the transport's vendor, in any order and rounding that the
  * vendor likes, instead of the one reduction. Only where SHERDI_WORLD_VENDOR_SUMS allows it; no
  * effect on one rank. */
@@ -93,18 +96,9 @@ typedef struct sherdi_reduction_args {
     /* The name of the reduced unit; ranks compare it, and the message has it when they disagree.
      * Lives until the call is done; may be NULL */
     const char                  *what;
-    uint32_t                     flags;    /* SHERDI_COLL_VENDOR_SUM or 0 */
+    uint32_t                     flags;    /* SHERDI_COLL_VENDOR_SUM, SHERDI_COLL_INTEGERS or 0 */
     const sherdi_world_observer *observer; /* lives until the call is done; NULL: nobody listens */
 } sherdi_reduction_args;
-
-/* send and recv are [world_size * slice_bytes] and do not overlap: slice s of recv is the slice of
- * rank s's send that has the receiver's number. */
-typedef struct sherdi_all_to_all_args {
-    const void *send;
-    void       *recv;
-    size_t      slice_bytes;
-    uint32_t    flags; /* SHERDI_COLL_HOST (not where a transport has sum_u64) or 0 */
-} sherdi_all_to_all_args;
 
 /* Capabilities of a transport, asked for once. */
 #define SHERDI_WORLD_SHARES_MEMORY 1u /* peers' sherdi_world_alloc memory is read in place */
@@ -142,7 +136,6 @@ typedef struct sherdi_world_ops {
     sherd_status (*all_gather)(sherd_world *world, const sherdi_all_gather_args *args);
     sherd_status (*reduce_scatter)(sherd_world *world, const sherdi_reduction_args *args);
     sherd_status (*all_reduce)(sherd_world *world, const sherdi_reduction_args *args);
-    sherd_status (*all_to_all)(sherd_world *world, const sherdi_all_to_all_args *args);
     sherd_status (*broadcast)(sherd_world *world, void *data, size_t len_bytes, int root);
     /* Optional (NULL = no other rank exists). Makes all ranks' calls fail. Any thread may call it;
      * it never blocks. */
@@ -153,7 +146,7 @@ typedef struct sherdi_world_ops {
     sherd_status (*regroup)(sherd_world *world);
     /* Required with `regroup`: sherdi_world_interrupt. `why` is a failure. */
     sherd_status (*interrupt)(sherd_world *world, sherd_status why, const char *text);
-    /* Optional (NULL = by all_to_all and all_gather of host memory): sherdi_world_sum_u64. */
+    /* Optional (NULL = by reduce_scatter and all_gather of host memory): sherdi_world_sum_u64. */
     sherd_status (*sum_u64)(sherd_world *world, uint64_t *values, size_t count);
     /* Optional (NULL = it takes no memory of the device and knows no better one): device.h. */
     const struct world_device_slots *device;
@@ -250,8 +243,6 @@ sherd_status sherdi_world_all_gather(sherd_world *world, const sherdi_all_gather
 sherd_status sherdi_world_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args,
                                          sherdi_ticket *ticket_out);
 sherd_status sherdi_world_all_reduce(sherd_world *world, const sherdi_reduction_args *args,
-                                     sherdi_ticket *ticket_out);
-sherd_status sherdi_world_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args,
                                      sherdi_ticket *ticket_out);
 /**
  *  Brings all ranks together: every rank calls it, wherever it is in the order of calls, and all

@@ -25,7 +25,6 @@ typedef enum world_call_kind {
     CALL_ALL_GATHER,
     CALL_REDUCE_SCATTER,
     CALL_ALL_REDUCE,
-    CALL_ALL_TO_ALL,
     CALL_BROADCAST,
     CALL_ALLOC,
     CALL_REGROUP,
@@ -56,7 +55,6 @@ typedef struct world_call {
     union {
         sherdi_all_gather_args all_gather;
         sherdi_reduction_args  reduction;
-        sherdi_all_to_all_args all_to_all;
         world_broadcast_args   broadcast;
     } args;
 } world_call;
@@ -275,10 +273,18 @@ static inline int sherdi_world_has_failed(const sherd_world *world)
     return atomic_load_explicit(&world->failure_state, memory_order_acquire) != WORLD_IS_WHOLE;
 }
 
-/** Returns the bytes of one element of recv. */
+/** Return the bytes of one element of send, and of recv. */
+static inline size_t sherdi_reduction_send_bytes(const sherdi_reduction_args *args)
+{
+    return args->flags & SHERDI_COLL_INTEGERS ? sizeof(uint64_t)
+                                              : sherd_dtype_bytes(args->send_dtype);
+}
+
 static inline size_t sherdi_reduction_recv_bytes(const sherdi_reduction_args *args)
 {
-    return args->fixed != NULL ? sizeof(int64_t) : sherd_dtype_bytes(args->recv_dtype);
+    return args->fixed != NULL || args->flags & SHERDI_COLL_INTEGERS
+               ? sizeof(int64_t)
+               : sherd_dtype_bytes(args->recv_dtype);
 }
 
 /** Does the local part of a reduction on `lane`: sums count_elems elements of every rank's slice.

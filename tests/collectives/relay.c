@@ -48,7 +48,6 @@ static const sherdi_world_ops RELAY_OPS = {
     .all_gather     = relay_all_gather,
     .reduce_scatter = sherdi_peers_reduce_scatter,
     .all_reduce     = sherdi_peers_all_reduce,
-    .all_to_all     = sherdi_peers_all_to_all,
     .broadcast      = sherdi_peers_broadcast,
     .abort          = sherdi_procs_abort,
     .tell_ending    = sherdi_procs_tell_ending,
