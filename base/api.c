@@ -69,13 +69,3 @@ sherd_status sherdi_api_check_flag(int value, const char *what)
                ? SHERD_OK
                : sherdi_fail(SHERD_E_INVAL, "%s is %d; it can be 0 or 1", what, value);
 }
-
-sherd_status sherdi_api_check_format(sherd_plan_format format, const char *call)
-{
-    return format == SHERD_PLAN_TABLE || format == SHERD_PLAN_JSON
-               ? SHERD_OK
-               : sherdi_fail(
-                     SHERD_E_INVAL,
-                     "%s: format %d does not exist; give SHERD_PLAN_TABLE or SHERD_PLAN_JSON", call,
-                     (int)format);
-}

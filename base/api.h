@@ -44,7 +44,5 @@ sherd_status sherdi_api_need(int is_given, const char *call, const char *what);
 sherd_status sherdi_api_check_out(const void *out, const char *call);
 /** Returns E_INVAL "WHAT is VALUE" for a flag that is neither 0 nor 1. */
 sherd_status sherdi_api_check_flag(int value, const char *what);
-/** Returns E_INVAL for a format that does not exist. */
-sherd_status sherdi_api_check_format(sherd_plan_format format, const char *call);
 
 #endif

@@ -1,7 +1,6 @@
 /* See alone.h, and the transport of one rank. */
 #include "collectives/alone.h"
 
-#include "collectives/split.h"
 #include "collectives/transport.h"
 
 #include <stdlib.h>
@@ -31,8 +30,6 @@ sherd_status sherdi_alone_open(sherd_world *alone, const sherdi_world_ops *ops, 
 
 /* ------------------------------------------------------------- by itself -- */
 
-static sherd_status self_split(sherdi_split *split, sherd_world **out);
-
 static sherd_status self_alloc(sherd_world *world, size_t len_bytes, void **out)
 {
     return sherdi_host_alloc(world->host, NULL, &world->mem, SHERDI_MEM_TRANSPORT, len_bytes, out);
@@ -44,29 +41,18 @@ static void self_free(sherd_world *world, void *memory)
     sherdi_free(memory);
 }
 
-static const sherdi_world_ops SELF_OPS = {
-    .struct_size = sizeof(SELF_OPS),
+const sherdi_world_ops sherdi_self_ops = {
+    .struct_size = sizeof(sherdi_self_ops),
     .name        = "self",
     .caps        = SHERDI_WORLD_SHARES_MEMORY | SHERDI_WORLD_ON_LANE,
     .close       = sherdi_alone_close,
     .alloc       = self_alloc,
     .free        = self_free,
-    .split       = self_split,
 };
 
 static sherd_status self_create(const sherd_world_params *params, sherd_world **out)
 {
-    return sherdi_alone_open(calloc(1, sizeof(sherd_world)), &SELF_OPS, 0, 1, params, out);
-}
-
-static sherd_status self_split(sherdi_split *split, sherd_world **out)
-{
-    if (split->world_size == 0) {
-        return SHERD_OK;
-    }
-    SHERDI_TRY(self_create(&split->params, out));
-    sherdi_split_adopt(split, *out);
-    return SHERD_OK;
+    return sherdi_alone_open(calloc(1, sizeof(sherd_world)), &sherdi_self_ops, 0, 1, params, out);
 }
 
 sherd_status sherd_world_self(sherd_world **out)

@@ -5,6 +5,8 @@
 
 #include "collectives/world_impl.h"
 
+extern const sherdi_world_ops sherdi_self_ops;
+
 /** Opens a world in `alone`, the beginning of an object that the caller has zeroed and
  *  sherdi_alone_close frees, also after a failure. */
 sherd_status sherdi_alone_open(sherd_world *alone, const sherdi_world_ops *ops, int rank,

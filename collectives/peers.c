@@ -12,28 +12,26 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns whether every rank sends from, or receives into, memory that the others can reach. It
- * depends on what all have published, so all ranks get the same answer. */
-static int are_shared(const sherdi_peers *peers, int is_recv)
-{
-    int all_shared = 1;
-
-    for (int i = 0; i < peers->count; i++) {
-        const peers_note *note = sherdi_peers_note(peers, i);
-
-        all_shared &= (is_recv ? note->recv : note->send).segment != 0;
-    }
-    return all_shared;
-}
-
+/* Return whether every rank sends from memory that the others can reach, or receives into it. They
+ * depend on what all have published, so all ranks get the same answer. */
 static int sends_are_shared(const sherdi_peers *peers)
 {
-    return are_shared(peers, 0);
+    int i = 0;
+
+    while (i < peers->count && sherdi_peers_note(peers, i)->send.segment != 0) {
+        i++;
+    }
+    return i == peers->count;
 }
 
 static int recvs_are_shared(const sherdi_peers *peers)
 {
-    return are_shared(peers, 1);
+    int i = 0;
+
+    while (i < peers->count && sherdi_peers_note(peers, i)->recv.segment != 0) {
+        i++;
+    }
+    return i == peers->count;
 }
 
 static sherd_status address_read(const sherdi_peers *peers, int index, peers_address address,

@@ -4,7 +4,10 @@
 
 #include "base/checked.h"
 #include "base/random.h"
+#include "collectives/alone.h"
 #include "collectives/family.h"
+#include "collectives/threads.h"
+#include "collectives/transport.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -71,7 +74,7 @@ static int cause_find(const sherdi_split *split, size_t len_bytes)
     return cause;
 }
 
-static sherd_status split_tell(sherdi_split *split, sherd_status here, void *data, size_t len_bytes)
+sherd_status sherdi_split_tell(sherdi_split *split, sherd_status here, void *data, size_t len_bytes)
 {
     size_t        told_bytes = offsetof(split_message, data) + len_bytes;
     split_message message;
@@ -102,7 +105,7 @@ static sherd_status split_tell(sherdi_split *split, sherd_status here, void *dat
     return SHERD_OK;
 }
 
-static void split_adopt(const sherdi_split *split, sherd_world *child)
+void sherdi_split_adopt(const sherdi_split *split, sherd_world *child)
 {
     const sherd_world *parent = split->parent;
 
@@ -169,19 +172,37 @@ static void params_inherit(const sherd_world *parent, sherd_world_params *out)
 
 /* ------------------------------------------------------------------ the call -- */
 
+static sherd_status self_split(sherdi_split *split, sherd_world **out)
+{
+    if (split->world_size == 0) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_transport_self.create_alone(&split->params, out));
+    sherdi_split_adopt(split, *out);
+    return SHERD_OK;
+}
+
+/* NULL: the world cannot be split. */
+static sherd_status (*split_of(const sherd_world *world))(sherdi_split *, sherd_world **)
+{
+    return world->ops == &sherdi_self_ops      ? self_split
+           : world->ops == &sherdi_threads_ops ? sherdi_threads_split
+                                               : world->ops->split;
+}
+
 /* The transport's world is usable when all ranks have theirs. A rank that cannot continue notifies
  * the others at once, because ranks of its group may be waiting for it. */
 static sherd_status child_make(sherdi_split *split, uint64_t token, sherd_world **out)
 {
     sherd_world *parent = split->parent;
     sherd_world *child  = NULL;
-    sherd_status status = parent->ops->split(split, &child);
+    sherd_status status = split_of(parent)(split, &child);
 
     if (status != SHERD_OK && !split->is_over && parent->world_size > 1 &&
         parent->ops->tell_ending != NULL) {
         parent->ops->tell_ending(parent, token, 0);
     }
-    status = split_tell(split, status, NULL, 0);
+    status = sherdi_split_tell(split, status, NULL, 0);
     if (status != SHERD_OK) {
         const sherdi_outcome failed = sherdi_outcome_of(status);
 
@@ -208,7 +229,7 @@ static sherd_status split_run(sherdi_split *split, const split_wish *mine, sherd
     if (status == SHERD_OK) {
         status = sherdi_family_begin(parent, token);
     }
-    status = split_tell(split, status, NULL, 0);
+    status = sherdi_split_tell(split, status, NULL, 0);
     if (status == SHERD_OK) {
         params_inherit(parent, &split->params);
         status = child_make(split, token, out);
@@ -219,10 +240,10 @@ static sherd_status split_run(sherdi_split *split, const split_wish *mine, sherd
 
 sherd_status sherd_world_split(sherd_world *world, int color, int key, sherd_world **out)
 {
-    const split_wish mine = {.color = color, .key = key, .token = sherdi_random_u64()};
-    sherdi_split split    = {.parent = world, .rank = -1, .tell = split_tell, .adopt = split_adopt};
-    sherd_world *child    = NULL;
-    sherd_status status;
+    const split_wish mine  = {.color = color, .key = key, .token = sherdi_random_u64()};
+    sherdi_split     split = {.parent = world, .rank = -1};
+    sherd_world     *child = NULL;
+    sherd_status     status;
 
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_split"));
     SHERDI_TRY(sherdi_world_check_caller(world, "sherd_world_split"));
@@ -232,7 +253,7 @@ sherd_status sherd_world_split(sherd_world *world, int color, int key, sherd_wor
                            "a simulated world cannot be split: it knows the color of its own rank "
                            "only; simulate the world of the group (sherd_world_simulate)");
     }
-    if (world->ops->split == NULL) {
+    if (split_of(world) == NULL) {
         return sherdi_fail(SHERD_E_NOTSUP, "a world over transport %s cannot be split",
                            world->ops->name);
     }

@@ -1,11 +1,10 @@
 /* Ranks that are threads of one process. The control block and the memory of the group are ordinary
  * pages of the process, counted by reference, so a rank's memory stays readable until its peers
  * have dropped it too. The algorithms are in peers.c. */
-#include "collectives/peers.h"
+#include "collectives/threads.h"
 
 #include "base/checked.h"
 #include "base/log.h"
-#include "collectives/split.h"
 #include "collectives/transport.h"
 
 #include <stdlib.h>
@@ -13,27 +12,11 @@
 #include <sys/mman.h>
 
 /* Pages that all ranks share; each rank is an owner. */
-typedef struct thread_pages {
+struct thread_pages {
     atomic_int     owners;
     size_t         len_bytes;
     unsigned char *base;
-} thread_pages;
-
-typedef struct thread_group {
-    atomic_int      owners;
-    atomic_int      readers; /* see peers_device_ops */
-    thread_pages   *shared;  /* control block and bounce buffers */
-    thread_pages   *pending; /* made by index 0 for all to take; meetings order the access */
-    pthread_mutex_t lock;    /* guards `worlds` */
-    int             world_size;
-    sherd_world   **worlds; /* [world_size] by rank; NULL before a world lives and after */
-} thread_group;
-
-typedef struct thread_world {
-    sherd_world   world;
-    sherdi_peers  peers;
-    thread_group *group;
-} thread_world;
+};
 
 static sherd_status pages_create(size_t len_bytes, int owners, thread_pages **out)
 {
@@ -61,7 +44,7 @@ static void pages_drop(thread_pages *pages, int owners)
     }
 }
 
-static void group_drop(thread_group *group, int owners)
+void sherdi_threads_group_drop(thread_group *group, int owners)
 {
     if (group != NULL && atomic_fetch_sub(&group->owners, owners) == owners) {
         pages_drop(group->shared, 1);
@@ -133,7 +116,7 @@ static void threads_close(sherd_world *world)
     }
     sherdi_peers_fini(&self->peers);
     sherdi_world_fini(world);
-    group_drop(self->group, 1);
+    sherdi_threads_group_drop(self->group, 1);
     free(self);
 }
 
@@ -167,10 +150,8 @@ static void threads_tell_ending(sherd_world *world, uint64_t key, int is_agreed)
     (void)pthread_mutex_unlock(&group->lock);
 }
 
-static sherd_status threads_split(sherdi_split *split, sherd_world **out);
-
-static const sherdi_world_ops THREADS_OPS = {
-    .struct_size    = sizeof(THREADS_OPS),
+const sherdi_world_ops sherdi_threads_ops = {
+    .struct_size    = sizeof(sherdi_threads_ops),
     .name           = "threads",
     .caps           = SHERDI_WORLD_SHARES_MEMORY | SHERDI_WORLD_ON_LANE,
     .close          = threads_close,
@@ -185,32 +166,23 @@ static const sherdi_world_ops THREADS_OPS = {
     .regroup        = sherdi_peers_regroup,
     .interrupt      = sherdi_peers_interrupt,
     .tell_ending    = threads_tell_ending,
-    .split          = threads_split,
 };
 
-/* Arguments of rank_create for one rank. */
-typedef struct rank_params {
-    const sherd_world_params *world;
-    int                       rank;
-    int                       is_spread; /* not all ranks have this rank's device */
-    const sherdi_split       *split;     /* the split that makes the world; NULL: none */
-} rank_params;
-
-/* Creates the world of one rank, which takes over one ownership of the group, also if it fails. */
-static sherd_status rank_create(thread_group *group, const rank_params *params, sherd_world **out)
+sherd_status sherdi_threads_rank_create(thread_group *group, const thread_params *params,
+                                        sherd_world **out)
 {
     thread_world *self = calloc(1, sizeof(*self));
     int           rank = params->rank;
     sherd_status  status;
 
     if (self == NULL) {
-        group_drop(group, 1);
+        sherdi_threads_group_drop(group, 1);
         return sherdi_fail(SHERD_E_NOMEM, "no memory for the world of rank %d", rank);
     }
-    sherdi_world_init(&self->world, &THREADS_OPS, rank, group->world_size, params->world);
+    sherdi_world_init(&self->world, &sherdi_threads_ops, rank, group->world_size, params->world);
     self->group = group;
     if (params->split != NULL) {
-        sherdi_split_adopt(params->split, &self->world);
+        params->adopt(params->split, &self->world);
     }
     status = sherdi_peers_init(&self->peers, &self->world, &THREADS_HOOKS, group->world_size, rank,
                                NULL, group->shared->base);
@@ -229,7 +201,7 @@ static sherd_status rank_create(thread_group *group, const rank_params *params, 
     return SHERD_OK;
 }
 
-static void devices_reach(const thread_group *group, int rank)
+void sherdi_threads_reach(const thread_group *group, int rank)
 {
     const world_device *device = group->worlds[rank]->device;
 
@@ -238,7 +210,7 @@ static void devices_reach(const thread_group *group, int rank)
     }
 }
 
-static sherd_status group_create(int world_size, int owners, thread_group **out)
+sherd_status sherdi_threads_group_create(int world_size, int owners, thread_group **out)
 {
     thread_group *group = calloc(1, sizeof(*group));
     sherd_status  status;
@@ -254,7 +226,7 @@ static sherd_status group_create(int world_size, int owners, thread_group **out)
                             ? sherdi_fail(SHERD_E_NOMEM, "no memory for a group of %d threads", world_size)
                             : pages_create(sherdi_peers_shared_bytes(world_size), 1, &group->shared);
     if (status != SHERD_OK) {
-        group_drop(group, owners);
+        sherdi_threads_group_drop(group, owners);
         return status;
     }
     *out = group;
@@ -266,19 +238,19 @@ static sherd_status ranks_create(thread_group *group, const sherd_world_params *
                                  sherd_world **made)
 {
     const world_device_ops *devices = sherdi_world_device_table();
-    rank_params             rank    = {.world = params};
+    thread_params           rank    = {.world = params};
     sherd_status            status  = SHERD_OK;
 
     rank.is_spread = devices != NULL && devices->peers->is_spread(params, group->world_size);
     for (; rank.rank < group->world_size && status == SHERD_OK; rank.rank++) {
         (void)atomic_fetch_add(&group->owners, 1);
-        status = rank_create(group, &rank, &made[rank.rank]);
+        status = sherdi_threads_rank_create(group, &rank, &made[rank.rank]);
     }
     for (int r = 0; r < group->world_size; r++) {
         if (status != SHERD_OK) {
             sherd_world_destroy(made[r]);
         } else if (rank.is_spread) {
-            devices_reach(group, r);
+            sherdi_threads_reach(group, r);
         }
     }
     return status;
@@ -291,7 +263,7 @@ static sherd_status threads_create(int world_size, const sherd_world_params *par
     sherd_world **made;
     sherd_status  status;
 
-    SHERDI_TRY(group_create(world_size, 1, &group));
+    SHERDI_TRY(sherdi_threads_group_create(world_size, 1, &group));
     made   = calloc((size_t)world_size, sizeof(*made));
     status = made == NULL
                  ? sherdi_fail(SHERD_E_NOMEM, "no memory for a list of %d ranks", world_size)
@@ -299,53 +271,8 @@ static sherd_status threads_create(int world_size, const sherd_world_params *par
     if (status == SHERD_OK) {
         memcpy(worlds_out, made, (size_t)world_size * sizeof(sherd_world *));
     }
-    group_drop(group, 1);
+    sherdi_threads_group_drop(group, 1);
     free(made);
-    return status;
-}
-
-/* ------------------------------------------------------------- splitting -- */
-
-static int group_is_spread(const sherdi_split *split)
-{
-    const thread_group *parents = ((const thread_world *)split->parent)->group;
-    int                 is      = 0;
-
-    for (int r = 1; r < split->world_size && sherdi_world_has_device(split->parent); r++) {
-        is |= parents->worlds[split->ranks[r]]->device->index !=
-              parents->worlds[split->ranks[0]]->device->index;
-    }
-    return is;
-}
-
-/* The first rank creates the memory that the threads of the group share, with a reference for each
- * rank of the group. */
-static sherd_status threads_split(sherdi_split *split, sherd_world **out)
-{
-    rank_params   rank   = {.world = &split->params, .rank = split->rank, .split = split};
-    thread_group *made   = NULL;
-    thread_group *group  = NULL;
-    sherd_world  *world  = NULL;
-    sherd_status  status = SHERD_OK;
-
-    if (split->rank == 0) {
-        status = group_create(split->world_size, split->world_size, &made);
-    }
-    group  = made;
-    status = sherdi_split_tell(split, status, (void *)&group, sizeof(group));
-    if (status != SHERD_OK) {
-        group_drop(made, split->world_size);
-        return status;
-    }
-    if (split->world_size > 0) {
-        rank.is_spread = group_is_spread(split);
-        status         = rank_create(group, &rank, &world);
-    }
-    status = sherdi_split_tell(split, status, NULL, 0);
-    if (status == SHERD_OK && rank.is_spread) {
-        devices_reach(group, split->rank);
-    }
-    *out = world;
     return status;
 }
 

@@ -154,7 +154,7 @@ typedef struct sherdi_world_ops {
      * (sherdi_world_told); a message that is lost in transit is not repeated. Any thread may
      * call it; it never blocks. */
     void (*tell_ending)(sherd_world *world, uint64_t key, int is_agreed);
-    /* Optional (NULL = it cannot be split). Makes the world of this rank's group, over the same
+    /* Optional (NULL = it cannot be split, unless split.c knows how). Makes the world of this rank's group, over the same
      * transport. All ranks of split->parent call it, those of no group too. It calls
      * sherdi_split_tell equally often on all ranks, and sherdi_split_adopt, as collectives/split.h
      * says. If it fails and sets *out, the caller destroys that world. */

@@ -8,6 +8,7 @@
 #include "sherd_tools.h"
 
 #include "base/api.h"
+#include "base/format.h"
 
 #include <jansson.h>
 #include <stdio.h>

@@ -4,6 +4,7 @@
 
 #include "base/api.h"
 #include "base/json_text.h"
+#include "base/format.h"
 
 #include <inttypes.h>
 #include <limits.h>

@@ -8,6 +8,7 @@
 #include "engine/run/failure.h"
 #include "engine/modules.h"
 #include "engine/run/needs.h"
+#include "base/format.h"
 #include "kernels/encoding_names.h"
 #include "sherd_tools.h"
 
