@@ -5,6 +5,7 @@
 #define SHERDI_BASE_TRACE_H
 
 #include "base/mem.h"
+#include "base/trace_list.h"
 
 typedef enum sherdi_trace_lane {
     SHERDI_TRACE_COMPUTE = 0, /* the trainer, between acquire and release */
@@ -34,10 +35,6 @@ typedef struct sherdi_trace_ops {
 struct sherdi_trace {
     const sherdi_trace_ops *ops;
 };
-
-#define SHERDI_TRACE(table) extern const sherdi_trace_ops table;
-#include "base/trace_list.h"
-#undef SHERDI_TRACE
 
 /** Opens a trace at `path`. The rank replaces "%r" in it; without "%r", ranks above 0 insert their
  *  number before the last dot: trace.json, trace.1.json, ... Errors: E_INVAL, E_IO, E_NOMEM,

@@ -1,7 +1,9 @@
-/* Where traces go, a line each: the first one is opened. trace.h declares them from this list. A
- * build has the lines of its modules (modules.txt). */
+/* Where traces go: the table of a module, or NULL in a build without it. */
 #include "sherd_build.h"
 
 #ifdef SHERDI_MODULE_TRACE
-SHERDI_TRACE(sherdi_trace_to_file)
+extern const struct sherdi_trace_ops sherdi_trace_to_file;
+#define SHERDI_TRACE (&sherdi_trace_to_file)
+#else
+#define SHERDI_TRACE NULL
 #endif

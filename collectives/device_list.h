@@ -1,8 +1,10 @@
-/* The operations of worlds on the memory of devices: one table, or none. world_impl.h declares it
- * from this list, and world.c takes the first. A build has the lines of its modules
- * (modules.txt). */
+/* The operations of worlds on the memory of devices: the table of a module, or NULL in a build
+ * without it. */
 #include "sherd_build.h"
 
 #ifdef SHERDI_MODULE_DEVICES
-SHERDI_WORLD_DEVICES(sherdi_world_devices)
+extern const struct world_device_ops sherdi_world_devices;
+#define SHERDI_WORLD_DEVICES (&sherdi_world_devices)
+#else
+#define SHERDI_WORLD_DEVICES NULL
 #endif

@@ -1,8 +1,10 @@
-/* The threads on which the calls of worlds overlap with their caller: one table, or none.
- * world_impl.h declares it from this list, and tickets.c takes the first. A build has the lines of
- * its modules (modules.txt). */
+/* The threads on which the calls of worlds overlap with their caller: the table of a module, or NULL
+ * in a build without it. */
 #include "sherd_build.h"
 
 #ifdef SHERDI_MODULE_OVERLAP
-SHERDI_WORLD_THREAD(sherdi_world_overlapped)
+extern const struct world_thread_ops sherdi_world_overlapped;
+#define SHERDI_WORLD_THREAD (&sherdi_world_overlapped)
+#else
+#define SHERDI_WORLD_THREAD NULL
 #endif

@@ -237,7 +237,7 @@ sherd_status sherdi_threads_group_create(int world_size, int owners, thread_grou
 static sherd_status ranks_create(thread_group *group, const sherd_world_params *params,
                                  sherd_world **made)
 {
-    const world_device_ops *devices = sherdi_world_device_table();
+    const world_device_ops *devices = SHERDI_WORLD_DEVICES;
     thread_params           rank    = {.world = params};
     sherd_status            status  = SHERD_OK;
 

@@ -104,16 +104,7 @@ sherd_status sherdi_world_call_run(sherd_world *world, const world_call *call)
 
 /* --------------------------------------------------------------- tickets -- */
 
-static const world_thread_ops *thread_table(void)
-{
-#define SHERDI_WORLD_THREAD(table) &(table),
-    static const world_thread_ops *const TABLE[] = {
-#include "collectives/overlap_list.h"
-        NULL};
-#undef SHERDI_WORLD_THREAD
-
-    return TABLE[0];
-}
+static const world_thread_ops *const THREAD = SHERDI_WORLD_THREAD;
 
 sherd_status sherdi_world_overlap(sherd_world *world)
 {
@@ -126,8 +117,8 @@ sherd_status sherdi_world_overlap(sherd_world *world)
             "overlapped communication needs MPI_THREAD_SERIALIZED at least: initialise "
             "MPI with MPI_Init_thread, or switch overlap_comm off");
     }
-    return thread_table() == NULL ? sherdi_absent("overlap", "a thread for communication")
-                                  : thread_table()->start(world);
+    return THREAD == NULL ? sherdi_absent("overlap", "a thread for communication")
+                          : THREAD->start(world);
 }
 
 static void queue_wait_done(sherd_world *world, sherdi_ticket ticket)

@@ -52,24 +52,7 @@ void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank
     (void)pthread_mutex_init(&world->queue.lock, NULL);
 }
 
-const world_device_ops *sherdi_world_device_table(void)
-{
-#define SHERDI_WORLD_DEVICES(table) &(table),
-    static const world_device_ops *const TABLE[] = {
-#include "collectives/device_list.h"
-        NULL};
-#undef SHERDI_WORLD_DEVICES
-
-    return TABLE[0];
-}
-
-static sherd_status device_open(sherd_world *world, const sherd_world_params *params,
-                                const char *kind)
-{
-    const world_device_ops *devices = sherdi_world_device_table();
-
-    return devices == NULL ? sherdi_absent("devices", kind) : devices->open(world, params, kind);
-}
+static const world_device_ops *const DEVICES = SHERDI_WORLD_DEVICES;
 
 sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *params, int share,
                                 int shares)
@@ -97,7 +80,8 @@ sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *pa
         return SHERD_E_NOMEM;
     }
     if (cpu.has_device) {
-        SHERDI_TRY(device_open(world, params, kind));
+        SHERDI_TRY(DEVICES == NULL ? sherdi_absent("devices", kind)
+                                   : DEVICES->open(world, params, kind));
     }
     sherdi_backend_cpu_describe(world->host, threads, sizeof(threads));
     sherdi_log(SHERD_LOG_DEBUG, world->rank, "world %s, rank %d of %d, local %d of %d, %s",

@@ -7,6 +7,8 @@
 #include "collectives/world.h"
 
 #include "base/api.h"
+#include "collectives/device_list.h"
+#include "collectives/overlap_list.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -76,10 +78,6 @@ typedef struct world_thread_ops {
     void (*stop)(sherd_world *world);
 } world_thread_ops;
 
-#define SHERDI_WORLD_THREAD(table) extern const world_thread_ops table;
-#include "collectives/overlap_list.h"
-#undef SHERDI_WORLD_THREAD
-
 /* The order of calls: ticket t is the t-th call that took one. */
 typedef struct world_queue {
     world_thread    *thread;        /* NULL: calls run on the caller's thread */
@@ -131,10 +129,6 @@ typedef struct world_device_ops {
     sherd_status (*warm)(sherd_world *world, int has_vendor_sums);
     const struct peers_device_ops *peers; /* of ranks that are threads: peers.h */
 } world_device_ops;
-
-#define SHERDI_WORLD_DEVICES(table) extern const world_device_ops table;
-#include "collectives/device_list.h"
-#undef SHERDI_WORLD_DEVICES
 
 /* What listens to a world: its endings (ending.c), and the family of the worlds that were split from
  * it (family.c). Any thread may call `failed` and `told`. */
@@ -310,9 +304,6 @@ static inline int sherdi_world_is_on_lane(const sherd_world *world)
     return sherdi_world_has_device(world) &&
            (world->world_size == 1 || (world->ops->caps & SHERDI_WORLD_ON_LANE) != 0);
 }
-
-/** Returns the table of devices; NULL: this build has none. */
-const world_device_ops *sherdi_world_device_table(void);
 
 /** Maps zeroed pages, which the kernel provides on first touch. Returns NULL (E_NOMEM) when it
  *  cannot. */

@@ -71,11 +71,7 @@ static sherd_status kernels_choose(const sherdi_kernel_ops **out)
     return SHERD_OK;
 }
 
-#define SHERDI_TEAM(table) &(table),
-static const sherdi_team_ops *const TEAMS[] = {
-#include "kernels/cpu/team_list.h"
-    NULL};
-#undef SHERDI_TEAM
+static const sherdi_team_ops *const TEAM = SHERDI_TEAM;
 
 static int is_asked(const char *variable, const char *nothing)
 {
@@ -86,8 +82,8 @@ static int is_asked(const char *variable, const char *nothing)
 
 static sherd_status team_make(sherdi_backend *backend, const sherdi_cpu_params *params)
 {
-    if (TEAMS[0] != NULL) {
-        return TEAMS[0]->create(params, backend->mem, &backend->threads, &backend->team);
+    if (TEAM != NULL) {
+        return TEAM->create(params, backend->mem, &backend->threads, &backend->team);
     }
     backend->threads = 1;
     return params->threads > 1                  ? sherdi_absent("teams", "cpu_threads")
@@ -156,7 +152,7 @@ void sherdi_backend_cpu_describe(const sherdi_backend *backend, char *text, size
 
 int sherdi_backend_cpu_knows_cores(void)
 {
-    return TEAMS[0] != NULL && TEAMS[0]->knows_cores();
+    return TEAM != NULL && TEAM->knows_cores();
 }
 
 static size_t spans_elems(const sherdi_span *spans, size_t num_spans)

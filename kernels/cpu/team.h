@@ -6,6 +6,7 @@
 #define SHERDI_KERNELS_CPU_TEAM_H
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/team_list.h"
 
 /* The beginning of a table's object. */
 typedef struct sherdi_team {
@@ -30,10 +31,6 @@ typedef struct sherdi_team_ops {
     void (*describe)(const sherdi_team *team, int threads, char *text, size_t text_bytes);
     int (*knows_cores)(void);
 } sherdi_team_ops;
-
-#define SHERDI_TEAM(table) extern const sherdi_team_ops table;
-#include "kernels/cpu/team_list.h"
-#undef SHERDI_TEAM
 
 /** Executes one task on this thread, in the default floating-point environment. */
 void sherdi_task_run(sherdi_task_fn fn, void *ctx, int task, int tasks);
