@@ -205,6 +205,21 @@ static sherd_status ticket_wait(sherd_world *world, sherdi_ticket ticket)
     return world->world_size > 1 ? sherdi_world_status(world) : SHERD_OK;
 }
 
+static sherd_status ticket_made(sherd_world *world, int is_waited, sherdi_ticket *out)
+{
+    world_queue *queue = &world->queue;
+
+    *out = 0;
+    if (sherdi_world_is_on_lane(world)) {
+        (void)pthread_mutex_lock(&queue->lock);
+        *out = ++queue->issued;
+        ticket_record(world, *out);
+        atomic_store_explicit(&queue->done, *out, memory_order_release);
+        (void)pthread_mutex_unlock(&queue->lock);
+    }
+    return is_waited ? ticket_wait(world, *out) : SHERD_OK;
+}
+
 static void ticket_follow(sherd_world *world, const sherdi_backend *lane, sherdi_ticket ticket)
 {
     if (ticket != 0 && lane != world->backend) {
@@ -298,6 +313,7 @@ const world_device_ops sherdi_world_devices = {
     .alloc         = device_alloc,
     .free          = device_free,
     .run           = device_run,
+    .made          = ticket_made,
     .record        = ticket_record,
     .wait          = ticket_wait,
     .follow        = ticket_follow,

@@ -12,6 +12,7 @@
 #include "collectives/meeting_point.h"
 #include "collectives/split.h"
 #include "collectives/transport.h"
+#include "collectives/remote.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -413,6 +414,7 @@ const sherdi_world_ops sherdi_nccl_ops = {
     .all_reduce     = nccl_all_reduce,
     .broadcast      = nccl_broadcast,
     .abort          = sherdi_procs_abort,
+    .regroup        = sherdi_remote_regroup,
     .tell_ending    = sherdi_procs_tell_ending,
     .split          = nccl_split,
     .sum_u64        = nccl_sum_u64,

@@ -135,21 +135,6 @@ void sherdi_world_drain(sherd_world *world)
         atomic_load_explicit(&world->caller, memory_order_relaxed); /* this thread sends now */
 }
 
-/* Returns a ticket for a call that the caller's thread has run. The queue must be empty. */
-static sherdi_ticket queue_pass(sherd_world *world)
-{
-    world_queue  *queue = &world->queue;
-    sherdi_ticket ticket;
-
-    (void)pthread_mutex_lock(&queue->lock);
-    assert(atomic_load_explicit(&queue->done, memory_order_relaxed) == queue->issued);
-    ticket = ++queue->issued;
-    world->device->ops->record(world, ticket);
-    atomic_store_explicit(&queue->done, ticket, memory_order_release);
-    (void)pthread_mutex_unlock(&queue->lock);
-    return ticket;
-}
-
 sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
                                      sherdi_ticket *ticket_out)
 {
@@ -164,12 +149,7 @@ sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
     sherdi_world_drain(world);
     SHERDI_TRY(sherdi_world_call_run(world, call));
     if (call_is_on_device(world, call)) {
-        if (sherdi_world_is_on_lane(world)) {
-            ticket = queue_pass(world);
-        }
-        if (ticket_out == NULL) {
-            SHERDI_TRY(world->device->ops->wait(world, ticket));
-        }
+        SHERDI_TRY(world->device->ops->made(world, ticket_out == NULL, &ticket));
     }
     if (ticket_out != NULL) {
         *ticket_out = ticket;
@@ -220,32 +200,10 @@ int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket)
 
 /* ------------------------------------------------------------- regrouping -- */
 
-/* Compares how many calls each rank has made. If they differ: E_STATE, and the world is lost. */
-static sherd_status regroup_counted(sherd_world *world)
-{
-    uint64_t               mine = world->calls;
-    uint64_t              *all  = (uint64_t *)(void *)world->sum_scratch;
-    sherdi_all_gather_args args = {
-        .send = &mine, .recv = all, .slice_bytes = sizeof(mine), .flags = SHERDI_COLL_HOST};
-
-    SHERDI_TRY(world->ops->all_gather(world, &args));
-    for (int r = 0; r < world->world_size; r++) {
-        if (all[r] != mine) {
-            return sherdi_world_fail(world, SHERD_E_STATE,
-                                     "rank %d has made %llu calls in its world and rank %d %llu, "
-                                     "and transport %s cannot take calls back; drop a window only "
-                                     "where all ranks have acquired and released the same units",
-                                     world->rank, (unsigned long long)mine, r,
-                                     (unsigned long long)all[r], world->ops->name);
-        }
-    }
-    return SHERD_OK;
-}
-
 /* A call that is under way between hosts cannot be taken back. */
 int sherdi_world_takes_back(const sherd_world *world)
 {
-    return world->ops->regroup != NULL && world->local_size == world->world_size;
+    return world->ops->interrupt != NULL && world->local_size == world->world_size;
 }
 
 sherd_status sherdi_world_interrupt(sherd_world *world, sherd_status why, const char *text)
@@ -264,8 +222,7 @@ sherd_status sherdi_world_regroup(sherd_world *world)
     sherdi_world_drain(world);
     SHERDI_TRY(sherdi_world_status(world));
     if (world->world_size > 1 && !(world->ops->caps & SHERDI_WORLD_SIMULATES)) {
-        SHERDI_TRY(sherdi_world_takes_back(world) ? world->ops->regroup(world)
-                                                  : regroup_counted(world));
+        SHERDI_TRY(world->ops->regroup(world));
     }
     (void)pthread_mutex_lock(&queue->lock);
     atomic_store(&queue->failed_ticket, 0);

@@ -141,10 +141,11 @@ typedef struct sherdi_world_ops {
      * it never blocks. */
     void (*abort)(sherd_world *world, const char *why);
 
-    /* Optional (NULL = calls that some ranks have made cannot be taken back): sherdi_world_regroup
-     * of ranks on one host. */
+    /* Required: sherdi_world_regroup. Where calls that some ranks have made cannot be taken back, it
+     * is sherdi_remote_regroup (remote.h). */
     sherd_status (*regroup)(sherd_world *world);
-    /* Required with `regroup`: sherdi_world_interrupt. `why` is a failure. */
+    /* Optional (NULL = calls cannot be taken back): sherdi_world_interrupt, among ranks of one host.
+     * `why` is a failure. */
     sherd_status (*interrupt)(sherd_world *world, sherd_status why, const char *text);
     /* Optional (NULL = by reduce_scatter and all_gather of host memory): sherdi_world_sum_u64. */
     sherd_status (*sum_u64)(sherd_world *world, uint64_t *values, size_t count);

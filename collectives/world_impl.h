@@ -114,6 +114,9 @@ typedef struct world_device_ops {
     /* Runs a call on device memory over a transport of host memory. Blocks until the results are on
      * the device. */
     sherd_status (*run)(sherd_world *world, const world_call *call);
+    /* A call was made on the caller's thread. Gives its ticket if it is on the lane, else 0, and
+     * waits for it, if it is to be waited for. */
+    sherd_status (*made)(sherd_world *world, int is_waited, sherdi_ticket *out);
     /* Records the event of a ticket whose call has just been queued on the lane. */
     void (*record)(sherd_world *world, sherdi_ticket ticket);
     /* Blocks until the lane has passed the ticket's event, or the world has failed. */
