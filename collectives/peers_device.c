@@ -20,6 +20,7 @@
 #include "kernels/devices.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 /* Bytes of a rank's scratch, for all peers together. */
@@ -39,7 +40,11 @@ typedef struct peers_device {
 /* Device -1 gives each rank the device of its local rank, as far as there are devices. */
 static int devices_differ(const sherd_world_params *params, int world_size)
 {
-    return params->device < 0 && world_size > 1 && sherdi_backend_device_count("cuda", NULL, 0) > 1;
+    const char *kind = "cpu";
+
+    (void)sherdi_world_backend_kind(params, &kind); /* it was checked */
+    return strcmp(kind, "cpu") != 0 && params->device < 0 && world_size > 1 &&
+           sherdi_backend_device_count(kind, NULL, 0) > 1;
 }
 
 static sherd_status scratch_create(sherdi_peers *peers)

@@ -201,15 +201,6 @@ sherd_status sherdi_threads_rank_create(thread_group *group, const thread_params
     return SHERD_OK;
 }
 
-void sherdi_threads_reach(const thread_group *group, int rank)
-{
-    const world_device *device = group->worlds[rank]->device;
-
-    if (device != NULL) {
-        device->ops->peers->reach(group->worlds, group->world_size, rank);
-    }
-}
-
 sherd_status sherdi_threads_group_create(int world_size, int owners, thread_group **out)
 {
     thread_group *group = calloc(1, sizeof(*group));
@@ -250,7 +241,7 @@ static sherd_status ranks_create(thread_group *group, const sherd_world_params *
         if (status != SHERD_OK) {
             sherd_world_destroy(made[r]);
         } else if (rank.is_spread) {
-            sherdi_threads_reach(group, r);
+            devices->peers->reach(group->worlds, group->world_size, r);
         }
     }
     return status;

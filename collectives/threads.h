@@ -40,7 +40,5 @@ void         sherdi_threads_group_drop(thread_group *group, int owners);
 /** Creates the world of one rank, which takes over one ownership of the group, also if it fails. */
 sherd_status sherdi_threads_rank_create(thread_group *group, const thread_params *params,
                                         sherd_world **out);
-/** Lets the device of a rank read the memory of the other ranks', where there are devices. */
-void sherdi_threads_reach(const thread_group *group, int rank);
 
 #endif

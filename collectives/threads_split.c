@@ -40,7 +40,7 @@ sherd_status sherdi_threads_split(sherdi_split *split, sherd_world **out)
     }
     status = sherdi_split_tell(split, status, NULL, 0);
     if (status == SHERD_OK && rank.is_spread) {
-        sherdi_threads_reach(group, split->rank);
+        world->device->ops->peers->reach(group->worlds, group->world_size, split->rank);
     }
     *out = world;
     return status;
