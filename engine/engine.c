@@ -48,13 +48,6 @@ void sherd_param_params_init(sherd_param_params *params)
     sherdi_api_init(params, &(sherd_param_params){.struct_size = sizeof(*params), .dtype = -1});
 }
 
-void sherd_step_params_init(sherd_step_params *params)
-{
-    sherdi_api_init(params, &(sherd_step_params){.struct_size      = sizeof(*params),
-                                                 .grad_norm        = NAN,
-                                                 .clip_coefficient = NAN});
-}
-
 void sherd_step_report_init(sherd_step_report *report)
 {
     sherdi_api_init(report, &(sherd_step_report){.struct_size = sizeof(*report)});

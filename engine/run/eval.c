@@ -1,10 +1,9 @@
 /* Evaluation in many passes, between which parameters do not change: units stay gathered, as far as
  * the plan has room for them (sherd.eval_keep_units). plan_schedule.c decides which units stay
  * gathered; program_units.c does not drop them at a release. */
-#include "engine/run/eval.h"
+#include "engine/run/engine_impl.h"
 
 #include "engine/run/agree.h"
-#include "engine/run/engine_impl.h"
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
 #include "engine/run/needs.h"
@@ -13,12 +12,6 @@ void sherd_eval_params_init(sherd_eval_params *params)
 {
     sherdi_api_init(params,
                     &(sherd_eval_params){.struct_size = sizeof(*params), .keep_units = SIZE_MAX});
-}
-
-void sherdi_eval_drop(sherd_engine *engine)
-{
-    engine->is_evaluating          = 0;
-    engine->run.progress.eval_keep = 0;
 }
 
 static sherd_status begin_check(const sherd_engine *engine, size_t keep_units)
@@ -65,6 +58,7 @@ sherd_status sherd_eval_end(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_eval_end", SHERDI_NEED_SEALED));
     SHERDI_TRY(sherdi_agree_call(engine, "sherd_eval_end", NULL, 0, end_check(engine)));
-    sherdi_eval_drop(engine);
+    engine->is_evaluating          = 0;
+    engine->run.progress.eval_keep = 0;
     return sherdi_engine_outcome(engine, sherdi_program_eval_leave(&engine->run.program));
 }

@@ -4,13 +4,12 @@
  * At a boundary the ranks meet three times: to agree that the same units ran everywhere; for the
  * norm; and to publish the fingerprint. The last meeting also promises that every rank has written
  * its slices: peers then read them without meeting again. */
-#include "engine/run/engine_impl.h"
+#include "engine/run/step.h"
 
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/run/agree.h"
-#include "engine/run/eval.h"
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
 #include "engine/run/lanes.h"
@@ -31,8 +30,7 @@ static int window_is_over(const sherd_engine *engine)
     return sherdi_loop_ends_after(engine, engine->window.micro_seen);
 }
 
-/* Checks that a report can be written to `out`, before the step changes anything. */
-static sherd_status report_check(const sherd_step_report *out)
+sherd_status sherdi_step_report_check(const sherd_step_report *out)
 {
     return out == NULL ? SHERD_OK : sherdi_api_check(out, SHERDI_API(sherd_step_report));
 }
@@ -368,25 +366,8 @@ static sherd_status apply_skip(sherd_engine *engine)
     return sherdi_scaler_update(&engine->scaler, 1);
 }
 
-/* Compares the choices of the ranks' trainers, before anything is written: a rank may also discard
- * instead. 0: it skips. */
-static sherd_status choice_compare(sherd_engine *engine, uint64_t choice)
-{
-    int odd;
-
-    SHERDI_TRY(sherdi_agree_same(engine, "sherd_step_apply", SHERD_OK, choice, &odd));
-    return odd == 0 ? SHERD_OK
-                    : sherdi_fail(
-                          SHERD_E_INVAL,
-                          "rank %d was given other sherd_step_params than rank 0 (norm, "
-                          "coefficient, overflow, rates or is_queued); nothing was updated: call "
-                          "sherd_step_apply again with the same on all ranks",
-                          odd);
-}
-
-/* is_chosen: by sherd_step_apply, whose arguments the ranks compare. is_awaited: as in
- * sherdi_update_range. */
-static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *params, int is_chosen,
+static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *params,
+                               sherd_status (*compare)(sherd_engine *engine, uint64_t choice),
                                int is_awaited)
 {
     sherd_step_report *report    = &engine->report;
@@ -406,8 +387,8 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
         SHERDI_TRY(sherdi_program_scalars_tell(&engine->run.program, SHERDI_OP_COEFFS));
         choice = engine->run.coeffs.hash + !is_awaited; /* all ranks wait, or none does */
     }
-    if (is_chosen && engine->world_size > 1) {
-        SHERDI_TRY(choice_compare(engine, choice));
+    if (compare != NULL && engine->world_size > 1) {
+        SHERDI_TRY(compare(engine, choice));
     }
     if (overflows) {
         return apply_skip(engine);
@@ -434,23 +415,22 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
 
 /* ----------------------------------------------------------- public calls -- */
 
-/* A rank may not have acquired a unit yet where other ranks have: then its engine starts here. */
-static sherd_status late_start(sherd_engine *engine)
+sherd_status sherdi_step_late_start(sherd_engine *engine)
 {
     return engine->plan->layout.num_open_ended > 0 ? sherdi_fill_finish(engine) : SHERD_OK;
 }
 
-static sherd_status step_check(sherd_engine *engine, const char *call)
+sherd_status sherdi_step_check(sherd_engine *engine, const char *call)
 {
     SHERDI_TRY(sherdi_engine_need(engine, call,
                                   SHERDI_NEED_SEALED | SHERDI_NEED_STEPS | SHERDI_NEED_NO_EVAL));
-    SHERDI_TRY(late_start(engine));
+    SHERDI_TRY(sherdi_step_late_start(engine));
     SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_STARTED | SHERDI_NEED_UNPREPARED));
     SHERDI_TRY(sherdi_loop_left_check(engine));
     return sherdi_engine_need(engine, call, SHERDI_NEED_RELEASED);
 }
 
-static sherd_status prepare_guarded(sherd_engine *engine, sherdi_step_call call)
+sherd_status sherdi_step_prepare(sherd_engine *engine, sherdi_step_call call)
 {
     sherd_status status;
 
@@ -464,13 +444,14 @@ static sherd_status prepare_guarded(sherd_engine *engine, sherdi_step_call call)
     return sherdi_engine_outcome(engine, status);
 }
 
-static sherd_status apply_guarded(sherd_engine *engine, const sherd_step_params *params,
-                                  int is_chosen, int is_awaited)
+sherd_status sherdi_step_apply(sherd_engine *engine, const sherd_step_params *params,
+                               sherd_status (*compare)(sherd_engine *engine, uint64_t choice),
+                               int is_awaited)
 {
     sherd_status status;
 
     sherdi_mem_forbid_begin();
-    status = step_apply(engine, params, is_chosen, is_awaited);
+    status = step_apply(engine, params, compare, is_awaited);
     step_mark_end(engine);
     sherdi_mem_forbid_end();
     if (status == SHERD_OK) {
@@ -481,15 +462,16 @@ static sherd_status apply_guarded(sherd_engine *engine, const sherd_step_params 
 
 static sherd_status step_whole(sherd_engine *engine, int is_awaited)
 {
-    SHERDI_TRY(prepare_guarded(engine, is_awaited ? SHERDI_STEP_WHOLE : SHERDI_STEP_QUEUED));
-    return engine->phase == SHERDI_PHASE_PREPARED ? apply_guarded(engine, NULL, 0, is_awaited)
-                                                  : SHERD_OK;
+    SHERDI_TRY(sherdi_step_prepare(engine, is_awaited ? SHERDI_STEP_WHOLE : SHERDI_STEP_QUEUED));
+    return engine->phase == SHERDI_PHASE_PREPARED
+               ? sherdi_step_apply(engine, NULL, NULL, is_awaited)
+               : SHERD_OK;
 }
 
 sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out)
 {
-    SHERDI_TRY(step_check(engine, "sherd_step"));
-    SHERDI_TRY(report_check(out));
+    SHERDI_TRY(sherdi_step_check(engine, "sherd_step"));
+    SHERDI_TRY(sherdi_step_report_check(out));
     SHERDI_TRY(step_whole(engine, 1));
     report_fill(&engine->report, out);
     return SHERD_OK;
@@ -497,99 +479,8 @@ sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out)
 
 sherd_status sherd_step_queue(sherd_engine *engine)
 {
-    SHERDI_TRY(step_check(engine, "sherd_step_queue"));
+    SHERDI_TRY(sherdi_step_check(engine, "sherd_step_queue"));
     return step_whole(engine, 0);
-}
-
-sherd_status sherd_step_prepare(sherd_engine *engine, sherd_step_report *out)
-{
-    SHERDI_TRY(step_check(engine, "sherd_step_prepare"));
-    SHERDI_TRY(report_check(out));
-    SHERDI_TRY(prepare_guarded(engine, SHERDI_STEP_PREPARED));
-    report_fill(&engine->report, out);
-    return SHERD_OK;
-}
-
-/* Checks a number of the trainer: NaN (not set), or finite and at least 0. */
-static sherd_status given_check(const char *what, double value)
-{
-    if (isnan(value) || (value >= 0 && isfinite(value))) {
-        return SHERD_OK;
-    }
-    return sherdi_fail(SHERD_E_INVAL,
-                       "sherd_step_params.%s is %g: it must be finite and not below 0", what,
-                       value);
-}
-
-static sherd_status listed_check(const char *what, const double *list, int group)
-{
-    return list == NULL ? SHERD_OK : given_check(what, list[group]);
-}
-
-/* Checks the first beta that the trainer gives a group. Without a momentum from the beginning,
- * there is no memory for one. */
-static sherd_status beta1_check(const sherd_engine *engine, const double *list, int group)
-{
-    const sherdi_model_group *info = &engine->model.groups[group];
-    const sherdi_optimizer   *optimizer;
-
-    if (list == NULL || isnan(list[group])) {
-        return SHERD_OK;
-    }
-    if (list[group] >= 1) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "sherd_step_params.group_beta1 is %g for group %s: it must be below 1",
-                           list[group], info->name);
-    }
-    optimizer = sherdi_group_optimizer(&engine->settings, info);
-    if (list[group] != 0 && optimizer->without_momentum == optimizer &&
-        optimizer->with_momentum != optimizer) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "sherd_step_params.group_beta1 is %g for group %s, which has a momentum "
-                           "of 0: give the group a momentum when it is made",
-                           list[group], info->name);
-    }
-    return SHERD_OK;
-}
-
-static sherd_status step_params_check(const sherd_engine *engine, const sherd_step_params *params)
-{
-    SHERDI_TRY(given_check("grad_norm", params->grad_norm));
-    SHERDI_TRY(given_check("clip_coefficient", params->clip_coefficient));
-    SHERDI_TRY(sherdi_api_check_flag(params->overflow, "sherd_step_params.overflow"));
-    SHERDI_TRY(sherdi_api_check_flag(params->is_queued, "sherd_step_params.is_queued"));
-    if (params->group_lr == NULL && params->group_beta1 == NULL &&
-        params->group_weight_decay == NULL) {
-        return SHERD_OK;
-    }
-    if (params->group_count < 0 || (size_t)params->group_count > engine->model.num_groups) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "sherd_step_params.group_count is %d, but the number of groups is %zu; "
-                           "it must not be below 0 or above that",
-                           params->group_count, engine->model.num_groups);
-    }
-    for (int g = 0; g < params->group_count; g++) {
-        SHERDI_TRY(listed_check("group_lr", params->group_lr, g));
-        SHERDI_TRY(listed_check("group_weight_decay", params->group_weight_decay, g));
-        SHERDI_TRY(listed_check("group_beta1", params->group_beta1, g));
-        SHERDI_TRY(beta1_check(engine, params->group_beta1, g));
-    }
-    return SHERD_OK;
-}
-
-sherd_status sherd_step_apply(sherd_engine *engine, const sherd_step_params *params)
-{
-    sherd_step_params given;
-
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_apply",
-                                  SHERDI_NEED_SEALED | SHERDI_NEED_STEPS | SHERDI_NEED_PREPARED));
-    if (params == NULL) {
-        return apply_guarded(engine, NULL, 1, 1);
-    }
-    sherd_step_params_init(&given);
-    SHERDI_TRY(sherdi_api_read(params, SHERDI_API(sherd_step_params), &given));
-    SHERDI_TRY(step_params_check(engine, &given));
-    return apply_guarded(engine, &given, 1, !given.is_queued);
 }
 
 /* The ranks come together first. Some may wait in a gather: its result is not needed any more, nor
@@ -603,7 +494,8 @@ static sherd_status step_discard(sherd_engine *engine)
         engine->window.is_left        = 0;
     }
     sherdi_loop_let_go(engine);
-    sherdi_eval_drop(engine);
+    engine->is_evaluating          = 0; /* as sherd_eval_end does, but for gathered units */
+    engine->run.progress.eval_keep = 0;
     if (status != SHERD_OK || engine->phase == SHERDI_PHASE_SEALED) { /* no window has begun */
         return status;
     }
@@ -683,24 +575,13 @@ sherd_status sherdi_step_tell(sherd_engine *engine)
 sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
 {
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_wait", SHERDI_NEED_SEALED));
-    SHERDI_TRY(report_check(out));
+    SHERDI_TRY(sherdi_step_report_check(out));
     SHERDI_TRY(sherdi_world_status(engine->world));
     SHERDI_TRY(sherdi_engine_outcome(
         engine, sherdi_world_follow(engine->world, engine->backend, engine->times.boundary_wire)));
     SHERDI_TRY(sherdi_engine_outcome(engine, times_wait(engine)));
     SHERDI_TRY(sherdi_engine_outcome(engine, sherdi_step_tell(engine)));
     report_fill(&engine->boundary, out);
-    return SHERD_OK;
-}
-
-sherd_status sherd_step_close_window(sherd_engine *engine)
-{
-    const char *call = "sherd_step_close_window";
-
-    SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_SEALED | SHERDI_NEED_STEPS));
-    SHERDI_TRY(late_start(engine));
-    SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_STARTED | SHERDI_NEED_UNPREPARED));
-    engine->window.is_closing = 1;
     return SHERD_OK;
 }
 
