@@ -1,5 +1,6 @@
-/* sherd: a ZeRO engine in C. This header declares every call of a trainer; sherd_tools.h declares
- * the calls of tools.
+/* sherd: a ZeRO engine in C. This header declares what every build has, and includes headers with
+ * the calls of modules: a trainer includes this one alone. sherd_tools.h declares the calls of
+ * tools.
  *
  * The life of a program: create a world, a configuration and an engine; declare groups, units,
  * parameters and passes; bind parameters where wanted; seal; fill the parameters. Then, for each
@@ -162,40 +163,6 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_threads_with(int              
                                                                const sherd_world_params *params,
                                                                sherd_world **worlds_out);
 
-/** Creates the world that the launcher set up: torchrun, mpirun, mpiexec, srun, or explicit
- *  SHERD_RANK, SHERD_WORLD_SIZE and SHERD_RENDEZVOUS. If no launcher is found, the world consists
- *  of this rank alone. docs/launching.md lists the variables and says what SHERD_JOB_SECRET is for.
- *  Collective over the job; blocks until all ranks have met. Errors: E_INVAL (variables contradict
- *  each other, ranks have different secrets, no socket can exist at the meeting point), E_NOTSUP
- *  (several hosts, and no transport that can move data between them), E_PEER_LOST (a rank did not
- *  arrive; the message of every rank names it). */
-SHERD_API SHERD_MUST_USE sherd_status sherd_world_from_env(const sherd_world_params *params,
-                                                           sherd_world             **out);
-
-/** Returns the launcher whose variables sherd_world_from_env would use: "SHERD_*", "torchrun",
- *  "mpirun", "mpiexec" (MPICH's) or "srun"; NULL: none, this process is alone. Static storage. */
-SHERD_API const char *sherd_launcher(void);
-
-/** Creates a world at an explicit meeting point. `rendezvous` is "tcp://host:port" (rank 0 listens
- *  there) or "unix:///path/of/socket" (one host). Collective, blocking. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_world_create(int rank, int world_size,
-                                                         const char               *rendezvous,
-                                                         const sherd_world_params *params,
-                                                         sherd_world             **out);
-
-/** Creates a simulated world, seen from rank `rank` of `world_size`. It moves no data but counts
- *  all traffic; plans for large worlds are made on it. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_world_simulate(int rank, int world_size,
-                                                           sherd_world **out);
-
-/** Creates a world from an MPI communicator; call it through sherd_mpi.h, which wraps it. `comm`
- *  points at an MPI_Comm of `comm_bytes` bytes. E_NOTSUP in a build without MPI, and where the
- *  program's MPI is not Open MPI 3 to 5. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_world_from_mpi_handle(const void *comm,
-                                                                  size_t      comm_bytes,
-                                                                  const sherd_world_params *params,
-                                                                  sherd_world             **out);
-
 /* For a NULL world these return -1, 0, -1 and "". */
 SHERD_API int         sherd_world_rank(const sherd_world *world);
 SHERD_API int         sherd_world_size(const sherd_world *world);
@@ -216,29 +183,6 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_barrier(sherd_world *world);
  *  E_PEER_LOST, and the message contains this rank and `why`. Any thread may call it. Never blocks.
  *  Accepts NULL. */
 SHERD_API void sherd_world_abort(sherd_world *world, const char *why);
-/* A color for sherd_world_split: this rank gets no world. */
-#define SHERD_SPLIT_NONE (-1)
-/** Creates a world of the ranks that pass the same `color`, over the same transport. A trainer with
- *  tensor or pipeline parallelism of its own makes its data-parallel group this way, and creates
- *  the engine in the new world.
- *
- *  Arguments   color: a number from 0 on; SHERD_SPLIT_NONE, or any number below 0, means no world.
- *              key: orders the ranks. Ranks with equal keys have the same order as in `world`.
- *  Ownership   The caller destroys *out. A rank without a new world gets NULL and SHERD_OK. *out
- *              takes the time limit, device and threads of `world`. It holds no reference to
- *              `world`: either may be destroyed first.
- *  Collective  All ranks of `world` call it, including those that get no world, after the calls of
- *              the engines of `world`. It blocks until every rank has its world.
- *  Threads     Calls on a world of this rank and on the worlds that were split from it must not
- *              overlap.
- *  Errors      The same on all ranks. E_NOMEM, E_IO or E_DEVICE of any rank: no rank gets a world,
- *              and `world` stays usable. E_PEER_LOST. E_NOTSUP: a simulated world does not know the
- *              colors of the other ranks; simulate the world of the group instead. Until either
- *              world is destroyed, a later failure of `world`, such as a dead rank, is also a
- *              failure of *out. A failure of *out is not a failure of `world`.
- */
-SHERD_API SHERD_MUST_USE sherd_status sherd_world_split(sherd_world *world, int color, int key,
-                                                        sherd_world **out);
 /** Drops the caller's reference; engines hold their own references. Accepts NULL. In a child
  *  process that the program has forked it does nothing, because the world belongs to the parent.
  *  The other ranks notice the end of the parent, whether its children live or not. */
@@ -308,28 +252,9 @@ SHERD_API void sherd_settings_init(sherd_settings *settings);
 SHERD_API SHERD_MUST_USE sherd_status sherd_config_from_settings(const sherd_settings *settings,
                                                                  sherd_config        **out);
 
-/** Reads a DeepSpeed-style JSON file; comments and trailing commas are allowed.
- *  docs/configuration.md lists the keys. Warnings go to the log, and sherd_config_warning() returns
- *  them. Errors: E_IO, E_INVAL with file:line:column. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_config_load(const char *path, sherd_config **out);
-SHERD_API SHERD_MUST_USE sherd_status sherd_config_parse(const char *json, size_t len_bytes,
-                                                         sherd_config **out);
-/** Sets one key, for example "optimizer.params.lr" to "1e-3"; the value is JSON. It replaces a
- *  value that is "auto" in the file. If the file has another explicit value, the call fails
- *  (E_INVAL, naming both values). A key that starts with '!' overrides the file. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_config_set(sherd_config *config, const char *dotted_key,
-                                                       const char *json_value);
-/** Returns 1 when the key has a value from the file, from the program or by default. Returns 0 when
- *  it is "auto" or has no value, so that the program should set one, and for an unknown key. */
-SHERD_API int sherd_config_has(const sherd_config *config, const char *dotted_key);
 /** Receives text in pieces. A return other than SHERD_OK stops the writer. */
 typedef sherd_status (*sherd_write_fn)(void *ctx, const char *text, size_t len_bytes);
-/** Writes the resolved configuration as JSON: each key with its value and origin. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_config_dump(const sherd_config *config,
-                                                        sherd_write_fn write, void *ctx);
-SHERD_API size_t                      sherd_config_warning_count(const sherd_config *config);
-SHERD_API const char *sherd_config_warning(const sherd_config *config, size_t index);
-SHERD_API void        sherd_config_destroy(sherd_config *config);
+SHERD_API void sherd_config_destroy(sherd_config *config);
 
 /* -------------------------------------------------------------- engine --- */
 
@@ -437,24 +362,6 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add(sherd_engine *engine, sherd
  *  exception: the default order of EVAL holds the units that the list of FORWARD holds. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add_held(sherd_engine *engine, sherd_pass pass,
                                                           sherd_unit unit, size_t held_acquires);
-typedef struct sherd_activation_params {
-    size_t struct_size;
-    size_t len_bytes; /* length for one micro-batch on one rank; at least 1 */
-    /* Where the bytes wait between forward and backward: "none" (on the device), "cpu" (host
-     * memory), "nvme" (files in sherd.activations.nvme_path); NULL, the default: the value of
-     * sherd.activations.device. Copied */
-    const char *device;
-} sherd_activation_params;
-SHERD_API void sherd_activation_params_init(sherd_activation_params *params);
-/** Declares the activation of a unit: the bytes that its forward stores for its backward. The plan
- *  reserves memory for the activation; sherd_activation_put and _get move it. Called before seal,
- *  at most once for a unit, with the same arguments on all ranks. The passes must list the unit
- *  once for FORWARD and once for BACKWARD. Errors: E_STATE; E_INVAL (no such unit, a second
- *  declaration, no bytes, an unknown device, nvme without a folder); E_NOTSUP (a unit with
- *  SHERD_USES_ANY, or an engine without an optimizer; at seal, a unit that a pass lists more than
- *  once). */
-SHERD_API SHERD_MUST_USE sherd_status sherd_activation_add(sherd_engine *engine, sherd_unit unit,
-                                                           const sherd_activation_params *params);
 /** Binds memory of the trainer to a parameter, at stages 0 to 2 and before seal. `data` and `grad`
  *  have the parameter's shape and type, row-major, unpadded; `grad` is NULL for a frozen parameter.
  *  Both remain the property of the caller and must outlive the engine. Bind all trained parameters
@@ -470,15 +377,6 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_activation_add(sherd_engine *engine,
  *  on which the engine's device cannot compute. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_bind(sherd_engine *engine, sherd_param param,
                                                        void *data, void *grad);
-
-/** Describes this training run with a text of the trainer's choice, for example the seed and the
- *  data, which the engine does not know. Every commit of state on NVMe stores the text, together
- *  with the accumulation and the micro-batch size. If an engine resumes state that was stored with
- *  other values, it logs a warning, sets sherd_engine_info.resume_differs, and continues. The
- *  trainer may refuse to continue. At most 255 bytes; copied. Local, before seal. Errors: E_INVAL
- *  (longer), E_STATE. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_describe_run(sherd_engine *engine,
-                                                                const char   *text);
 
 /** Makes the plan, compares it with the plans of the other ranks, and allocates all memory. After
  *  seal the training loop allocates nothing, with one exception: with several ranks, the call that
@@ -506,14 +404,6 @@ typedef sherd_status (*sherd_fill_fn)(void *ctx, size_t first_elem, size_t count
  *  and `fill` is not called. Errors: the status that `fill` returns, E_STATE, E_INVAL, E_IO. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param,
                                                        sherd_fill_fn fill, void *ctx);
-
-/** Fills `param` when only one rank has the values. The call runs `fill` on rank `root` only, in
- *  ascending ranges of 64 Ki elements, and sends the values to all ranks. `fill` and `ctx` of the
- *  other ranks are ignored. Collective, blocking. Errors: those of sherd_param_fill, on all ranks;
- *  E_INVAL (the ranks' arguments differ), E_NOMEM. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill_from(sherd_engine *engine, sherd_param param,
-                                                            int root, sherd_fill_fn fill,
-                                                            void *ctx);
 
 /** Acquires a unit: makes its parameters readable and, for BACKWARD, its gradients writable. The
  *  gradients are zero at the first acquire of a micro-batch.
@@ -591,49 +481,6 @@ SHERD_API void *sherd_param_grad(sherd_engine *engine, sherd_param param);
 SHERD_API void *sherd_param_address(sherd_engine *engine, sherd_param param);
 SHERD_API void *sherd_param_grad_address(sherd_engine *engine, sherd_param param);
 
-/* Declared in dlpack.h. Only programs that read its fields need that header. */
-typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
-
-/** Wraps the memory at sherd_param_address in a DLPack tensor (version 1.0), which PyTorch, CuPy
- *  and others read in place; in Python through a capsule named "dltensor_versioned". The tensor is
- *  row-major with strides, on the engine's device, and flagged read-only, because only the
- *  optimizer changes parameters. The call copies nothing and waits for nothing: the consumer works
- *  on sherd_engine_stream, or the two streams follow each other (sherd_cuda_follow). The elements
- *  of the tensor are the parameter while its unit is acquired. At other times they are undefined.
- *
- *  The tensor does not keep the engine alive. After sherd_engine_destroy (for a bound parameter:
- *  after the trainer's memory is freed) no program may touch its elements. The consumer of the
- *  tensor calls its deleter once, on any thread, also after sherd_engine_destroy. Called after
- *  seal. Local. Errors: E_STATE, E_NOTSUP (as sherd_param_address), E_NOMEM. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_param_dlpack(sherd_engine *engine, sherd_param param,
-                                                         DLManagedTensorVersioned **out);
-/** Does the same for sherd_param_grad_address; the consumer adds to the tensor. Its elements are
- *  the gradient while the unit is acquired for BACKWARD, or while the gradient is retained. E_STATE
- *  also for a frozen parameter. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_param_grad_dlpack(sherd_engine              *engine,
-                                                              sherd_param                param,
-                                                              DLManagedTensorVersioned **out);
-/** Returns the memory [sherd_activation_params.len_bytes] into which the unit's forward writes its
- *  activation. It is on the engine's device and aligned to 4096 bytes. The trainer's lane waits
- *  until the memory is free. The memory belongs to the trainer until the unit is released for
- *  FORWARD; from then on the engine may move its bytes to another space. An activation is discarded
- *  when the micro-batch ends or the window is dropped. For EVAL the memory is scratch memory, which
- *  is discarded at the release. Called while the unit is acquired for FORWARD or EVAL. Local: some
- *  ranks may put an activation while others do not. Does not block, except with
- *  device nvme.
- *  Errors  E_STATE (not acquired; no activation is declared for the unit; already put; the place
- *          contains an activation that cannot be moved, because the units do not run in the order
- *          of the passes: the message names it), E_IO.
- */
-SHERD_API SHERD_MUST_USE sherd_status sherd_activation_put(sherd_engine *engine, sherd_unit unit,
-                                                           void **out);
-/** Returns the activation on the device, at the address that sherd_activation_put returned. The
- *  trainer's lane waits for the bytes. They are read-only, and invalid after the unit is released
- *  for BACKWARD. Called while the unit is acquired for BACKWARD. Local. Blocks only for a drive.
- *  Errors  E_STATE (not acquired; nothing was put in this micro-batch), E_IO (the bytes are lost:
- *          the window has to be dropped with sherd_step_discard). */
-SHERD_API SHERD_MUST_USE sherd_status sherd_activation_get(sherd_engine *engine, sherd_unit unit,
-                                                           void **out);
 /** Returns the factor by which the trainer multiplies the loss (or its gradient) before backward.
  *  It is constant between boundaries, and 1 unless fp16 is on. */
 SHERD_API float sherd_loss_scale(const sherd_engine *engine);
@@ -695,25 +542,6 @@ typedef struct sherd_step_report {
 } sherd_step_report;
 SHERD_API void sherd_step_report_init(sherd_step_report *report);
 
-typedef struct sherd_step_params {
-    size_t struct_size;
-    /* norm to clip by, from the trainer; NaN: the engine's own norm */
-    double grad_norm;
-    double clip_coefficient; /* coefficient to clip with; NaN: computed from the norm */
-    /* 1: treat the step as an overflow, even if this world saw none */
-    int           overflow;
-    int           group_count; /* length of each of the lists below */
-    const double *group_lr;    /* rate per group, in order of creation; NULL: the schedule's;
-                                       a NaN entry: the schedule's for that group */
-    /* The same, for schedules that change more than rates. NULL, or a NaN entry: the group's own
-     * value. */
-    const double *group_beta1;        /* the first beta, or the momentum: below 1 */
-    const double *group_weight_decay; /* the weight decay */
-    int           is_queued;          /* 1: return when the update is queued */
-    int           reserved;           /* keeps the layout; zero */
-} sherd_step_params;
-SHERD_API void sherd_step_params_init(sherd_step_params *params);
-
 /** Ends a micro-batch: call it once for each micro-batch, after its backward. At the boundary it
  *  reduces the remaining gradients, computes the norm, clips, updates and publishes. `out` may be
  *  NULL. Collective.
@@ -747,18 +575,6 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step(sherd_engine *engine, sherd_ste
  *  sherd_checkpoint_load. sherd_engine_destroy then preserves the files of the state, and logs a
  *  failure that no call has returned. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_queue(sherd_engine *engine);
-/** Begins a step in two parts. If the call is not a boundary, it only counts (report: is_boundary
- *  0), and no second part follows. At a boundary the trainer chooses the second part:
- *  sherd_step_apply or sherd_step_discard must follow. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_step_prepare(sherd_engine      *engine,
-                                                         sherd_step_report *out);
-/** Makes the update of a prepared step. Before anything is written, the ranks compare their
- *  choices. If `params` differ (E_INVAL), or another rank discards (E_STATE), the step stays
- *  prepared: call apply again, or discard. After a later failure (E_IO) the engine is poisoned.
- *  With `is_queued` the call returns when the update is queued; the comment of sherd_step_queue
- *  describes the calls that follow. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_step_apply(sherd_engine            *engine,
-                                                       const sherd_step_params *params);
 /** Drops the window. Its gradients are lost. Every unit that this rank still has acquired, for any
  *  pass, counts as released, and its memory must not be used any more. Nothing else changes.
  *  Training continues from the first micro-batch of the window as if the window had not begun.
@@ -781,16 +597,6 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step_apply(sherd_engine            *
  *  sherd_step_undo), E_PEER_LOST. After a queued step, the call does not affect the update in
  *  flight. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_discard(sherd_engine *engine);
-/** Writes the L2 norm of each parameter's gradient to out[0 .. count), by parameter number; `count`
- *  is the number of parameters. Like grad_norm of the report, it is the norm of the mean over the
- *  window, unscaled, before clipping, from an exact sum: the same bits in every layout of the
- *  parameter. 0 for a frozen parameter. NaN for a gradient with an Inf or a NaN; with
- *  "deterministic", one of them makes all norms NaN. Call it between sherd_step_prepare at a
- *  boundary and sherd_step_apply or _discard. Allocates nothing; reads the gradient once.
- *  Collective, blocking. Errors: E_INVAL (count), E_STATE (nothing is prepared), E_IO. After an
- *  error `out` is undefined. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_grad_norms(sherd_engine *engine, double *out,
-                                                       size_t count);
 /** Returns the complete report of the last boundary. The report of sherd_step lacks only the times
  *  of work that a device has not finished yet ("wall_clock_breakdown", SHERD_TRACE). These times
  *  count for the next report, unless this call, which waits for the work, is made before the next
@@ -801,273 +607,12 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_grad_norms(sherd_engine *engine, dou
  *  sherd_param_address, without an acquire. Errors: E_STATE (before seal), E_INVAL, E_PEER_LOST,
  *  E_DEVICE. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out);
-/** Makes the next sherd_step or _prepare a boundary even if the window is short. The mean is taken
- *  over the micro-batches that the window contains. With sherd.open_windows a window ends only in
- *  this way. The next step may end a micro-batch; or, if the data have ended, it may follow the
- *  previous step without another backward. All ranks must make this call at the same time of the
- *  window. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_step_close_window(sherd_engine *engine);
-/** Restores the state before the last update, including parameters and counters. After an update
- *  that failed, it restores the state before the failed update, and the engine is usable again. The
- *  call restores a commit; filling and updates make commits. Steps that were skipped for an
- *  overflow since the commit are undone too, in the counters and the loss scale. The call works
- *  once, because it uses up the spare generation; the next update makes a new one. Collective.
- *  Errors: E_NOTSUP (no spare generation exists; one exists if all state is on NVMe), E_STATE (no
- *  update yet; already undone; a checkpoint since the update took the space of the spare
- *  generation, as the first checkpoint after sherd_param_write may), E_IO (a drive failed). If some
- *  ranks may have restored the state when E_IO is returned, the engine accepts only another undo,
- *  which restores it on all ranks, or destroy. A run that resumes then continues from one of the
- *  two states. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_step_undo(sherd_engine *engine);
-
-/** Writes a number of the trainer's own, such as the loss, to the files of the configuration's
- *  csv_monitor and tensorboard. It is written under `tag` ("Train/Samples/train_loss"; 1 to 127
- *  printable ASCII characters). Its x value is the number of samples that all ranks have seen so
- *  far, like that of the numbers of the last boundary. Does nothing on ranks other than 0, before
- *  seal, and if no monitor is on. A failure to write is reported in the log. Local; writes a file.
- *  Errors: E_INVAL, E_STATE. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_monitor_write(sherd_engine *engine, const char *tag,
-                                                          double value);
-
-/* -------------------------------------------------- evaluation --- */
-
-typedef struct sherd_eval_params {
-    size_t struct_size;
-    /* Number of units that stay gathered when they are released, at most sherd.eval_keep_units;
-     * SIZE_MAX, the default: sherd.eval_keep_units */
-    size_t keep_units;
-} sherd_eval_params;
-SHERD_API void sherd_eval_params_init(sherd_eval_params *params);
-
-/** Begins an evaluation in many passes over parameters that do not change, such as the generation
- *  of text. Until sherd_eval_end, the following calls return E_STATE: a step, sherd_param_write,
- *  sherd_import_safetensors, sherd_import_raw, sherd_engine_set_step, sherd_step_undo and
- *  sherd_checkpoint_load.
- *
- *  At stage 3, the first `keep_units` units that the order of EVAL gathers stay gathered when they
- *  are released, so that their next acquire moves no data. sherd.eval_keep_units makes the plan
- *  reserve places for them that no other unit of EVAL uses. An acquire for another pass may take
- *  one of these places; the unit is then gathered again. Below stage 3, `keep_units` has no
- *  effect. Passes of EVAL are legal without this call too; they gather each unit each time.
- *
- *  Collective, blocking, with the same keep_units on every rank. No unit may be acquired and no
- *  step prepared; a window may be open. sherd_step_discard also ends the evaluation.
- *
- *  Errors     E_STATE, E_INVAL (keep_units is larger than the number of reserved places; the ranks'
- *             arguments differ). If no unit was acquired before, also the errors of the first
- *             acquire.
- */
-SHERD_API SHERD_MUST_USE sherd_status sherd_eval_begin(sherd_engine            *engine,
-                                                       const sherd_eval_params *params);
-/** Ends the evaluation and drops the units that stayed gathered. Collective, blocking; no unit may
- *  be acquired. E_STATE. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_eval_end(sherd_engine *engine);
 
 /* -------------------------------------------------- fingerprints --- */
 
 /** Computes the fingerprint from the state: the sum modulo 2^64, over all elements, of a mix of
  *  (global element index, bits of the fp32 master weight); see docs/numerics.md. Collective. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out);
-/** Computes the contribution of one parameter to the fingerprint, which shows where two training
- *  runs differ. Collective; takes as long as reading the parameter once. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_param_fingerprint(sherd_engine *engine,
-                                                              sherd_param param, uint64_t *out);
-
-/* -------------------------------------------------------------- values --- */
-
-/* The values of a parameter that a sealed engine has, by name; see docs/values.md. The other parts
- * of the optimizer's state are values too: "exp_avg" and "exp_avg_sq" for AdamW, Adam and LAMB. */
-typedef const char *sherd_value;
-#define SHERD_MASTER "master" /* the weights that the optimizer updates, fp32 */
-/* the weights that passes read, in the compute type; the only value of a frozen parameter */
-#define SHERD_COMPUTE "compute"
-#define SHERD_GRAD    "grad" /* of a prepared step: the mean gradient, unscaled, before clipping */
-
-/** Reads elements [first_elem, first_elem + count_elems) of a parameter, row-major, into out[0 ..
- *  count_elems), as exact fp32, wherever they are stored. Collective, blocking: every rank passes
- *  the same arguments, except that `out` may be NULL on a rank that does not need the values.
- *  Values that only one rank stores are sent in portions of 256 KiB.
- *
- *  No unit may be acquired, and all parameters must be filled. Otherwise the call may be made at
- *  any time after seal, also in a window. Like the first acquire, it ends the filling. SHERD_GRAD
- *  can be read between sherd_step_prepare at a boundary and sherd_step_apply or _discard. Errors:
- *  E_INVAL (no such value or range; the ranks' arguments differ), E_STATE (a unit is acquired; a
- *  frozen parameter has only SHERD_COMPUTE; nothing is prepared), E_NOMEM, E_IO. After an error
- *  `out` is undefined. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_param_read(sherd_engine *engine, sherd_param param,
-                                                       sherd_value value, size_t first_elem,
-                                                       size_t count_elems, float *out);
-/** Writes the values `in` to a range of a parameter, in all copies at once. SHERD_MASTER writes the
- *  master weights and, rounded, the weights that passes read, on all ranks and in bound memory.
- *  SHERD_COMPUTE writes the rounded values to both, so that both are equal. The name of a part of
- *  the state writes only this part. Any fp32 value is accepted, including NaN. Later updates use
- *  the new state, and the fingerprint changes with it.
- *
- *  Collective, blocking, with the same arguments and values on every rank (compared). Called at a
- *  boundary: no unit is acquired, and the next window has not begun. State on NVMe is committed as
- *  a new generation, so sherd_step_undo is impossible until the next update. Errors: those of
- *  sherd_param_read. After E_IO, if all state is on NVMe, no rank has written anything; otherwise,
- *  and for a frozen parameter, the engine is lost. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_param_write(sherd_engine *engine, sherd_param param,
-                                                        sherd_value value, size_t first_elem,
-                                                        size_t count_elems, const float *in);
-/** Returns the range of a parameter whose values and state this rank owns. At stages 1 to 3 no
- *  other rank owns a part of it, and it may be empty (count 0); at stage 0 it is the whole
- *  parameter on every rank. For programs that write files of their own. Local. Called after
- *  seal. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_param_local(sherd_engine *engine, sherd_param param,
-                                                        size_t *first_elem_out,
-                                                        size_t *count_elems_out);
-/** Does the same as sherd_param_read, for a range inside the owned range, on this rank only. Local,
- *  blocking. Called after the first acquire. Errors: those of sherd_param_read; E_INVAL if this
- *  rank does not own the range. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_param_read_local(sherd_engine *engine,
-                                                             sherd_param param, sherd_value value,
-                                                             size_t first_elem, size_t count_elems,
-                                                             float *out);
-/** Sets the counters of a training run that continues in this engine: updates done, which schedules
- *  and bias corrections use, and micro-batches seen. Collective. Called after seal, either before
- *  the first acquire or at a boundary. At a boundary the call makes a commit, as sherd_param_write
- *  does. Errors: E_INVAL (below 0; the ranks' arguments differ), E_STATE, E_IO. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step,
-                                                            int64_t micro_step);
-/* --------------------------------------------------------------- blobs --- */
-
-/* Blobs: bytes of the trainer that are saved with the state, such as its position in the data or
- * the state of its random numbers. */
-#define SHERD_BLOB_KEY_BYTES 127 /* most bytes of a key; printable ASCII */
-/* Most bytes of all small blobs of a rank, including keys and 24 bytes for each. On ranks other
- * than 0, the blobs of the run, which are rank 0's, do not count. */
-#define SHERD_BLOB_MAX_BYTES (1024 * 1024)
-
-typedef struct sherd_blob_params {
-    size_t struct_size;
-    int    is_per_rank; /* 0: one blob for the run, rank 0's; 1: each rank has its own */
-    int    rank;        /* for sherd_blob_get with is_per_rank; below 0, the default: this rank */
-    /* for sherd_blob_set; 1: of any size, and saved only by checkpoints, not by commits of state on
-     * NVMe */
-    int is_large;
-} sherd_blob_params;
-SHERD_API void sherd_blob_params_init(sherd_blob_params *params);
-
-/** Stores a copy of data[0 .. len_bytes) under the key, and replaces an earlier copy; data NULL
- *  (and len_bytes 0) removes the blob. A checkpoint saves the blob, and so does a commit of state
- *  on NVMe. The first acquire of a training run makes a commit of the filled values, and each
- *  boundary makes one. So set a blob that describes the state after a step just before its
- *  sherd_step. sherd_step_undo and a resume restore the committed blobs and do not change large
- *  ones. If a blob is not per rank, each rank has the copy that it set itself, but only rank 0's is
- *  saved, and all ranks find rank 0's after a load. Local; at any time after create. Errors:
- *  E_INVAL (key, too many bytes of small blobs), E_NOMEM; the earlier blob then remains. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_blob_set(sherd_engine *engine, const char *key,
-                                                     const void *data, size_t len_bytes,
-                                                     const sherd_blob_params *params);
-/** Copies the blob to `data`, which has room for *len_bytes_inout bytes, and sets *len_bytes_inout
- *  to the blob's length. It sets the length also if `data` is NULL, and if the room is too small
- *  (E_INVAL). After a load of a checkpoint that another number of ranks saved, rank r has the blobs
- *  of the saved ranks r, r + world_size and so on. Local. E_INVAL: no blob has that key. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_blob_get(sherd_engine *engine, const char *key,
-                                                     void *data, size_t *len_bytes_inout,
-                                                     const sherd_blob_params *params);
-
-/* --------------------------------------------------------- checkpoints --- */
-
-/* A checkpoint is a folder DIR/TAG with one data file of each rank (safetensors) and a manifest; it
- * is complete or does not exist. DIR/latest names the newest one. Engines may save different tags
- * into one folder at the same time. docs/checkpoints.md is the page for users,
- * docs/checkpoint-format.md the page for programs that read the files. */
-
-/** Receives the progress of this rank, in bytes, on the calling thread. */
-typedef void (*sherd_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t all_bytes);
-
-typedef struct sherd_save_params {
-    size_t struct_size;
-    /* 1: the call returns when the state is copied in memory, and a thread of this rank writes it;
-     * 0: the call returns when all of the state is on the medium; below 0, the default: the value
-     * of checkpoint.async */
-    int is_async;
-    /* Number of complete checkpoints that remain in the folder, including this one; 0: all; below
-     * 0, the default: the value of checkpoint.keep_last */
-    int               keep_last;
-    sherd_progress_fn progress; /* may be NULL */
-    void             *progress_ctx;
-    /* 1: the call may be made inside a window, too. The checkpoint then contains the state after
-     * the last update, and its micro_step is that of the last update. The gradients of the window
-     * are not saved, and remain in the engine */
-    int may_be_in_window;
-} sherd_save_params;
-SHERD_API void sherd_save_params_init(sherd_save_params *params);
-
-/** Saves parameters, optimizer state, counters, loss scaler and blobs to DIR/TAG (NULL: "step-" and
- *  the number of updates, six digits). Creates missing folders, and replaces a checkpoint of the
- *  same name atomically. Every rank writes its own part; nothing is gathered. Collective: all ranks
- *  pass the same names, and the checkpoint is complete for all or for none. is_async says how long
- *  the call blocks. It first waits for an earlier asynchronous save. Call it between steps: no unit
- *  is acquired, and, without may_be_in_window, the window has had no backward pass and no
- *  sherd_step. A failure does not affect earlier checkpoints, and training may continue. Errors:
- *  E_STATE (a window is open; another engine is saving this tag), E_INVAL (tag, ranks that differ),
- *  E_IO (too little space, with the number of missing bytes; a folder that a rank does not see; a
- *  file or folder of this name that is no checkpoint; a failure of the drive), E_NOTSUP
- *  (asynchronous without checkpoint.async, a build without libxxhash), E_NOMEM. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_save(sherd_engine *engine, const char *dir,
-                                                            const char              *tag,
-                                                            const sherd_save_params *params);
-
-/* Report of the last save or load of this rank. */
-typedef struct sherd_checkpoint_report {
-    size_t   struct_size;
-    int      is_running; /* 1: an asynchronous save has not ended */
-    int      reserved;   /* keeps the layout; zero */
-    int64_t  step;       /* number of updates that the checkpoint contains */
-    double   blocked_s;  /* time for which the trainer was blocked */
-    double   all_s;      /* time until the checkpoint was complete */
-    uint64_t bytes;      /* of this rank's data, read or written */
-    uint64_t kept_bytes; /* already in an earlier checkpoint: linked, not written again */
-    /* of the parameters of all ranks that were saved or loaded; 0 until it is complete */
-    uint64_t fingerprint;
-} sherd_checkpoint_report;
-SHERD_API void sherd_checkpoint_report_init(sherd_checkpoint_report *report);
-/** Waits until an asynchronous save is complete, and returns its failure if it had one. A boundary
- *  that finds the save complete or failed ends it too, and continues. The failure is then returned
- *  by this call, or by the next save or load, which does nothing else. `out` may be NULL.
- *  Collective while a save is in progress. E_IO. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_wait(sherd_engine            *engine,
-                                                            sherd_checkpoint_report *out);
-/** Returns the same report without waiting; is_running says whether a save is in progress. A save
- *  ends at a boundary, on all ranks at the same boundary. sherd_checkpoint_wait returns its
- *  failure. Local. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_query(const sherd_engine      *engine,
-                                                             sherd_checkpoint_report *out);
-
-typedef struct sherd_load_params {
-    size_t struct_size;
-    /* 1: parameters only; other state begins at zero, and counters do not change */
-    int weights_only;
-    int reserved; /* keeps the layout; zero */
-    /* Patterns of names, as in a shell (fnmatch). may_miss: parameters of this model that the
-     * checkpoint may lack; their values do not change, or they are filled afterwards. may_be_extra:
-     * parameters of the checkpoint that this model may lack. A parameter whose shape differs counts
-     * as both missing and extra. */
-    const char *const *may_miss;
-    size_t             num_may_miss;
-    const char *const *may_be_extra;
-    size_t             num_may_be_extra;
-    sherd_progress_fn  progress; /* may be NULL */
-    void              *progress_ctx;
-} sherd_load_params;
-SHERD_API void sherd_load_params_init(sherd_load_params *params);
-
-/** Loads the checkpoint DIR/TAG (NULL: the one that DIR/latest names) and continues from it. The
- *  training run that saved it may have had any world size, stage, tier, device and precision. Every
- *  rank reads the elements that it stores and compares them with the checksums. At the end the
- *  fingerprints must equal those of the manifest. Called after seal instead of filling, or later
- *  between steps; also for an engine whose update failed in the middle. Collective, blocking.
- *  Errors: E_STATE (a window is open), E_IO (no checkpoint of this name), E_INVAL (another model,
- *  or a damaged file: the message names the tensor and the rank), E_PEER_LOST. A failure before the
- *  first value is written does not change the engine. After a later failure it accepts only load,
- *  undo if a spare generation exists, or destroy. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_load(sherd_engine *engine, const char *dir,
-                                                            const char              *tag,
-                                                            const sherd_load_params *params);
 
 /* -------------------------------------------------------------- device --- */
 
@@ -1093,221 +638,7 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_copy(sherd_engine *engine, void *dst
  *  sherd_last_error(), also for NULL. */
 SHERD_API int sherd_device_count(const char *backend);
 
-/** Creates a world over an NCCL communicator of the trainer, which remains the trainer's property
- *  and must outlive the world; call it through sherd_cuda.h, which wraps it. `comm` is an
- *  ncclComm_t. `params` may name a device; its transport must be NULL or "nccl". Collective over
- *  the communicator, over which the ranks exchange the address of their sockets, within
- *  SHERD_TIMEOUT. After a failure of the world, work of NCCL on the device may never end, and only
- *  the communicator's owner may end it: call ncclCommAbort(comm) before destroying the engine or
- *  the world, which wait for the device. E_NOTSUP in a build without NCCL. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_world_from_nccl_handle(void                     *comm,
-                                                                   const sherd_world_params *params,
-                                                                   sherd_world             **out);
-
-/* -------------------------------------------------- weights in and out ---- */
-
-/* A tensor in a file of weights, and the location of its elements: a parameter of the engine, or
- * memory of the caller. (Memory of the caller is for a buffer of a module that is in the file but
- * not in the engine, such as the statistics of a BatchNorm.) Calls take an array of them, all with
- * the struct_size of the first. */
-typedef struct sherd_tensor_map {
-    size_t      struct_size;
-    const char *name;  /* in the file, required */
-    const char *param; /* the parameter's name; NULL: data, or zeros, which only raw files have */
-    const char *value; /* a part of the optimizer's state by its name; NULL: the weights */
-    size_t      first_elem;            /* element of the parameter at which the tensor begins */
-    int         ndim;                  /* 0 .. SHERD_MAX_NDIM; 0: one element */
-    size_t      shape[SHERD_MAX_NDIM]; /* in the file; row-major, as in the parameter */
-    int is_transposed; /* 2 dimensions: [i][j] of the file is [j][i] of a matrix in the parameter */
-    /* For a tensor that belongs to no parameter, in safetensors only. data_dtype: its type as
-     * safetensors names it ("F32", "I64", "BOOL" ...); NULL: no data. data: elements in host
-     * memory, row-major, valid for the call. An export writes the elements of rank 0, an import
-     * writes those of every rank. */
-    const char *data_dtype;
-    void       *data;
-} sherd_tensor_map;
-SHERD_API void sherd_tensor_map_init(sherd_tensor_map *map);
-
-typedef struct sherd_export_params {
-    size_t struct_size;
-    /* In the order of the file; NULL: every parameter by its own name and shape */
-    const sherd_tensor_map *tensors;
-    size_t                  num_tensors;
-    sherd_dtype             dtype;    /* of the file; default SHERD_F32 */
-    size_t            max_file_bytes; /* most data in one file of a folder; 0: 5,000,000,000 */
-    sherd_progress_fn progress;       /* may be NULL */
-    void             *progress_ctx;
-} sherd_export_params;
-SHERD_API void sherd_export_params_init(sherd_export_params *params);
-
-/** Writes the weights as safetensors: master weights, rounded once to `dtype`; frozen parameters
- *  from their compute type. A path that ends in ".safetensors" is one file. Any other path is a
- *  folder with model.safetensors; the folder is created if it is missing. If the data exceed
- *  max_file_bytes, the folder gets model-00001-of-00003.safetensors and so on, and
- *  model.safetensors.index.json, as transformers writes them. A tensor is never split: a tensor
- *  that is larger gets a file of its own.
- *
- *  New files are written next to the old ones, synced and renamed. A reader of the folder finds the
- *  files of an earlier export until the new ones are complete, or finds none. Rank 0 writes; during
- *  the call it holds 8 MiB, plus one whole tensor if a tensor is transposed.
- *
- *  Only regular files are replaced. If a link, a device, a pipe, a socket or a folder has the name
- *  of a file, the call fails before anything is written.
- *
- *  Collective, blocking, between steps.
- *
- *  Errors     E_INVAL (a map that does not fit the model), E_IO with the path, E_NUMERIC (a finite
- *             value is too large for `dtype`), E_STATE, E_NOMEM. The files of an earlier export
- *             then remain unchanged.
- */
-SHERD_API SHERD_MUST_USE sherd_status sherd_export_safetensors(sherd_engine              *engine,
-                                                               const char                *path,
-                                                               const sherd_export_params *params);
-/** Writes the weights to one file of another format: `header` (may be NULL if header_bytes is 0),
- *  then the tensors in sequence without gaps. The names in the map are used only in messages. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_export_raw(sherd_engine *engine, const char *path,
-                                                       const void *header, size_t header_bytes,
-                                                       const sherd_export_params *params);
-
-typedef struct sherd_import_params {
-    size_t                  struct_size;
-    const sherd_tensor_map *tensors; /* NULL: every parameter by its own name and shape */
-    size_t                  num_tensors;
-    /* Patterns of names, as in a shell (fnmatch). may_miss: tensors of the map that the file may
-     * lack. may_be_extra: tensors of the file that the map does not name. Any other missing or
-     * extra tensor is an error. */
-    const char *const *may_miss;
-    size_t             num_may_miss;
-    const char *const *may_be_extra;
-    size_t             num_may_be_extra;
-    const char *optional_prefix; /* of the map's names; the file's may all lack it; may be NULL */
-    sherd_progress_fn progress;  /* may be NULL */
-    void             *progress_ctx;
-} sherd_import_params;
-SHERD_API void sherd_import_params_init(sherd_import_params *params);
-
-/** Reads weights from safetensors of fp64, fp32, bf16 or fp16. `path` is a file, an index (*.json),
- *  or a folder with model.safetensors, its index, or a single file of this kind. The file must be
- *  the same on every rank.
- *
- *  Before the first acquire the call fills parameters, and each rank reads only the elements that
- *  it stores. Elements of a parameter that are in no tensor of the map start as 0. If the file
- *  lacks all tensors of a parameter, the parameter has to be filled by sherd_param_fill. Between
- *  steps the call writes values like sherd_param_write; values that the file lacks do not change,
- *  and each rank holds 4 MiB during the call.
- *
- *  Collective, blocking.
- *
- *  Errors     E_INVAL (tensors missing, extra, of another shape or type, by name; a damaged file),
- *             E_IO, E_STATE, E_NOMEM. Values that were written before a failure stay written.
- */
-SHERD_API SHERD_MUST_USE sherd_status sherd_import_safetensors(sherd_engine              *engine,
-                                                               const char                *path,
-                                                               const sherd_import_params *params);
-/** Reads weights from a file with a header of `header_bytes` bytes. After the header, the tensors
- *  of the map (required) follow each other in `dtype` up to the end of the file. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_import_raw(sherd_engine *engine, const char *path,
-                                                       size_t header_bytes, sherd_dtype dtype,
-                                                       const sherd_import_params *params);
-
 /* ------------------------------------------- looking inside an engine ---- */
-
-typedef enum sherd_plan_format {
-    SHERD_PLAN_TABLE = 0,
-    SHERD_PLAN_JSON  = 1,
-} sherd_plan_format;
-/** Writes the plan of this rank. Before seal the plan is made from the declarations so far, and
- *  nothing else is allocated, so the call works on a simulated world of any size. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_plan(sherd_engine     *engine,
-                                                        sherd_plan_format format,
-                                                        sherd_write_fn write, void *ctx);
-
-/* Bytes of this rank, by purpose. `planned`: the bytes in the plan; `held`: the bytes that are
- * allocated now. */
-typedef struct sherd_memory_report {
-    size_t struct_size;
-    size_t params_planned, params_held;       /* slices, or whole below stage 3; frozen included */
-    size_t grads_planned, grads_held;         /* resident gradients and accumulators */
-    size_t state_planned, state_held;         /* master weights and optimizer state */
-    size_t gather_planned, gather_held;       /* gathered units */
-    size_t transient_planned, transient_held; /* gradients of units in backward */
-    size_t staging_planned, staging_held;     /* wire, bound memory, gradients in transfer */
-    size_t total_planned, total_held;         /* device and host */
-    /* offloaded, in host memory; parts of the total */
-    size_t host_params_planned, host_params_held;
-    size_t host_grads_planned, host_grads_held;
-    size_t host_state_planned, host_state_held;
-    size_t host_staging_planned, host_staging_held; /* bounce buffers, rings of NVMe */
-    size_t pinned_planned, pinned_held;             /* a part of the host's */
-    size_t nvme_planned;                            /* files, with both sets of state */
-    /* parts of nvme_planned; the state counts twice if it has a spare generation */
-    size_t nvme_params_planned, nvme_grads_planned, nvme_state_planned;
-    int    has_spare_state; /* 1: nvme_state_planned has two generations */
-    int    reserved;        /* keeps the layout; zero */
-    /* not in the total: memory of the world, for all its engines */
-    size_t receive_planned, receive_held; /* room for reductions, device */
-    size_t transport_held;                /* allocated by the transport, host */
-    size_t padding_elems;                 /* of all segments of all ranks together */
-    size_t nvme_index_planned;            /* index of the state; not in nvme_planned */
-    size_t checkpoint_planned;            /* host, not in the total: only during a save or load */
-    size_t transport_device_held; /* like transport_held, on device; measured at its first calls */
-    /* Memory of this rank's GPU that is not this engine's, measured by this call: contexts of CUDA,
-     * libraries, the trainer, other engines and processes; 0 on the CPU */
-    size_t device_outside_held;
-    /* Control data, host, not in the total: handles, tables and names of this engine, and its
-     * largest parts */
-    size_t control_held;
-    size_t control_model;   /* the declarations and the configuration */
-    size_t control_plan;    /* blocks, extents, schedules */
-    size_t control_run;     /* progress, transfers in flight, timers, and the engine's object */
-    size_t control_store;   /* requests in flight, and the index of the state on NVMe */
-    size_t control_updater; /* added by queued steps: the updater's progress and board */
-    size_t activations_planned, activations_held; /* places of activations on the device */
-    /* activations in host memory: stored there, or in transfer from and to NVMe */
-    size_t host_activations_planned, host_activations_held;
-    size_t nvme_activations_planned; /* a part of nvme_planned */
-} sherd_memory_report;
-SHERD_API void sherd_memory_report_init(sherd_memory_report *report);
-/** Fills the report. Before seal the planned bytes are filled too, and the held bytes are 0. Local.
- *  The call asks the GPU for its free memory, which takes microseconds on most machines and
- *  milliseconds on some. The planned bytes do not change after seal. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_memory(sherd_engine        *engine,
-                                                          sherd_memory_report *out);
-
-/* Bytes that this rank moves between media. A queued update (sherd_step_queue) counts when a call
- * has waited for it. The planned bytes are those of a trainer that follows the plan: `micro` per
- * micro-batch and, in addition, `step` per boundary, so a step moves accumulation * micro + step. A
- * window of another length is counted but not planned. The engine counts from seal on; the counts
- * are zero before. Two things are counted but not planned, both in the first acquire after a fill,
- * load or resume: the bytes by which the ranks compare the values (some hundred bytes for each
- * rank), and the commit of state on NVMe. */
-typedef struct sherd_traffic_report {
-    size_t struct_size;
-    int    accumulation; /* micro-batches of a step */
-    int    reserved;     /* keeps the layout; zero */
-    /* bytes sent to other ranks; the same number is received */
-    uint64_t wire_micro_planned, wire_step_planned;
-    uint64_t down_micro_planned, down_step_planned; /* link, device to host */
-    uint64_t up_micro_planned, up_step_planned;     /* link, host to device */
-    uint64_t read_micro_planned, read_step_planned; /* NVMe */
-    uint64_t written_micro_planned, written_step_planned;
-    uint64_t wire_counted, down_counted, up_counted, read_counted, written_counted;
-    /* memory that a boundary's kernels (norm, update) read and write, by where they run; planned
-     * only */
-    uint64_t update_device_planned, update_host_planned;
-    /* Days until the ranks of the host have written the number of bytes that the drive is rated
-     * for, at `wear_step_s` per step; 0: nothing is written. wear_step_s: aio.step_seconds, else
-     * the time of only the drive's traffic at 2 GB/s */
-    double   wear_days;
-    double   wear_step_s;
-    uint64_t update_flops_planned; /* of this rank's matrix products at a boundary (Muon) */
-} sherd_traffic_report;
-SHERD_API void sherd_traffic_report_init(sherd_traffic_report *report);
-/** Reports this rank's traffic; before seal only the planned numbers. The wire counts all engines
- *  of the world. Local. The call waits for the transfers of the drive that are in flight, including
- *  reads ahead, so between steps the counts do not depend on the drive's speed. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_traffic(sherd_engine         *engine,
-                                                           sherd_traffic_report *out);
 
 /* Numbers of a sealed engine that trainers need. */
 typedef struct sherd_engine_info {
@@ -1350,12 +681,6 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_query(const sherd_engine *eng
 SHERD_API void sherd_world_traffic(const sherd_world *world, uint64_t *sent_bytes_out,
                                    uint64_t *received_bytes_out);
 
-/** Decides whether the state files on NVMe remain after a clean end (like "keep" of
- *  offload_optimizer). For a program that was asked to stop and is to continue later. No effect if
- *  no state is on NVMe. Local; if one rank preserves its state, all ranks do. E_STATE before
- *  seal. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_keep_state(sherd_engine *engine, int is_kept);
-
 /** Waits for work in flight and frees all memory. Accepts NULL. Not collective: any of the ranks
  *  may call it, in any order. In a child process that the program has forked it does nothing. An
  *  asynchronous save that no boundary and no sherd_checkpoint_wait has ended is dropped, with a
@@ -1373,4 +698,14 @@ SHERD_API void sherd_engine_destroy(sherd_engine *engine);
 #ifdef __cplusplus
 }
 #endif
+
+/* Calls of modules (modules.txt). In a build without its module a call returns E_NOTSUP. */
+#include "sherd_activations.h"
+#include "sherd_checkpoints.h"
+#include "sherd_config.h"
+#include "sherd_reports.h"
+#include "sherd_steps.h"
+#include "sherd_values.h"
+#include "sherd_worlds.h"
+
 #endif

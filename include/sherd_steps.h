@@ -1,0 +1,87 @@
+/* A step in two parts, and evaluation in many passes: calls of the module "steps". sherd.h includes
+ * this header, and has the conventions. */
+#ifndef SHERD_STEPS_H
+#define SHERD_STEPS_H
+
+#include "sherd.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct sherd_step_params {
+    size_t struct_size;
+    /* norm to clip by, from the trainer; NaN: the engine's own norm */
+    double grad_norm;
+    double clip_coefficient; /* coefficient to clip with; NaN: computed from the norm */
+    /* 1: treat the step as an overflow, even if this world saw none */
+    int           overflow;
+    int           group_count; /* length of each of the lists below */
+    const double *group_lr;    /* rate per group, in order of creation; NULL: the schedule's;
+                                       a NaN entry: the schedule's for that group */
+    /* The same, for schedules that change more than rates. NULL, or a NaN entry: the group's own
+     * value. */
+    const double *group_beta1;        /* the first beta, or the momentum: below 1 */
+    const double *group_weight_decay; /* the weight decay */
+    int           is_queued;          /* 1: return when the update is queued */
+    int           reserved;           /* keeps the layout; zero */
+} sherd_step_params;
+SHERD_API void sherd_step_params_init(sherd_step_params *params);
+
+/** Begins a step in two parts. If the call is not a boundary, it only counts (report: is_boundary
+ *  0), and no second part follows. At a boundary the trainer chooses the second part:
+ *  sherd_step_apply or sherd_step_discard must follow. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_step_prepare(sherd_engine      *engine,
+                                                         sherd_step_report *out);
+/** Makes the update of a prepared step. Before anything is written, the ranks compare their
+ *  choices. If `params` differ (E_INVAL), or another rank discards (E_STATE), the step stays
+ *  prepared: call apply again, or discard. After a later failure (E_IO) the engine is poisoned.
+ *  With `is_queued` the call returns when the update is queued; the comment of sherd_step_queue
+ *  describes the calls that follow. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_step_apply(sherd_engine            *engine,
+                                                       const sherd_step_params *params);
+/** Makes the next sherd_step or _prepare a boundary even if the window is short. The mean is taken
+ *  over the micro-batches that the window contains. With sherd.open_windows a window ends only in
+ *  this way. The next step may end a micro-batch; or, if the data have ended, it may follow the
+ *  previous step without another backward. All ranks must make this call at the same time of the
+ *  window. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_step_close_window(sherd_engine *engine);
+
+/* -------------------------------------------------- evaluation --- */
+
+typedef struct sherd_eval_params {
+    size_t struct_size;
+    /* Number of units that stay gathered when they are released, at most sherd.eval_keep_units;
+     * SIZE_MAX, the default: sherd.eval_keep_units */
+    size_t keep_units;
+} sherd_eval_params;
+SHERD_API void sherd_eval_params_init(sherd_eval_params *params);
+
+/** Begins an evaluation in many passes over parameters that do not change, such as the generation
+ *  of text. Until sherd_eval_end, the following calls return E_STATE: a step, sherd_param_write,
+ *  sherd_import_safetensors, sherd_import_raw, sherd_engine_set_step, sherd_step_undo and
+ *  sherd_checkpoint_load.
+ *
+ *  At stage 3, the first `keep_units` units that the order of EVAL gathers stay gathered when they
+ *  are released, so that their next acquire moves no data. sherd.eval_keep_units makes the plan
+ *  reserve places for them that no other unit of EVAL uses. An acquire for another pass may take
+ *  one of these places; the unit is then gathered again. Below stage 3, `keep_units` has no
+ *  effect. Passes of EVAL are legal without this call too; they gather each unit each time.
+ *
+ *  Collective, blocking, with the same keep_units on every rank. No unit may be acquired and no
+ *  step prepared; a window may be open. sherd_step_discard also ends the evaluation.
+ *
+ *  Errors     E_STATE, E_INVAL (keep_units is larger than the number of reserved places; the ranks'
+ *             arguments differ). If no unit was acquired before, also the errors of the first
+ *             acquire.
+ */
+SHERD_API SHERD_MUST_USE sherd_status sherd_eval_begin(sherd_engine            *engine,
+                                                       const sherd_eval_params *params);
+/** Ends the evaluation and drops the units that stayed gathered. Collective, blocking; no unit may
+ *  be acquired. E_STATE. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_eval_end(sherd_engine *engine);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
