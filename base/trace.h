@@ -5,7 +5,6 @@
 #define SHERDI_BASE_TRACE_H
 
 #include "base/mem.h"
-#include "base/trace_list.h"
 
 typedef enum sherdi_trace_lane {
     SHERDI_TRACE_COMPUTE = 0, /* the trainer, between acquire and release */
@@ -23,43 +22,18 @@ typedef enum sherdi_trace_lane {
 
 typedef struct sherdi_trace sherdi_trace;
 
-/* Where a trace goes. The calls are those below; `trace` is not NULL. */
-typedef struct sherdi_trace_ops {
-    sherd_status (*open)(const char *path, int rank, int world_size, sherdi_mem *mem,
-                         sherdi_trace **out);
-    void (*interval)(sherdi_trace *trace, sherdi_trace_lane lane, const char *name,
-                     const char *what, uint64_t bytes, int64_t start_ns, int64_t end_ns);
-    void (*close)(sherdi_trace *trace);
-} sherdi_trace_ops;
-
-struct sherdi_trace {
-    const sherdi_trace_ops *ops;
-};
-
 /** Opens a trace at `path`. The rank replaces "%r" in it; without "%r", ranks above 0 insert their
- *  number before the last dot: trace.json, trace.1.json, ... Errors: E_INVAL, E_IO, E_NOMEM,
- *  E_NOTSUP (this build writes no traces). */
+ *  number before the last dot: trace.json, trace.1.json, ... Errors: E_INVAL, E_IO, E_NOMEM. */
 sherd_status sherdi_trace_open(const char *path, int rank, int world_size, sherdi_mem *mem,
                                sherdi_trace **out);
 
 /** Adds an interval, with times of sherdi_now_ns()'s clock. The names must live until close; `what`
  *  may be NULL. bytes 0: not known. Never allocates. */
-static inline void sherdi_trace_interval(sherdi_trace *trace, sherdi_trace_lane lane,
-                                         const char *name, const char *what, uint64_t bytes,
-                                         int64_t start_ns, int64_t end_ns)
-{
-    if (trace != NULL) {
-        trace->ops->interval(trace, lane, name, what, bytes, start_ns, end_ns);
-    }
-}
+void sherdi_trace_interval(sherdi_trace *trace, sherdi_trace_lane lane, const char *name,
+                           const char *what, uint64_t bytes, int64_t start_ns, int64_t end_ns);
 
 /** Writes the rest and closes. A file that could not be written completely is reported in the log.
  *  Accepts NULL. */
-static inline void sherdi_trace_close(sherdi_trace *trace)
-{
-    if (trace != NULL) {
-        trace->ops->close(trace);
-    }
-}
+void sherdi_trace_close(sherdi_trace *trace);
 
 #endif

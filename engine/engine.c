@@ -125,7 +125,7 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     engine->model.mem = &engine->mem;
     engine->world     = sherdi_world_retain(world);
     engine->host      = sherdi_world_host(world);
-    sherdi_offload_clear(engine);
+    sherdi_tables_clear(engine);
     engine->rank       = sherd_world_rank(world);
     engine->world_size = sherd_world_size(world);
     status             = sherdi_modules_create(engine);
@@ -387,10 +387,6 @@ sherd_status sherdi_engine_tables_open(sherd_engine *engine, int is_dry)
     size_t      units = engine->model.num_units;
     sherdi_mem *mem   = &engine->mem;
 
-    engine->times.units =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, units, sizeof(*engine->times.units));
-    engine->param_hashes = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_params,
-                                              sizeof(*engine->param_hashes));
     engine->exchange.own_uses =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, units, sizeof(*engine->exchange.own_uses));
     engine->exchange.uses = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, is_dry ? 0 : world * units,
@@ -399,8 +395,7 @@ sherd_status sherdi_engine_tables_open(sherd_engine *engine, int is_dry)
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL,
                            world * sherdi_plan_used_words(engine->plan->layout.num_open_ended),
                            sizeof(*engine->exchange.used));
-    if (engine->times.units == NULL || engine->param_hashes == NULL ||
-        engine->exchange.own_uses == NULL || engine->exchange.uses == NULL ||
+    if (engine->exchange.own_uses == NULL || engine->exchange.uses == NULL ||
         engine->exchange.used == NULL) {
         return SHERD_E_NOMEM;
     }
@@ -410,14 +405,10 @@ sherd_status sherdi_engine_tables_open(sherd_engine *engine, int is_dry)
 void sherdi_engine_tables_close(sherd_engine *engine)
 {
     sherdi_fill_close(engine);
-    sherdi_free(engine->times.units);
-    sherdi_free(engine->param_hashes);
     sherdi_free(engine->exchange.own_uses);
     sherdi_free(engine->exchange.uses);
     sherdi_free(engine->exchange.used);
-    engine->times.units  = NULL;
-    engine->param_hashes = NULL;
-    engine->exchange     = (sherdi_exchange){0};
+    engine->exchange = (sherdi_exchange){0};
 }
 
 static sherd_status memory_open(sherd_engine *engine)
@@ -466,8 +457,8 @@ static void memory_close(sherd_engine *engine)
     sherdi_modules_close(engine);
     sherdi_run_close(engine);
     engine->storage.ops->close(engine);
-    sherdi_offload_clear(engine);
     sherdi_lanes_close(engine);
+    sherdi_tables_clear(engine);
     sherdi_scalars_close(engine);
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         buffer_close(engine, b);

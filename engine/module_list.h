@@ -18,6 +18,12 @@ SHERDI_MODULE(sherdi_module_activations)
 #ifdef SHERDI_MODULE_BLOBS
 SHERDI_MODULE(sherdi_module_blobs)
 #endif
+#ifdef SHERDI_MODULE_TRACE
+SHERDI_MODULE(sherdi_module_times)
+#endif
+#ifdef SHERDI_MODULE_DEBUG
+SHERDI_MODULE(sherdi_module_debug)
+#endif
 #ifdef SHERDI_MODULE_MONITORS
 SHERDI_MODULE(sherdi_module_monitors)
 #endif

@@ -27,6 +27,12 @@ typedef struct sherdi_module {
     sherd_status (*open)(sherd_engine *engine);
     /* The engine is sealed. */
     void (*sealed)(sherd_engine *engine);
+    /* A unit is about to be acquired, was acquired, and is about to be released. */
+    sherd_status (*unit_acquiring)(sherd_engine *engine, int unit, sherd_pass pass);
+    sherd_status (*unit_acquired)(sherd_engine *engine, int unit, sherd_pass pass);
+    sherd_status (*unit_releasing)(sherd_engine *engine, int unit, sherd_pass pass);
+    /* The outermost acquire of a unit for a pass is about to end, by a release or otherwise. */
+    void (*unit_let_go)(sherd_engine *engine, int unit, sherd_pass pass);
     /* A unit was released: emits the operations of the module that follow. */
     sherd_status (*unit_released)(const struct sherdi_program *program, int unit, sherd_pass pass);
     /* A micro-batch has ended, or was dropped. */
@@ -55,6 +61,10 @@ sherd_status sherdi_modules_create(sherd_engine *engine);
 void         sherdi_modules_destroy(sherd_engine *engine);
 void         sherdi_modules_segment_made(const sherdi_plan *plan, sherdi_segment *segment);
 sherd_status sherdi_modules_lay_out(sherdi_plan *plan, const sherdi_model *model);
+sherd_status sherdi_modules_unit_acquiring(sherd_engine *engine, int unit, sherd_pass pass);
+sherd_status sherdi_modules_unit_acquired(sherd_engine *engine, int unit, sherd_pass pass);
+sherd_status sherdi_modules_unit_releasing(sherd_engine *engine, int unit, sherd_pass pass);
+void         sherdi_modules_unit_let_go(sherd_engine *engine, int unit, sherd_pass pass);
 sherd_status sherdi_modules_unit_released(const struct sherdi_program *program, int unit,
                                           sherd_pass pass);
 void         sherdi_modules_micro_batch_over(const struct sherdi_program *program);

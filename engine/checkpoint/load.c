@@ -18,6 +18,7 @@
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
 #include "engine/run/loop.h"
+#include "engine/run/marks.h"
 #include "engine/run/needs.h"
 #include "engine/run/restore.h"
 #include "engine/run/update.h"
@@ -525,7 +526,7 @@ static sherd_status open_local(load *l)
     sherdi_ioq_params params = {.request_bytes = SHERDI_CHECKPOINT_SLOT_BYTES,
                                 .depth         = SHERDI_CHECKPOINT_SLOTS,
                                 .rank          = engine->rank,
-                                .trace         = engine->marks.trace};
+                                .trace         = sherdi_marks_trace(engine)};
 
     SHERDI_TRY(sherdi_ioq_create(&params, &engine->mem, &l->queue));
     l->slots = sherdi_alloc(&engine->mem, SHERDI_MEM_HOST_STAGING,

@@ -15,6 +15,7 @@
 #include "engine/run/agree.h"
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
+#include "engine/run/marks.h"
 #include "engine/modules.h"
 #include "engine/run/needs.h"
 #include "engine/run/update.h"
@@ -319,7 +320,7 @@ static sherd_status open_local(sherdi_save *save)
     sherdi_ioq_params params = {.request_bytes = SHERDI_CHECKPOINT_SLOT_BYTES,
                                 .depth         = SHERDI_CHECKPOINT_SLOTS,
                                 .rank          = engine->rank,
-                                .trace         = engine->marks.trace};
+                                .trace         = sherdi_marks_trace(engine)};
 
     SHERDI_TRY(sherdi_ioq_create(&params, &engine->mem, &save->queue));
     return manifest_begin(save);

@@ -142,8 +142,8 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
 {
     sherd_engine *engine = &dry->engine;
 
+    sherdi_tables_clear(engine);
     engine->storage.ops = &dry->storage;
-    engine->updater.ops = &sherdi_updater_none;
     engine->blobs       = &dry->blobs;
     (void)pthread_mutex_init(&engine->run.lock, NULL);
     SHERDI_TRY(sherdi_store_create(engine));
@@ -152,8 +152,6 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
     engine->backend = &dry->nothing;
     engine->host    = &dry->nothing;
     engine->lanes   = (sherdi_lanes){engine->backend, engine->backend, engine->backend};
-    engine->marks.device             = engine->backend->device;
-    engine->times.step               = (sherdi_mark){.slot = -1};
     engine->kernel_data.on_host.head = &dry->head;
     engine->rank                     = plan->rank;
     engine->world_size               = plan->world_size;

@@ -1,4 +1,4 @@
-/* SHERD_DEBUG: checks of acquire and release, for loop.c. The other checks of SHERD_DEBUG are where
+/* SHERD_DEBUG: checks of acquire and release. The other checks of SHERD_DEBUG are where
  * their code is (is_debug).
  *
  * Ranks acquire the same units in the same order, or a boundary finds it. At stage 3, where others'
@@ -8,10 +8,22 @@
  *
  * The effect of a write to parameters depends on the layout: it persists if parameters are whole,
  * and is lost if they are gathered. So it is an error in every layout. */
-#include "engine/run/debug.h"
-
+#include "engine/modules.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/loop.h"
+
+static sherd_status hashes_open(sherd_engine *engine)
+{
+    engine->param_hashes = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL,
+                                              engine->model.num_params, sizeof(uint64_t));
+    return engine->param_hashes == NULL ? SHERD_E_NOMEM : SHERD_OK;
+}
+
+static void hashes_close(sherd_engine *engine)
+{
+    sherdi_free(engine->param_hashes);
+    engine->param_hashes = NULL;
+}
 
 /* ----------------------------------------------------------------- acquires -- */
 
@@ -21,7 +33,9 @@ static size_t acquire_number(int unit, sherd_pass pass)
     return 1 + (size_t)unit * (SHERD_EVAL + 1) + (size_t)pass;
 }
 
-sherd_status sherdi_debug_acquire_meet(sherd_engine *engine, int unit, sherd_pass pass)
+/* Meets the other ranks before an acquire, where ranks have to make the same acquires. One that
+ * failed after the meeting is tried again without it. */
+static sherd_status acquire_meet(sherd_engine *engine, int unit, sherd_pass pass)
 {
     char nothing = 0; /* the ranks compare the names of the calls */
     int  is_free = engine->plan->layout.units[unit].is_open_ended && pass != SHERD_EVAL;
@@ -36,31 +50,40 @@ sherd_status sherdi_debug_acquire_meet(sherd_engine *engine, int unit, sherd_pas
     return SHERD_OK;
 }
 
-void sherdi_debug_acquire_end(sherd_engine *engine, int unit, sherd_pass pass)
-{
-    if (engine->window.met == acquire_number(unit, pass)) {
-        engine->window.met = 0;
-    }
-}
-
 /* ---------------------------------------------------------------- parameters -- */
 
-sherd_status sherdi_debug_params_note(sherd_engine *engine, int unit)
+/* Calls `fn` for the units that an acquire reaches and that no other acquire holds. */
+static sherd_status alone_do(sherd_engine *engine, int unit,
+                             sherd_status (*fn)(sherd_engine *engine, int unit))
+{
+    int reached;
+
+    for (size_t n = 0; (reached = sherdi_model_reached(&engine->model, unit, n)) >= 0; n++) {
+        if (sherdi_unit_of(engine, reached)->held == 1) {
+            SHERDI_TRY(fn(engine, reached));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* Notes a hash of each of a unit's parameters. */
+static sherd_status params_note(sherd_engine *engine, int unit)
 {
     const sherdi_model_unit *info = &engine->model.units[unit];
 
-    for (size_t i = 0; i < info->num_params && engine->settings.is_debug; i++) {
+    for (size_t i = 0; i < info->num_params; i++) {
         SHERDI_TRY(sherdi_loop_param_hash(engine, (size_t)info->params[i],
                                           &engine->param_hashes[info->params[i]]));
     }
     return SHERD_OK;
 }
 
-sherd_status sherdi_debug_params_check(sherd_engine *engine, int unit)
+/* Compares the parameters with those hashes. */
+static sherd_status params_check(sherd_engine *engine, int unit)
 {
     const sherdi_model_unit *info = &engine->model.units[unit];
 
-    for (size_t i = 0; i < info->num_params && engine->settings.is_debug; i++) {
+    for (size_t i = 0; i < info->num_params; i++) {
         size_t   param = (size_t)info->params[i];
         uint64_t hash;
 
@@ -75,3 +98,26 @@ sherd_status sherdi_debug_params_check(sherd_engine *engine, int unit)
     }
     return SHERD_OK;
 }
+
+/* The acquire has succeeded: the next one meets again. */
+static sherd_status acquire_end(sherd_engine *engine, int unit, sherd_pass pass)
+{
+    if (engine->window.met == acquire_number(unit, pass)) {
+        engine->window.met = 0;
+    }
+    return engine->settings.is_debug ? alone_do(engine, unit, params_note) : SHERD_OK;
+}
+
+static sherd_status release_check(sherd_engine *engine, int unit, sherd_pass pass)
+{
+    (void)pass;
+    return engine->settings.is_debug ? alone_do(engine, unit, params_check) : SHERD_OK;
+}
+
+const sherdi_module sherdi_module_debug = {
+    .open           = hashes_open,
+    .close          = hashes_close,
+    .unit_acquiring = acquire_meet,
+    .unit_acquired  = acquire_end,
+    .unit_releasing = release_check,
+};

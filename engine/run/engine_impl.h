@@ -6,10 +6,10 @@
 #include "base/api.h"
 #include "collectives/world.h"
 #include "engine/config/config.h"
-#include "engine/run/marks.h"
 #include "engine/model.h"
 #include "engine/plan/plan.h"
 #include "engine/run/run.h"
+#include "engine/run/times.h"
 #include "engine/run/values.h"
 #include "kernels/backend.h"
 
@@ -21,11 +21,6 @@ typedef enum sherdi_phase {
     SHERDI_PHASE_RUNNING,  /* from sherdi_fill_finish on: at the first acquire at the latest */
     SHERDI_PHASE_PREPARED, /* between step_prepare and apply or discard */
 } sherdi_phase;
-
-/* The time that the trainer itself spends with a unit. */
-typedef struct sherdi_compute_marks {
-    sherdi_mark pass[3]; /* by pass: from the outermost acquire to its release */
-} sherdi_compute_marks;
 
 /* The small data of one side's kernels (the device's or the host's), at the offsets of the plan. */
 typedef struct sherdi_scalars {
@@ -143,16 +138,6 @@ typedef struct sherdi_kernel_data {
     sherdi_scalars_head results;         /* of kernels, as last collected */
 } sherdi_kernel_data;
 
-/* Times of the window and of the last boundary. */
-typedef struct sherdi_times {
-    sherdi_compute_marks *units;          /* by unit */
-    sherdi_mark           step;           /* of the boundary in progress */
-    uint64_t              boundary_marks; /* marks.begun at the end of the last boundary */
-    /* the last operation of the wire that was enqueued by then */
-    uint64_t boundary_wire;
-    double   forward_s, backward_s; /* the trainer's time between the last two boundaries */
-} sherdi_times;
-
 /* Progress of the training. */
 typedef struct sherdi_counters {
     int64_t micro_step, step, skipped_steps;
@@ -197,7 +182,6 @@ struct sherd_engine {
     sherdi_storage        storage;
     sherdi_run            run;
     sherdi_updater        updater;
-    sherdi_marks          marks;
     sherdi_times          times;
     sherdi_world_observer observer; /* of the calls of this engine */
     struct sherdi_watch  *watch;    /* what people watch (watch.c); NULL: nothing */

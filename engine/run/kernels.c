@@ -112,15 +112,15 @@ static void op_copy(sherd_engine *engine, const sherdi_backend *lane, const sher
         lane->kernels->copy(lane, dst, src, bytes);
         return;
     }
-    mark = sherdi_mark_begin(&engine->marks,
-                             op->lane == SHERDI_LANE_DOWN ? SHERDI_MARK_DOWN : SHERDI_MARK_UP, lane,
-                             NULL, bytes);
+    mark = engine->times.ops->begin(
+        engine, op->lane == SHERDI_LANE_DOWN ? SHERDI_MARK_DOWN : SHERDI_MARK_UP, lane, NULL,
+        bytes);
     if (op->flags & SHERDI_OP_MEASURES) {
         make_measured(engine, lane, op, copy_make);
     } else {
         lane->kernels->copy(lane, dst, src, bytes);
     }
-    sherdi_mark_end(&engine->marks, lane, &mark);
+    engine->times.ops->end(engine, lane, &mark);
 }
 
 static void cast_make(const sherdi_backend *lane, const sherdi_op *op, void *dst, const void *src,
@@ -243,11 +243,11 @@ static sherdi_sweep_args sweep_args(const sherd_engine *engine, const sherdi_op 
 static void op_update(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
     sherdi_sweep_args args = sweep_args(engine, op);
-    sherdi_mark       mark = sherdi_mark_begin(&engine->marks, SHERDI_MARK_UPDATE, lane,
-                                               sherdi_run_subject(engine, op), 0);
+    sherdi_mark       mark = engine->times.ops->begin(engine, SHERDI_MARK_UPDATE, lane,
+                                                      sherdi_run_subject(engine, op), 0);
 
     engine->plan->layout.segments[op->segment].optimizer->sweeps[op->sweep].run(lane, &args);
-    sherdi_mark_end(&engine->marks, lane, &mark);
+    engine->times.ops->end(engine, lane, &mark);
 }
 
 static void op_matrix(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
@@ -258,8 +258,8 @@ static void op_matrix(sherd_engine *engine, const sherdi_backend *lane, const sh
     if (op->uses[SHERDI_USE_DST].where == SHERDI_AT_NOWHERE) {
         return; /* another rank makes this matrix */
     }
-    mark = sherdi_mark_begin(&engine->marks, SHERDI_MARK_UPDATE, lane,
-                             sherdi_run_subject(engine, op), 0);
+    mark = engine->times.ops->begin(engine, SHERDI_MARK_UPDATE, lane,
+                                    sherdi_run_subject(engine, op), 0);
 
     engine->plan->layout.segments[op->segment].optimizer->matrix(
         lane, &engine->settings,
@@ -269,7 +269,7 @@ static void op_matrix(sherd_engine *engine, const sherdi_backend *lane, const sh
             .cols      = shape[1],
             .workspace = sherdi_run_address(engine, op, SHERDI_USE_WORKSPACE),
         });
-    sherdi_mark_end(&engine->marks, lane, &mark);
+    engine->times.ops->end(engine, lane, &mark);
 }
 
 static void op_clear(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)

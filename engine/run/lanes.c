@@ -12,8 +12,8 @@ static void transfer_tell(void *ctx, int is_reduction, const char *what, uint64_
 {
     sherd_engine *engine = ctx;
 
-    sherdi_mark_add(&engine->marks, is_reduction ? SHERDI_MARK_REDUCE : SHERDI_MARK_GATHER, what,
-                    bytes, start_ns, end_ns);
+    engine->times.ops->add(engine, is_reduction ? SHERDI_MARK_REDUCE : SHERDI_MARK_GATHER, what,
+                           bytes, start_ns, end_ns);
 }
 
 sherd_status sherdi_lanes_open(sherd_engine *engine)
@@ -21,12 +21,8 @@ sherd_status sherdi_lanes_open(sherd_engine *engine)
     sherdi_backend          *compute = engine->backend;
     const sherdi_device_ops *device  = compute->device;
 
-    SHERDI_TRY(sherdi_marks_open(&engine->marks, compute,
-                                 engine->settings.watch.wall_clock_breakdown ||
-                                     engine->settings.watch.logs_comms,
-                                 engine->rank, engine->world_size, &engine->mem));
-    engine->times.step = (sherdi_mark){.slot = -1};
-    engine->observer   = (sherdi_world_observer){.tell = transfer_tell, .ctx = engine};
+    SHERDI_TRY(sherdi_times_open(engine));
+    engine->observer = (sherdi_world_observer){.tell = transfer_tell, .ctx = engine};
     SHERDI_TRY(device->lane_create(compute, "update", NULL, &engine->lanes.update));
     SHERDI_TRY(device->lane_create(compute, "up", NULL, &engine->lanes.up));
     SHERDI_TRY(device->lane_create(compute, "down", NULL, &engine->lanes.down));
@@ -39,7 +35,7 @@ void sherdi_lanes_close(sherd_engine *engine)
         return;
     }
     sherdi_world_drain(engine->world); /* the observer and the marks end */
-    sherdi_marks_close(&engine->marks, engine->backend);
+    engine->times.ops->close(engine);
     sherdi_backend_destroy(engine->lanes.update);
     sherdi_backend_destroy(engine->lanes.up);
     sherdi_backend_destroy(engine->lanes.down);

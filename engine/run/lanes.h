@@ -25,14 +25,14 @@ static inline sherdi_mark sherdi_collective_mark(sherd_engine *engine, sherdi_ma
 
     if (!lane->device->is_async ||
         !(engine->world_size == 1 || sherdi_world_caps(engine->world) & SHERDI_WORLD_ON_LANE)) {
-        return (sherdi_mark){.slot = -1};
+        return (sherdi_mark){0};
     }
-    return sherdi_mark_begin(&engine->marks, kind, lane, what,
-                             sherdi_wire_all_gather(engine->world_size, slice_bytes));
+    return engine->times.ops->begin(engine, kind, lane, what,
+                                    sherdi_wire_all_gather(engine->world_size, slice_bytes));
 }
 static inline void sherdi_collective_mark_end(sherd_engine *engine, const sherdi_mark *mark)
 {
-    sherdi_mark_end(&engine->marks, sherdi_world_backend(engine->world), mark);
+    engine->times.ops->end(engine, sherdi_world_backend(engine->world), mark);
 }
 /** Copies bytes of the host to memory of a space; `src` may change after it returns. */
 void sherdi_space_put(sherd_engine *engine, sherdi_space space, void *dst, const void *src,

@@ -6,7 +6,7 @@
 #include "base/checked.h"
 #include "base/hash.h"
 #include "engine/run/agree.h"
-#include "engine/run/debug.h"
+#include "engine/modules.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/lanes.h"
 
@@ -14,20 +14,6 @@
 
 /* How much device memory comes to the host at a time. */
 #define PORTION_BYTES ((size_t)16 * 1024)
-
-/* Calls `fn` for the units that an acquire reaches and that no other acquire holds. */
-static sherd_status alone_do(sherd_engine *engine, int unit,
-                             sherd_status (*fn)(sherd_engine *engine, int unit))
-{
-    int reached;
-
-    for (size_t n = 0; (reached = sherdi_model_reached(&engine->model, unit, n)) >= 0; n++) {
-        if (sherdi_unit_of(engine, reached)->held == 1) {
-            SHERDI_TRY(fn(engine, reached));
-        }
-    }
-    return SHERD_OK;
-}
 
 static sherd_status backward_check(const sherd_engine *engine, int unit)
 {
@@ -118,24 +104,14 @@ const char *sherdi_pass_name(sherd_pass pass)
     return NAMES[pass];
 }
 
-static sherdi_mark_kind pass_mark(sherd_pass pass)
-{
-    static const sherdi_mark_kind KINDS[] = {[SHERD_FORWARD]  = SHERDI_MARK_FORWARD,
-                                             [SHERD_BACKWARD] = SHERDI_MARK_BACKWARD,
-                                             [SHERD_EVAL]     = SHERDI_MARK_EVAL};
-
-    return KINDS[pass];
-}
-
 sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass)
 {
-    sherdi_unit_state *state = sherdi_unit_of(engine, unit);
-    sherd_status       status;
+    sherd_status status;
 
     if (pass == SHERD_BACKWARD) {
         SHERDI_TRY(backward_check(engine, unit));
     }
-    SHERDI_TRY(sherdi_debug_acquire_meet(engine, unit, pass));
+    SHERDI_TRY(sherdi_modules_unit_acquiring(engine, unit, pass));
     status = engine->updater.ops->check(engine); /* parameters may be of two steps */
     if (status == SHERD_OK) {
         status = sherdi_program_acquire(&engine->run.program, unit, pass);
@@ -143,17 +119,12 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
     if (status != SHERD_OK) {
         return failure_tell(engine, status);
     }
-    sherdi_debug_acquire_end(engine, unit, pass);
     if (engine->window.lost.status == SHERD_OK) {
         engine->window.untold_text[0] = '\0'; /* this try succeeded */
     }
     engine->window.has_begun |= pass != SHERD_EVAL;
     engine->window.has_backward |= pass == SHERD_BACKWARD;
-    if (state->acquired[pass] == 1) {
-        engine->times.units[unit].pass[pass] = sherdi_mark_begin(
-            &engine->marks, pass_mark(pass), engine->backend, engine->model.units[unit].name, 0);
-    }
-    return alone_do(engine, unit, sherdi_debug_params_note);
+    return sherdi_modules_unit_acquired(engine, unit, pass);
 }
 
 sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status)
@@ -174,11 +145,11 @@ static void last_note(sherd_engine *engine)
 sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass)
 {
     const sherdi_outcome seen =
-        sherdi_outcome_of(alone_do(engine, unit, sherdi_debug_params_check));
+        sherdi_outcome_of(sherdi_modules_unit_releasing(engine, unit, pass));
     sherd_status status;
 
     if (sherdi_unit_of(engine, unit)->acquired[pass] == 1) {
-        sherdi_mark_end(&engine->marks, engine->backend, &engine->times.units[unit].pass[pass]);
+        sherdi_modules_unit_let_go(engine, unit, pass);
     }
     last_note(engine);
     status = sherdi_program_release(&engine->run.program, unit, pass);
@@ -193,8 +164,7 @@ void sherdi_loop_let_go(sherd_engine *engine)
     for (size_t u = 0; u < engine->plan->layout.num_units; u++) {
         for (int pass = SHERD_FORWARD; pass <= SHERD_EVAL; pass++) {
             if (sherdi_unit_of(engine, (int)u)->acquired[pass] > 0) {
-                sherdi_mark_end(&engine->marks, engine->backend,
-                                &engine->times.units[u].pass[pass]);
+                sherdi_modules_unit_let_go(engine, (int)u, (sherd_pass)pass);
             }
         }
     }

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/modules.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,46 +31,65 @@ static const kind_info KINDS[SHERDI_MARK_KINDS] = {
     [SHERDI_MARK_STEP]            = {"step", SHERDI_TRACE_STEP},
 };
 
-static sherd_status slots_open(sherdi_marks *marks, sherdi_backend *lane, sherdi_mem *mem)
+static sherd_status slots_open(sherd_engine *engine)
 {
-    marks->slots =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, SHERDI_MARK_SLOTS, sizeof(*marks->slots));
+    sherdi_marks            *marks  = engine->times.own;
+    const sherdi_device_ops *device = engine->backend->device;
+
+    marks->slots = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, SHERDI_MARK_SLOTS,
+                                      sizeof(*marks->slots));
     if (marks->slots == NULL) {
         return SHERD_E_NOMEM;
     }
     for (int i = 0; i < SHERDI_MARK_SLOTS; i++) {
-        SHERDI_TRY(lane->device->event_create(lane, 1, &marks->slots[i].start));
-        SHERDI_TRY(lane->device->event_create(lane, 1, &marks->slots[i].end));
+        SHERDI_TRY(device->event_create(engine->backend, 1, &marks->slots[i].start));
+        SHERDI_TRY(device->event_create(engine->backend, 1, &marks->slots[i].end));
     }
     return SHERD_OK;
 }
 
-sherd_status sherdi_marks_open(sherdi_marks *marks, sherdi_backend *lane, int is_timed, int rank,
-                               int world_size, sherdi_mem *mem)
+static sherd_status marks_open(sherd_engine *engine)
 {
-    const char *path = getenv("SHERD_TRACE");
+    sherdi_marks *marks = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, sizeof(*marks));
+    const char   *path  = getenv("SHERD_TRACE");
+    int is_timed = engine->settings.watch.wall_clock_breakdown || engine->settings.watch.logs_comms;
 
-    marks->device = lane->device;
+    if (marks == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    memset(marks, 0, sizeof(*marks));
     (void)pthread_mutex_init(&marks->lock, NULL);
+    engine->times = (sherdi_times){.ops = &sherdi_times_marks, .own = marks};
+    marks->units  = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, engine->model.num_units,
+                                       sizeof(*marks->units));
+    if (marks->units == NULL) {
+        return SHERD_E_NOMEM;
+    }
     if (path != NULL && path[0] != '\0') {
-        SHERDI_TRY(sherdi_trace_open(path, rank, world_size, mem, &marks->trace));
+        SHERDI_TRY(
+            sherdi_trace_open(path, engine->rank, engine->world_size, &engine->mem, &marks->trace));
         is_timed = 1;
     }
-    return is_timed && lane->device->is_async ? slots_open(marks, lane, mem) : SHERD_OK;
+    return is_timed && engine->backend->device->is_async ? slots_open(engine) : SHERD_OK;
 }
 
-void sherdi_marks_close(sherdi_marks *marks, sherdi_backend *lane)
+static void marks_close(sherd_engine *engine)
 {
+    sherdi_marks            *marks  = engine->times.own;
+    const sherdi_device_ops *device = engine->backend->device;
+
     if (marks->slots != NULL) {
-        sherdi_marks_resolve(marks, lane);
+        sherdi_marks_resolve(engine);
         for (int i = 0; i < SHERDI_MARK_SLOTS; i++) {
-            lane->device->event_destroy(marks->slots[i].start);
-            lane->device->event_destroy(marks->slots[i].end);
+            device->event_destroy(marks->slots[i].start);
+            device->event_destroy(marks->slots[i].end);
         }
     }
     sherdi_free(marks->slots);
+    sherdi_free(marks->units);
     sherdi_trace_close(marks->trace);
-    memset(marks, 0, sizeof(*marks));
+    sherdi_free(marks);
+    engine->times.own = NULL;
 }
 
 static void sum_add(sherdi_mark_sum *sum, uint64_t bytes, int64_t ns)
@@ -109,13 +129,13 @@ static void interval_add(sherdi_marks *marks, const sherdi_mark *mark, int64_t s
                           start_ns, end_ns);
 }
 
-void sherdi_mark_add(sherdi_marks *marks, sherdi_mark_kind kind, const char *what, uint64_t bytes,
+static void mark_add(sherd_engine *engine, sherdi_mark_kind kind, const char *what, uint64_t bytes,
                      int64_t start_ns, int64_t end_ns)
 {
     const sherdi_mark mark = {
         .kind = kind, .what = what, .bytes = bytes, .is_beside = is_beside_here};
 
-    interval_add(marks, &mark, start_ns, end_ns);
+    interval_add(engine->times.own, &mark, start_ns, end_ns);
 }
 
 /* Returns the oldest mark that was not read; NULL: there is none, or it has not ended. */
@@ -123,7 +143,7 @@ static sherdi_mark_slot *oldest(const sherdi_marks *marks)
 {
     sherdi_mark_slot *slot = &marks->slots[marks->resolved % SHERDI_MARK_SLOTS];
 
-    return marks->resolved < marks->begun && slot->mark.slot >= 0 ? slot : NULL;
+    return marks->resolved < marks->begun && slot->mark.slot > 0 ? slot : NULL;
 }
 
 /* Adds the time of a mark that the device has passed. */
@@ -144,11 +164,13 @@ static void oldest_resolve(sherdi_marks *marks, const sherdi_backend *lane)
     }
 }
 
-void sherdi_marks_resolve(sherdi_marks *marks, const sherdi_backend *lane)
+void sherdi_marks_resolve(sherd_engine *engine)
 {
-    if (marks->slots != NULL) {
+    sherdi_marks *marks = engine->times.own;
+
+    if (marks != NULL && marks->slots != NULL) { /* a dry engine has none */
         (void)pthread_mutex_lock(&marks->lock);
-        oldest_resolve(marks, lane);
+        oldest_resolve(marks, engine->backend);
         (void)pthread_mutex_unlock(&marks->lock);
     }
 }
@@ -165,25 +187,15 @@ static sherdi_event *oldest_end(sherdi_marks *marks, uint64_t until)
     return slot == NULL ? NULL : slot->end;
 }
 
-sherd_status sherdi_marks_wait(sherdi_marks *marks, const sherdi_backend *lane, uint64_t until)
-{
-    sherdi_event *end;
-
-    while (marks->slots != NULL && (end = oldest_end(marks, until)) != NULL) {
-        SHERDI_TRY(lane->device->event_wait(end));
-        sherdi_marks_resolve(marks, lane);
-    }
-    return SHERD_OK;
-}
-
-sherdi_mark sherdi_mark_begin(sherdi_marks *marks, sherdi_mark_kind kind,
+static sherdi_mark mark_begin(sherd_engine *engine, sherdi_mark_kind kind,
                               const sherdi_backend *lane, const char *what, uint64_t bytes)
 {
-    sherdi_mark mark = {
-        .kind = kind, .what = what, .bytes = bytes, .slot = -1, .is_beside = is_beside_here};
+    sherdi_marks            *marks  = engine->times.own;
+    const sherdi_device_ops *device = engine->backend->device;
+    sherdi_mark mark = {.kind = kind, .what = what, .bytes = bytes, .is_beside = is_beside_here};
 
-    if (marks->device->range_begin != NULL) {
-        mark.range = marks->device->range_begin(what == NULL ? KINDS[kind].name : what);
+    if (device->range_begin != NULL) {
+        mark.range = device->range_begin(what == NULL ? KINDS[kind].name : what);
     }
     if (lane == NULL || !lane->device->is_async) {
         mark.start_ns = sherdi_now_ns();
@@ -199,23 +211,25 @@ sherdi_mark sherdi_mark_begin(sherdi_marks *marks, sherdi_mark_kind kind,
     if (marks->begun - marks->resolved < SHERDI_MARK_SLOTS) { /* else this one is not timed */
         sherdi_mark_slot *slot = &marks->slots[marks->begun % SHERDI_MARK_SLOTS];
 
-        slot->mark.slot = -1; /* until it ends */
-        mark.slot       = (int)(marks->begun++ % SHERDI_MARK_SLOTS);
+        slot->mark.slot = 0; /* until it ends */
+        mark.slot       = 1 + (int)(marks->begun++ % SHERDI_MARK_SLOTS);
         lane->device->event_record(slot->start, lane);
     }
     (void)pthread_mutex_unlock(&marks->lock);
     return mark;
 }
 
-void sherdi_mark_end(sherdi_marks *marks, const sherdi_backend *lane, const sherdi_mark *mark)
+static void mark_end(sherd_engine *engine, const sherdi_backend *lane, const sherdi_mark *mark)
 {
+    sherdi_marks *marks = engine->times.own;
+
     if (mark->range != 0) {
-        marks->device->range_end(mark->range);
+        engine->backend->device->range_end(mark->range);
     }
-    if (mark->slot >= 0) {
+    if (mark->slot > 0) {
         (void)pthread_mutex_lock(&marks->lock);
-        lane->device->event_record(marks->slots[mark->slot].end, lane);
-        marks->slots[mark->slot].mark = *mark;
+        lane->device->event_record(marks->slots[mark->slot - 1].end, lane);
+        marks->slots[mark->slot - 1].mark = *mark;
         (void)pthread_mutex_unlock(&marks->lock);
     } else if (mark->start_ns != 0) {
         interval_add(marks, mark, mark->start_ns, sherdi_now_ns());
@@ -224,22 +238,116 @@ void sherdi_mark_end(sherdi_marks *marks, const sherdi_backend *lane, const sher
 
 static double spent_take(sherdi_marks *marks, int is_beside, sherdi_mark_kind kind)
 {
-    return (double)atomic_exchange_explicit(&marks->spent_ns[is_beside][kind], 0,
-                                            memory_order_relaxed) *
-           1e-9;
+    return marks == NULL ? 0
+                         : (double)atomic_exchange_explicit(&marks->spent_ns[is_beside][kind], 0,
+                                                            memory_order_relaxed) *
+                               1e-9;
 }
 
-double sherdi_marks_take(sherdi_marks *marks, sherdi_mark_kind kind)
+double sherdi_marks_take(sherd_engine *engine, sherdi_mark_kind kind)
 {
-    return spent_take(marks, 0, kind);
+    return spent_take(engine->times.own, 0, kind);
 }
 
-double sherdi_marks_take_beside(sherdi_marks *marks, sherdi_mark_kind kind)
+double sherdi_marks_take_beside(sherd_engine *engine, sherdi_mark_kind kind)
 {
-    return spent_take(marks, 1, kind);
+    return spent_take(engine->times.own, 1, kind);
 }
 
 void sherdi_marks_beside(void)
 {
     is_beside_here = 1;
 }
+
+/* ----------------------------------------------------------------- reports -- */
+
+/* Adds to the report the times of the marks that the device has passed since the last call. */
+static void times_add(sherd_engine *engine, sherd_step_report *report)
+{
+    double forward_s  = sherdi_marks_take(engine, SHERDI_MARK_FORWARD);
+    double backward_s = sherdi_marks_take(engine, SHERDI_MARK_BACKWARD);
+    double waits;
+    double moves;
+
+    engine->times.own->forward_s += forward_s;
+    engine->times.own->backward_s += backward_s;
+    report->update_s += sherdi_marks_take(engine, SHERDI_MARK_UPDATE);
+    report->norm_s += sherdi_marks_take(engine, SHERDI_MARK_NORM);
+    report->gather_s += sherdi_marks_take(engine, SHERDI_MARK_GATHER);
+    report->reduce_s += sherdi_marks_take(engine, SHERDI_MARK_REDUCE);
+    report->copy_s +=
+        sherdi_marks_take(engine, SHERDI_MARK_DOWN) + sherdi_marks_take(engine, SHERDI_MARK_UP);
+    report->wait_gather_s += sherdi_marks_take(engine, SHERDI_MARK_WAIT_GATHER);
+    report->wait_activation_s += sherdi_marks_take(engine, SHERDI_MARK_WAIT_ACTIVATION);
+    report->wait_reduce_s += sherdi_marks_take(engine, SHERDI_MARK_WAIT_REDUCE);
+    report->step_s += sherdi_marks_take(engine, SHERDI_MARK_STEP);
+    report->compute_s += forward_s + backward_s + sherdi_marks_take(engine, SHERDI_MARK_EVAL);
+    waits             = report->wait_gather_s + report->wait_reduce_s;
+    moves             = report->gather_s + report->reduce_s;
+    report->exposed_s = waits + report->wait_activation_s + report->wait_param_s +
+                        report->wait_update_s + report->step_s;
+    report->hidden_s = moves > waits ? moves - waits : 0;
+}
+
+static void marks_boundary(sherd_engine *engine)
+{
+    sherdi_marks *marks = engine->times.own;
+
+    marks->boundary_begun = marks->begun;
+    marks->forward_s = marks->backward_s = 0;
+    sherdi_marks_resolve(engine);
+    times_add(engine, &engine->report);
+}
+
+/* Waits for the wire's calls of that boundary first: a rank that is lost ends that wait. Later
+ * calls may follow work that takes as long as a step. A mark that has not ended ends the other. */
+static sherd_status marks_wait(sherd_engine *engine)
+{
+    sherdi_marks *marks = engine->times.own;
+    sherdi_event *end;
+
+    if (marks->resolved >= marks->boundary_begun) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_world_wait(engine->world, engine->times.boundary_wire));
+    while (marks->slots != NULL && (end = oldest_end(marks, marks->boundary_begun)) != NULL) {
+        SHERDI_TRY(engine->backend->device->event_wait(end));
+        sherdi_marks_resolve(engine);
+    }
+    times_add(engine, &engine->boundary);
+    return SHERD_OK;
+}
+
+const sherdi_times_ops sherdi_times_marks = {
+    .open     = marks_open,
+    .close    = marks_close,
+    .begin    = mark_begin,
+    .end      = mark_end,
+    .add      = mark_add,
+    .boundary = marks_boundary,
+    .wait     = marks_wait,
+};
+
+/* ------------------------------------------------------- the trainer's time -- */
+
+static sherd_status pass_begin(sherd_engine *engine, int unit, sherd_pass pass)
+{
+    static const sherdi_mark_kind OF_PASS[] = {[SHERD_FORWARD]  = SHERDI_MARK_FORWARD,
+                                               [SHERD_BACKWARD] = SHERDI_MARK_BACKWARD,
+                                               [SHERD_EVAL]     = SHERDI_MARK_EVAL};
+
+    if (engine->times.own != NULL && sherdi_unit_of(engine, unit)->acquired[pass] == 1) {
+        engine->times.own->units[unit].pass[pass] =
+            mark_begin(engine, OF_PASS[pass], engine->backend, engine->model.units[unit].name, 0);
+    }
+    return SHERD_OK;
+}
+
+static void pass_end(sherd_engine *engine, int unit, sherd_pass pass)
+{
+    if (engine->times.own != NULL) {
+        mark_end(engine, engine->backend, &engine->times.own->units[unit].pass[pass]);
+    }
+}
+
+const sherdi_module sherdi_module_times = {.unit_acquired = pass_begin, .unit_let_go = pass_end};

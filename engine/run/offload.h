@@ -166,7 +166,8 @@ extern const sherdi_updater_ops sherdi_updater_none;
 /** Open the parts that this build has, if the engine's plan needs them. Collective. */
 sherd_status sherdi_storage_open(sherd_engine *engine);
 sherd_status sherdi_updater_open(sherd_engine *engine);
-/** Gives the engine the tables that do nothing: at first, and when the others are closed. */
-void sherdi_offload_clear(sherd_engine *engine);
+/** Gives the engine tables that do nothing, those of times.h too: at first, and when the others are
+ *  closed. */
+void sherdi_tables_clear(sherd_engine *engine);
 
 #endif

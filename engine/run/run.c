@@ -160,10 +160,10 @@ static sherd_status op_follow_marked(sherd_engine *engine, const sherdi_op *op,
         (op->kind != SHERDI_OP_ZERO || op->lane != SHERDI_LANE_COMPUTE)) {
         return op_follow(engine, op, follows);
     }
-    mark   = sherdi_mark_begin(&engine->marks, kind, engine->backend,
-                               engine->model.units[op->unit].name, 0);
+    mark   = engine->times.ops->begin(engine, kind, engine->backend,
+                                      engine->model.units[op->unit].name, 0);
     status = op_follow(engine, op, follows);
-    sherdi_mark_end(&engine->marks, engine->backend, &mark);
+    engine->times.ops->end(engine, engine->backend, &mark);
     return status;
 }
 
@@ -180,9 +180,8 @@ static transfer_marks marks_begin(sherd_engine *engine, const sherdi_op *op, int
     const char    *what = sherdi_run_subject(engine, op);
     transfer_marks marks;
 
-    marks.wait = sherdi_mark_begin(&engine->marks,
-                                   is_reduction ? SHERDI_MARK_WAIT_REDUCE : SHERDI_MARK_WAIT_GATHER,
-                                   NULL, what, 0);
+    marks.wait = engine->times.ops->begin(
+        engine, is_reduction ? SHERDI_MARK_WAIT_REDUCE : SHERDI_MARK_WAIT_GATHER, NULL, what, 0);
     marks.transfer =
         sherdi_collective_mark(engine, is_reduction ? SHERDI_MARK_REDUCE : SHERDI_MARK_GATHER, what,
                                op->elems * sherd_dtype_bytes(op->from));
@@ -192,7 +191,7 @@ static transfer_marks marks_begin(sherd_engine *engine, const sherdi_op *op, int
 static void marks_end(sherd_engine *engine, const transfer_marks *marks)
 {
     sherdi_collective_mark_end(engine, &marks->transfer);
-    sherdi_mark_end(&engine->marks, NULL, &marks->wait);
+    engine->times.ops->end(engine, NULL, &marks->wait);
 }
 
 static sherd_status op_gather(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)

@@ -60,7 +60,7 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
 {
     const sherdi_plan  *plan = engine->plan;
     sherdi_scalars_head head = {0};
-    sherdi_mark         mark = sherdi_mark_begin(&engine->marks, SHERDI_MARK_NORM, NULL, NULL, 0);
+    sherdi_mark         mark = engine->times.ops->begin(engine, SHERDI_MARK_NORM, NULL, NULL, 0);
 
     memset(own, 0, sizeof(*own));
     if (status == SHERD_OK) {
@@ -71,7 +71,7 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
     }
     own->norm   = head.norm;
     own->counts = head.counts;
-    sherdi_mark_end(&engine->marks, NULL, &mark);
+    engine->times.ops->end(engine, NULL, &mark);
     SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_NORM, status, own, NULL,
                                "while it read its gradient, and nothing was updated"));
     if ((!plan->layout.is_sliced && !plan->layout.is_deterministic) ||
@@ -227,7 +227,7 @@ static sherd_status step_prepare(sherd_engine *engine)
     };
     if (window_is_over(engine)) {
         engine->times.step =
-            sherdi_mark_begin(&engine->marks, SHERDI_MARK_STEP, engine->backend, NULL, 0);
+            engine->times.ops->begin(engine, SHERDI_MARK_STEP, engine->backend, NULL, 0);
         return boundary_prepare(engine);
     }
     sherdi_loop_fetch_ahead(engine);
@@ -236,54 +236,11 @@ static sherd_status step_prepare(sherd_engine *engine)
 
 /* ------------------------------------------------------------------ apply -- */
 
-/* Adds to the report the times of the marks that the device has passed since the last call. */
-static void times_add(sherd_engine *engine, sherd_step_report *report)
-{
-    sherdi_marks *marks      = &engine->marks;
-    double        forward_s  = sherdi_marks_take(marks, SHERDI_MARK_FORWARD);
-    double        backward_s = sherdi_marks_take(marks, SHERDI_MARK_BACKWARD);
-    double        waits;
-    double        moves;
-
-    engine->times.forward_s += forward_s;
-    engine->times.backward_s += backward_s;
-    report->update_s += sherdi_marks_take(marks, SHERDI_MARK_UPDATE);
-    report->norm_s += sherdi_marks_take(marks, SHERDI_MARK_NORM);
-    report->gather_s += sherdi_marks_take(marks, SHERDI_MARK_GATHER);
-    report->reduce_s += sherdi_marks_take(marks, SHERDI_MARK_REDUCE);
-    report->copy_s +=
-        sherdi_marks_take(marks, SHERDI_MARK_DOWN) + sherdi_marks_take(marks, SHERDI_MARK_UP);
-    report->wait_gather_s += sherdi_marks_take(marks, SHERDI_MARK_WAIT_GATHER);
-    report->wait_activation_s += sherdi_marks_take(marks, SHERDI_MARK_WAIT_ACTIVATION);
-    report->wait_reduce_s += sherdi_marks_take(marks, SHERDI_MARK_WAIT_REDUCE);
-    report->step_s += sherdi_marks_take(marks, SHERDI_MARK_STEP);
-    report->compute_s += forward_s + backward_s + sherdi_marks_take(marks, SHERDI_MARK_EVAL);
-    waits             = report->wait_gather_s + report->wait_reduce_s;
-    moves             = report->gather_s + report->reduce_s;
-    report->exposed_s = waits + report->wait_activation_s + report->wait_param_s +
-                        report->wait_update_s + report->step_s;
-    report->hidden_s = moves > waits ? moves - waits : 0;
-}
-
 /* Ends the step's own mark, however the step ended; does nothing where it has ended. */
 static void step_mark_end(sherd_engine *engine)
 {
-    sherdi_mark_end(&engine->marks, engine->backend, &engine->times.step);
-    engine->times.step = (sherdi_mark){.slot = -1};
-}
-
-/* Completes the times of this boundary and of the window before it. The step's own mark ends here.
- * Marks that the device has not passed yet count for the next report, unless sherd_step_wait is
- * called before that. */
-static void times_close(sherd_engine *engine)
-{
-    sherdi_lanes_join(engine);
-    step_mark_end(engine);
-    engine->times.boundary_marks = engine->marks.begun;
-    engine->times.boundary_wire  = engine->run.given[SHERDI_LANE_WIRE];
-    engine->times.forward_s = engine->times.backward_s = 0;
-    sherdi_marks_resolve(&engine->marks, engine->backend);
-    times_add(engine, &engine->report);
+    engine->times.ops->end(engine, engine->backend, &engine->times.step);
+    engine->times.step = (sherdi_mark){0};
 }
 
 /* Completes the report: the bytes and waits of this boundary and the window before it. The counts
@@ -307,7 +264,10 @@ static void boundary_close(sherd_engine *engine)
             (double)waits.read_ns * 1e-9;
         report->wait_write_s += (double)waits.write_ns * 1e-9;
     }
-    times_close(engine);
+    sherdi_lanes_join(engine);
+    step_mark_end(engine);
+    engine->times.boundary_wire = engine->run.given[SHERDI_LANE_WIRE];
+    engine->times.ops->boundary(engine);
     report->nvme_read_bytes    = traffic.read_bytes;
     report->nvme_written_bytes = traffic.written_bytes;
     report->link_down_bytes    = own->down_bytes - run->reported_link.down_bytes;
@@ -518,20 +478,6 @@ sherd_status sherd_step_discard(sherd_engine *engine)
     return sherdi_engine_outcome(engine, status);
 }
 
-/* Adds the times for which the step did not wait. Waits for the wire's calls of that boundary
- * first: a rank that is lost ends that wait. Later calls may follow work that takes as long as a
- * step. */
-static sherd_status times_wait(sherd_engine *engine)
-{
-    if (engine->marks.resolved >= engine->times.boundary_marks) {
-        return SHERD_OK;
-    }
-    SHERDI_TRY(sherdi_world_wait(engine->world, engine->times.boundary_wire));
-    SHERDI_TRY(sherdi_marks_wait(&engine->marks, engine->backend, engine->times.boundary_marks));
-    times_add(engine, &engine->boundary);
-    return SHERD_OK;
-}
-
 /* Takes the outcome of a queued update on this rank. */
 static sherd_status queued_take(sherd_engine *engine)
 {
@@ -579,7 +525,7 @@ sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
     SHERDI_TRY(sherdi_world_status(engine->world));
     SHERDI_TRY(sherdi_engine_outcome(
         engine, sherdi_world_follow(engine->world, engine->backend, engine->times.boundary_wire)));
-    SHERDI_TRY(sherdi_engine_outcome(engine, times_wait(engine)));
+    SHERDI_TRY(sherdi_engine_outcome(engine, engine->times.ops->wait(engine)));
     SHERDI_TRY(sherdi_engine_outcome(engine, sherdi_step_tell(engine)));
     report_fill(&engine->boundary, out);
     return SHERD_OK;

@@ -12,6 +12,7 @@
 #include "engine/run/agree.h"
 #include "engine/run/fill.h"
 #include "engine/run/kernels.h"
+#include "engine/run/marks.h"
 #include "engine/run/restore.h"
 #include "engine/run/update.h"
 #include "engine/run/updater.h"
@@ -50,7 +51,7 @@ static sherd_status queue_open(sherd_engine *engine)
                .request_bytes = settings->io.block_bytes,
                .depth         = settings->io.depth,
                .rank          = engine->rank,
-               .trace         = engine->marks.trace,
+               .trace         = sherdi_marks_trace(engine),
     };
 
     /* a tier without files has no use for a queue */

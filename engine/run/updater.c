@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "engine/run/failure.h"
+#include "engine/run/marks.h"
 #include "engine/run/store.h"
 #include "engine/run/update.h"
 
@@ -263,15 +264,15 @@ static void moved_take(sherd_engine *engine)
     updater->moved_link.down_bytes = all->down_bytes - joined->down_bytes;
     updater->moved_link.up_bytes   = all->up_bytes - joined->up_bytes;
     updater->has_moved             = 1;
-    sherdi_marks_resolve(&engine->marks, engine->backend);
+    sherdi_marks_resolve(engine);
     *joined                         = *all;
     engine->updater.published_bytes = 0;
-    updater->times                  = (sherdi_updater_times){
-                         .all_ns   = updater->ended_ns - updater->begun_ns,
-                         .update_s = sherdi_marks_take_beside(&engine->marks, SHERDI_MARK_UPDATE),
-                         .copy_s   = sherdi_marks_take_beside(&engine->marks, SHERDI_MARK_DOWN) +
-                                   sherdi_marks_take_beside(&engine->marks, SHERDI_MARK_UP),
-                         .waited_s = sherdi_marks_take(&engine->marks, SHERDI_MARK_WAIT_UPDATE)};
+    updater->times =
+        (sherdi_updater_times){.all_ns   = updater->ended_ns - updater->begun_ns,
+                               .update_s = sherdi_marks_take_beside(engine, SHERDI_MARK_UPDATE),
+                               .copy_s   = sherdi_marks_take_beside(engine, SHERDI_MARK_DOWN) +
+                                         sherdi_marks_take_beside(engine, SHERDI_MARK_UP),
+                               .waited_s = sherdi_marks_take(engine, SHERDI_MARK_WAIT_UPDATE)};
     for (int ring = 0; ring < SHERDI_RINGS; ring++) {
         sherdi_storage_waits waits =
             engine->storage.ops->waits_take(engine, SHERDI_USER_UPDATER, (sherdi_ring)ring);
@@ -435,9 +436,9 @@ static sherd_status updater_await(sherd_engine *engine, const sherdi_op *op)
     if (status == SHERD_OK) {
         sherdi_updater_take(engine, (sherdi_post)op->part);
     }
-    sherdi_mark_add(&engine->marks, SHERDI_MARK_WAIT_UPDATE,
-                    op->unit < 0 ? NULL : engine->model.units[op->unit].name, 0, start_ns,
-                    sherdi_now_ns());
+    engine->times.ops->add(engine, SHERDI_MARK_WAIT_UPDATE,
+                           op->unit < 0 ? NULL : engine->model.units[op->unit].name, 0, start_ns,
+                           sherdi_now_ns());
     return status;
 }
 

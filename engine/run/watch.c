@@ -5,9 +5,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/monitor/monitor.h"
-#include "engine/run/engine_impl.h"
-#include "engine/run/failure.h"
 #include "engine/modules.h"
+#include "engine/run/failure.h"
+#include "engine/run/marks.h"
 #include "engine/run/needs.h"
 #include "sherd_tools.h"
 
@@ -70,7 +70,7 @@ static void memory_log(sherd_engine *engine)
 
 static void transfers_log(sherd_engine *engine, sherdi_mark_kind kind, const char *name)
 {
-    const sherdi_mark_sum *sum   = &engine->marks.sums[kind];
+    const sherdi_mark_sum *sum   = &engine->times.own->sums[kind];
     uint64_t               count = atomic_load_explicit(&sum->count, memory_order_relaxed);
     double                 bytes = (double)atomic_load_explicit(&sum->bytes, memory_order_relaxed);
     double seconds = (double)atomic_load_explicit(&sum->ns, memory_order_relaxed) * 1e-9;
@@ -116,13 +116,13 @@ static void times_log(const sherd_engine *engine)
         "%.1f, parameters %.1f%s; NVMe %.1f MiB read, %.1f MiB written; link %.1f MiB down, %.1f "
         "MiB "
         "up",
-        (long long)report->step, engine->times.forward_s * 1e3, engine->times.backward_s * 1e3,
-        report->gather_s * 1e3, report->wait_gather_s * 1e3, report->reduce_s * 1e3,
-        report->wait_reduce_s * 1e3, report->step_s * 1e3, report->norm_s * 1e3,
-        report->update_s * 1e3, report->wait_read_s * 1e3, report->wait_write_s * 1e3,
-        report->wait_param_s * 1e3, beside, (double)report->nvme_read_bytes / 0x1p20,
-        (double)report->nvme_written_bytes / 0x1p20, (double)report->link_down_bytes / 0x1p20,
-        (double)report->link_up_bytes / 0x1p20);
+        (long long)report->step, engine->times.own->forward_s * 1e3,
+        engine->times.own->backward_s * 1e3, report->gather_s * 1e3, report->wait_gather_s * 1e3,
+        report->reduce_s * 1e3, report->wait_reduce_s * 1e3, report->step_s * 1e3,
+        report->norm_s * 1e3, report->update_s * 1e3, report->wait_read_s * 1e3,
+        report->wait_write_s * 1e3, report->wait_param_s * 1e3, beside,
+        (double)report->nvme_read_bytes / 0x1p20, (double)report->nvme_written_bytes / 0x1p20,
+        (double)report->link_down_bytes / 0x1p20, (double)report->link_up_bytes / 0x1p20);
 }
 
 /* Returns the samples per second since the last line; 0: not known. */
@@ -196,10 +196,10 @@ static void events_write(sherd_engine *engine)
     events[count++] = (sherdi_monitor_event){TAG("grad_norm"), report->grad_norm};
     if (engine->settings.watch.wall_clock_breakdown) {
         const sherdi_monitor_event times[] = {
-            {TAG("elapsed_time_ms_forward"), engine->times.forward_s * 1e3},
+            {TAG("elapsed_time_ms_forward"), engine->times.own->forward_s * 1e3},
             {TAG("elapsed_time_ms_backward"),
-             engine->times.backward_s * 1e3 + report->wait_reduce_s * 1e3},
-            {TAG("elapsed_time_ms_backward_inner"), engine->times.backward_s * 1e3},
+             engine->times.own->backward_s * 1e3 + report->wait_reduce_s * 1e3},
+            {TAG("elapsed_time_ms_backward_inner"), engine->times.own->backward_s * 1e3},
             {TAG("elapsed_time_ms_backward_allreduce"), report->reduce_s * 1e3},
             {TAG("elapsed_time_ms_step"), report->step_s * 1e3},
             {TAG("elapsed_time_ms_gather"), report->gather_s * 1e3},
@@ -255,7 +255,7 @@ static sherd_status watch_open(sherd_engine *engine)
     if (!is_watcher(engine) || (sherdi_world_caps(engine->world) & SHERDI_WORLD_SIMULATES) != 0) {
         return SHERD_OK;
     }
-    engine->marks.logs_transfers =
+    engine->times.own->logs_transfers =
         engine->settings.watch.logs_comms && engine->settings.watch.logs_each_comm;
     return sherdi_monitors_open(&watch->monitors, engine->settings.watch.monitors, &engine->mem);
 }

@@ -1,6 +1,6 @@
 /* The engine on the streams of a device: how often the host waits for the device, and streams of
  * the trainer's own. */
-#include "engine/run/engine_impl.h"
+#include "engine/run/marks.h"
 #include "sherd_cuda.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -347,7 +347,7 @@ static void step_timed(rig *r)
     CHECK_OK(sherd_step_wait(r->engine, &report));
     CHECK(report.update_s > 0 && report.step_s > 0 && report.norm_s > 0);
     CHECK(report.step_s >= report.update_s);
-    CHECK_INT(r->engine->marks.begun, r->engine->marks.resolved);
+    CHECK_INT(r->engine->times.own->begun, r->engine->times.own->resolved);
 }
 
 /* The times of each report are those of its own step, however late the device is. */

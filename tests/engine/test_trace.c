@@ -2,6 +2,7 @@
  * which one thing runs at a time, and the report's sums of the same times. */
 #include "engine/proof/emit.h"
 #include "base/json.h"
+#include "base/trace.h"
 #include "engine/run/engine_impl.h"
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
