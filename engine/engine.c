@@ -7,7 +7,6 @@
 #include "base/absent.h"
 #include "base/checked.h"
 #include "base/log.h"
-#include "engine/groups.h"
 #include "engine/machine.h"
 #include "engine/run/agree.h"
 #include "engine/run/failure.h"
@@ -169,6 +168,20 @@ sherd_status sherd_copy(sherd_engine *engine, void *dst, const void *src, size_t
     return sherdi_engine_outcome(engine, sherdi_lane_wait(engine->backend));
 }
 
+sherd_status sherdi_engine_find_optimizer(const sherd_engine *engine, const char *group,
+                                          const char *name, const sherdi_optimizer **out)
+{
+    SHERDI_TRY(sherdi_optimizer_find(&engine->settings, group, name, out));
+    if ((*out)->is_inference != engine->settings.update.optimizer->is_inference) {
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "group %s has optimizer %s, but optimizer.type is %s: \"none\" is for the whole "
+            "engine, not for some groups; declare parameters that are not trained as frozen",
+            group, name, sherdi_optimizer_name(engine->settings.update.optimizer));
+    }
+    return SHERD_OK;
+}
+
 sherd_status sherd_group_add(sherd_engine *engine, const sherd_group_params *params,
                              sherd_group *out)
 {
@@ -180,8 +193,8 @@ sherd_status sherd_group_add(sherd_engine *engine, const sherd_group_params *par
     sherd_group_params_init(&given);
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API(sherd_group_params), &given));
     if (given.optimizer != NULL) {
-        SHERDI_TRY(sherdi_group_optimizer_find(engine, given.name == NULL ? "unnamed" : given.name,
-                                               given.optimizer, &optimizer));
+        SHERDI_TRY(sherdi_engine_find_optimizer(engine, given.name == NULL ? "unnamed" : given.name,
+                                                given.optimizer, &optimizer));
         given.optimizer = sherdi_optimizer_name(optimizer);
     }
     SHERDI_TRY(sherdi_model_add_group(&engine->model, &given, out));
@@ -288,10 +301,9 @@ sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine 
         return sherdi_fail(SHERD_E_STATE,
                            "no parameter is declared; add units and parameters first");
     }
-    SHERDI_TRY(sherdi_groups_settle(engine));
+    SHERDI_TRY(sherdi_modules_declared(engine));
     engine->first_groups.scheduled = sherdi_model_first_group(&engine->model);
     engine->first_groups.trained   = sherdi_model_first_trained(&engine->model);
-    SHERDI_TRY(sherdi_optimizer_check_lists(engine));
     SHERDI_TRY(sherdi_plan_create(&engine->model, &engine->settings, engine->rank,
                                   engine->world_size, machine, &engine->mem, &plan));
     status = sherdi_modules_planned(plan, &engine->model);
@@ -570,7 +582,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     sherd_status   status;
 
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_seal", SHERDI_NEED_OPEN));
-    SHERDI_TRY(sherdi_agree_status(engine, sherdi_groups_settle(engine)));
+    SHERDI_TRY(sherdi_agree_status(engine, sherdi_modules_declared(engine)));
     SHERDI_TRY(sherdi_agree_model(engine));
     SHERDI_TRY(sherdi_world_warm(engine->world, engine->settings.numerics.vendor_reduction));
     SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));

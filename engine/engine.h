@@ -1,9 +1,13 @@
-/* Functions of engine.c for the calls that report on a plan. */
+/* Functions of engine.c for the calls that report on a plan, and for modules. */
 #ifndef SHERDI_ENGINE_ENGINE_H
 #define SHERDI_ENGINE_ENGINE_H
 
 #include "engine/plan/plan.h"
 
+/** Finds the optimizer that a group names. E_NOTSUP: there is none of that name. E_INVAL: it does
+ *  not go with the engine's own. */
+sherd_status sherdi_engine_find_optimizer(const sherd_engine *engine, const char *group,
+                                          const char *name, const sherdi_optimizer **out);
 /** Makes this rank's plan for a machine, from the declarations. */
 sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine *machine,
                                      sherdi_plan **out);

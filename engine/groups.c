@@ -1,26 +1,12 @@
 /* Merges the parameter groups of the configuration (sherd.groups) with those of the program, before
- * a plan is made. A second call changes nothing. */
-#include "engine/groups.h"
-
+ * a plan is made. E_INVAL: they contradict each other, or no parameter is in a group. */
+#include "engine/engine.h"
+#include "engine/modules.h"
 #include "engine/run/engine_impl.h"
 
 #include <fnmatch.h>
 #include <math.h>
 #include <string.h>
-
-sherd_status sherdi_group_optimizer_find(const sherd_engine *engine, const char *group,
-                                         const char *name, const sherdi_optimizer **out)
-{
-    SHERDI_TRY(sherdi_optimizer_find(&engine->settings, group, name, out));
-    if ((*out)->is_inference != engine->settings.update.optimizer->is_inference) {
-        return sherdi_fail(
-            SHERD_E_INVAL,
-            "group %s has optimizer %s, but optimizer.type is %s: \"none\" is for the whole "
-            "engine, not for some groups; declare parameters that are not trained as frozen",
-            group, name, sherdi_optimizer_name(engine->settings.update.optimizer));
-    }
-    return SHERD_OK;
-}
 
 /* ------------------------------------------------------------- by the name -- */
 
@@ -55,8 +41,8 @@ static sherd_status optimizer_join(sherd_engine *engine, const sherdi_group_sett
     if (group->optimizer != NULL) {
         return group->optimizer == optimizer ? SHERD_OK : contradiction(group->name, "optimizer");
     }
-    SHERDI_TRY(sherdi_group_optimizer_find(engine, group->name, sherdi_optimizer_name(optimizer),
-                                           &optimizer));
+    SHERDI_TRY(sherdi_engine_find_optimizer(engine, group->name, sherdi_optimizer_name(optimizer),
+                                            &optimizer));
     group->optimizer_name = sherdi_strdup(&engine->mem, sherdi_optimizer_name(optimizer));
     if (group->optimizer_name == NULL) {
         return SHERD_E_NOMEM;
@@ -152,7 +138,7 @@ static sherd_status settings_join(sherd_engine *engine, const sherdi_group_setti
     return SHERD_OK;
 }
 
-sherd_status sherdi_groups_settle(sherd_engine *engine)
+static sherd_status groups_settle(sherd_engine *engine)
 {
     const sherdi_group_settings *given = engine->settings.update.groups;
 
@@ -161,3 +147,5 @@ sherd_status sherdi_groups_settle(sherd_engine *engine)
     }
     return SHERD_OK;
 }
+
+const sherdi_module sherdi_module_groups = {.declared = groups_settle};

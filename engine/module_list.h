@@ -3,6 +3,12 @@
  * the lines of its modules (modules.txt). */
 #include "sherd_build.h"
 
+#ifdef SHERDI_MODULE_JSON
+SHERDI_MODULE(sherdi_module_groups)
+#endif
+#ifdef SHERDI_MODULE_SCHEDULES
+SHERDI_MODULE(sherdi_module_schedules)
+#endif
 #ifdef SHERDI_MODULE_PROOF
 SHERDI_MODULE(sherdi_module_proof)
 #endif

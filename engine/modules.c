@@ -33,6 +33,7 @@ static const sherdi_module *const TABLE[] = {
     }
 
 TRY_ALL(create, (sherd_engine * engine), (engine))
+TRY_ALL(declared, (sherd_engine * engine), (engine))
 TRY_ALL(lay_out, (sherdi_plan * plan, const sherdi_model *model), (plan, model))
 TRY_ALL(planned, (sherdi_plan * plan, const sherdi_model *model), (plan, model))
 TRY_ALL(check, (const sherd_engine *engine), (engine))

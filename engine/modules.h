@@ -14,6 +14,9 @@ typedef struct sherdi_module {
     sherd_status (*create)(sherd_engine *engine);
     /* The object is about to be freed. Also after a `create` that failed or was not made. */
     void (*destroy)(sherd_engine *engine);
+    /* The model is declared, or a plan of what was declared so far is asked for: completes the
+     * model. A second call changes nothing. */
+    sherd_status (*declared)(sherd_engine *engine);
     /* A segment of a plan is known, and nothing is laid out yet: changes it. */
     void (*segment_made)(const sherdi_plan *plan, sherdi_segment *segment);
     /* Units, segments and schedule of a plan are known: checks them, and lays out what the module
@@ -59,6 +62,7 @@ typedef struct sherdi_module {
  * failure. */
 sherd_status sherdi_modules_create(sherd_engine *engine);
 void         sherdi_modules_destroy(sherd_engine *engine);
+sherd_status sherdi_modules_declared(sherd_engine *engine);
 void         sherdi_modules_segment_made(const sherdi_plan *plan, sherdi_segment *segment);
 sherd_status sherdi_modules_lay_out(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_modules_unit_acquiring(sherd_engine *engine, int unit, sherd_pass pass);

@@ -3,8 +3,8 @@
 
 #include "base/checked.h"
 #include "engine/engine.h"
-#include "engine/groups.h"
 #include "engine/machine.h"
+#include "engine/modules.h"
 #include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/needs.h"
@@ -231,7 +231,7 @@ sherd_status sherd_engine_fits(sherd_engine *engine)
     sherd_status   status;
 
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_fits", SHERDI_NEED_OPEN));
-    SHERDI_TRY(sherdi_agree_status(engine, sherdi_groups_settle(engine)));
+    SHERDI_TRY(sherdi_agree_status(engine, sherdi_modules_declared(engine)));
     SHERDI_TRY(sherdi_agree_model(engine));
     SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
     status = sherdi_engine_plan_make(engine, &machine, &plan);

@@ -23,36 +23,6 @@ double sherdi_optimizer_unscale(const sherd_engine *engine)
     return 1 / (engine->scaler.scale * engine->window.micro_seen);
 }
 
-sherd_status sherdi_optimizer_check_lists(const sherd_engine *engine)
-{
-    const sherdi_schedule_params *schedule = &engine->settings.update.schedule;
-    const struct {
-        const char         *key;
-        const sherdi_rates *rates;
-    } lists[] = {
-        {"warmup_min_lr", &schedule->min_lr},
-        {"warmup_max_lr", &schedule->max_lr},
-        {"cycle_min_lr", &schedule->cycle_min_lr},
-        {"cycle_max_lr", &schedule->cycle_max_lr},
-        {"cycle_min_mom", &schedule->cycle_min_mom},
-        {"cycle_max_mom", &schedule->cycle_max_mom},
-        {"lr_range_test_min_lr", &schedule->range_min_lr},
-    };
-    size_t groups = engine->model.num_groups - (size_t)engine->first_groups.scheduled;
-
-    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
-        if (lists[i].rates->count != 0 && lists[i].rates->count != groups) {
-            return sherdi_fail(
-                SHERD_E_INVAL,
-                "scheduler.params.%s is a list of length %zu, but the number of "
-                "parameter groups is %zu (the default group counts if it has a trainable "
-                "parameter); give one number, or one for each group",
-                lists[i].key, lists[i].rates->count, groups);
-        }
-    }
-    return SHERD_OK;
-}
-
 /* The numbers of a group that gives none of its own. */
 static sherdi_optimizer_defaults numbers_of(const sherd_engine *engine, size_t group)
 {

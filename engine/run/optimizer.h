@@ -4,9 +4,6 @@
 
 #include "base/status.h"
 
-/** Checks that each list of the schedule has one number for each parameter group; the default group
- *  counts if a trainable parameter is in it. E_INVAL. */
-sherd_status sherdi_optimizer_check_lists(const sherd_engine *engine);
 /** Returns the factor that turns the prepared gradient into the mean over the window, without the
  *  loss scale. */
 double sherdi_optimizer_unscale(const sherd_engine *engine);

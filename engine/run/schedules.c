@@ -1,0 +1,34 @@
+/* Lists of a schedule: numbers for each parameter group, which are checked when a plan is made. */
+#include "engine/modules.h"
+
+static sherd_status lists_check(sherdi_plan *plan, const sherdi_model *model)
+{
+    const sherdi_schedule_params *schedule = &plan->settings.update.schedule;
+    const struct {
+        const char         *key;
+        const sherdi_rates *rates;
+    } lists[] = {
+        {"warmup_min_lr", &schedule->min_lr},
+        {"warmup_max_lr", &schedule->max_lr},
+        {"cycle_min_lr", &schedule->cycle_min_lr},
+        {"cycle_max_lr", &schedule->cycle_max_lr},
+        {"cycle_min_mom", &schedule->cycle_min_mom},
+        {"cycle_max_mom", &schedule->cycle_max_mom},
+        {"lr_range_test_min_lr", &schedule->range_min_lr},
+    };
+    size_t groups = model->num_groups - (size_t)sherdi_model_first_group(model);
+
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        if (lists[i].rates->count != 0 && lists[i].rates->count != groups) {
+            return sherdi_fail(
+                SHERD_E_INVAL,
+                "scheduler.params.%s is a list of length %zu, but the number of "
+                "parameter groups is %zu (the default group counts if it has a trainable "
+                "parameter); give one number, or one for each group",
+                lists[i].key, lists[i].rates->count, groups);
+        }
+    }
+    return SHERD_OK;
+}
+
+const sherdi_module sherdi_module_schedules = {.lay_out = lists_check};
