@@ -1,4 +1,4 @@
-/* Functions of engine.c for the calls that report on a plan, and for modules. */
+/* Functions of engine.c and info.c, for modules. */
 #ifndef SHERDI_ENGINE_ENGINE_H
 #define SHERDI_ENGINE_ENGINE_H
 
@@ -12,10 +12,11 @@ sherd_status sherdi_engine_find_optimizer(const sherd_engine *engine, const char
 sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine *machine,
                                      sherdi_plan **out);
 
-/** Returns the sealed plan, or one that is made for this call from the declarations so far. The
- *  second call gives it back. */
-sherd_status sherdi_engine_plan_borrow(sherd_engine *engine, const char *call, sherdi_plan **out);
-void         sherdi_engine_plan_return(const sherd_engine *engine, sherdi_plan *plan);
+/** Check a call that asks for a fingerprint, and give the sum of the shares of the ranks; if every
+ *  rank has everything (`is_shared_out` 0), one share is all. Collective. */
+sherd_status sherdi_fingerprint_check(sherd_engine *engine, const void *out, const char *call);
+sherd_status sherdi_fingerprint_sum(sherd_engine *engine, sherd_status status, uint64_t share,
+                                    int is_shared_out, uint64_t *out);
 
 /** Allocates the tables that the loop needs, because the loop itself allocates nothing. A dry
  *  engine (dry.h) has none of the messages about other ranks. E_NOMEM. */

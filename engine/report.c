@@ -2,6 +2,7 @@
 #include "engine/report.h"
 
 #include "engine/engine.h"
+#include "engine/machine.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/failure.h"
 #include "engine/run/lanes.h"
@@ -15,6 +16,31 @@ void sherd_memory_report_init(sherd_memory_report *report)
 void sherd_traffic_report_init(sherd_traffic_report *report)
 {
     sherdi_api_init(report, &(sherd_traffic_report){.struct_size = sizeof(*report)});
+}
+
+/* ---------------------------------------------------------------- plan ---- */
+
+sherd_status sherdi_engine_plan_borrow(sherd_engine *engine, const char *call, sherdi_plan **out)
+{
+    sherdi_machine machine = {.ranks_per_host =
+                                  1}; /* before seal a real one is not asked: that is collective */
+
+    SHERDI_TRY(sherdi_engine_check_alive(engine, call));
+    if (engine->plan != NULL) {
+        *out = engine->plan;
+        return SHERD_OK;
+    }
+    if (sherdi_world_caps(engine->world) & SHERDI_WORLD_SIMULATES) {
+        SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
+    }
+    return sherdi_engine_plan_make(engine, &machine, out);
+}
+
+void sherdi_engine_plan_return(const sherd_engine *engine, sherdi_plan *plan)
+{
+    if (plan != engine->plan) {
+        sherdi_plan_destroy(plan);
+    }
 }
 
 /* ----------------------------------------------------------------- memory -- */

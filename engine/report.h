@@ -1,4 +1,4 @@
-/* Reports of bytes. */
+/* Reports of bytes, and the plan for reports. */
 #ifndef SHERDI_ENGINE_REPORT_H
 #define SHERDI_ENGINE_REPORT_H
 
@@ -14,5 +14,10 @@ typedef struct sherdi_plan_wear {
     double bytes_a_day, days; /* of one drive, which the ranks of the host share */
 } sherdi_plan_wear;
 sherdi_plan_wear sherdi_plan_drive_wear(const sherdi_plan *plan);
+
+/** Returns the sealed plan, or one that is made for this call from the declarations so far. The
+ *  second call gives it back. */
+sherd_status sherdi_engine_plan_borrow(sherd_engine *engine, const char *call, sherdi_plan **out);
+void         sherdi_engine_plan_return(const sherd_engine *engine, sherdi_plan *plan);
 
 #endif

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/run/agree.h"
+#include "engine/run/values.h"
 
 /* ------------------------------------------------------------------------ save -- */
 

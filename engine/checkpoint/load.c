@@ -22,6 +22,7 @@
 #include "engine/run/needs.h"
 #include "engine/run/restore.h"
 #include "engine/run/update.h"
+#include "engine/run/values.h"
 
 #include <stdio.h>
 #include <string.h>

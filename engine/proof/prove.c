@@ -9,10 +9,10 @@
 #include "engine/proof/emit.h"
 #include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
-#include "engine/run/fill.h"
 #include "engine/run/restore.h"
 #include "engine/run/store.h"
 #include "engine/run/update.h"
+#include "engine/run/values.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* The calls that report on a plan, and the proof's part in an engine's life. */
 #include "base/assert.h"
-#include "engine/engine.h"
+#include "engine/report.h"
 #include "engine/proof/check.h"
 #include "engine/proof/prove.h"
 #include "engine/proof/emit.h"

@@ -7,10 +7,9 @@
 #include "collectives/world.h"
 #include "engine/config/config.h"
 #include "engine/model.h"
-#include "engine/plan/plan.h"
+#include "engine/program/program.h"
 #include "engine/run/run.h"
 #include "engine/run/times.h"
-#include "engine/run/values.h"
 #include "kernels/backend.h"
 
 #include <sys/types.h>
@@ -43,6 +42,20 @@ typedef struct sherdi_lanes {
     sherdi_backend *update;    /* norm and update of what rests on the device */
     sherdi_backend *up, *down; /* host to device, device to host */
 } sherdi_lanes;
+
+/** Receives or gives the values of elements [first, first + count) of the parameter. They lie in
+ *  the fill buffer, and `values` is valid until this function returns. `part` is numbered as in
+ *  sherdi_values.parts. A return other than SHERD_OK ends the call, which returns the same
+ *  status. */
+typedef sherd_status (*sherdi_values_fn)(void *ctx, int part, size_t first, size_t count,
+                                         float *values);
+
+/* Who gives or receives the values of the event under way. */
+typedef struct sherdi_values_call {
+    sherdi_values_fn fn;
+    void            *ctx;
+    float            scale; /* factor for values that `fn` receives; 0: unscaled */
+} sherdi_values_call;
 
 /* First values: progress by parameter. */
 typedef struct sherdi_fill {

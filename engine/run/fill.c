@@ -1,5 +1,5 @@
 /* First values: copies the values of a trainer's fill function to every place where this rank holds
- * a part of the parameter. Also computes fingerprints anew from the state. sherdi_fill_finish, at
+ * a part of the parameter. sherdi_fill_finish, at
  * the start, checks that everything is filled, and equally on all ranks. */
 #include "engine/run/fill.h"
 
@@ -41,19 +41,69 @@ void sherdi_fill_close(sherd_engine *engine)
     engine->fill = (sherdi_fill){0};
 }
 
-/* Where the values of a parameter come from. */
-typedef struct given_fill {
-    sherd_engine *engine;
-    const char   *call;
-    size_t        param;
-    sherd_fill_fn fn; /* NULL: from the trainer's own memory, which is bound */
-    void         *ctx;
-} given_fill;
+/* ------------------------------------------------------------------ values -- */
 
-static sherd_status given_ask(void *raw, int part, size_t at, size_t count, float *values)
+/* How many elements are converted on the stack at a time. */
+#define FEW_ELEMS 2048
+
+/* Rounds values to a type; they stay fp32. */
+static void values_round(const sherd_engine *engine, sherd_dtype dtype, float *values, size_t count)
 {
-    const given_fill *given = raw;
-    sherd_status      status;
+    float cast[FEW_ELEMS];
+
+    for (size_t at = 0; at < count && dtype != SHERD_F32; at += FEW_ELEMS) {
+        size_t some = sherdi_min_size(FEW_ELEMS, count - at);
+
+        engine->host->kernels->cast(engine->host, cast, dtype, values + at, SHERD_F32, some);
+        engine->host->kernels->cast(engine->host, values + at, SHERD_F32, cast, dtype, some);
+    }
+}
+
+static sherd_status values_call(sherd_engine *engine, const sherdi_op *op, float *values)
+{
+    size_t first = (size_t)(op->index - engine->model.params[op->param].first_index);
+
+    return engine->values_call.fn(engine->values_call.ctx, op->part, first, op->elems, values);
+}
+
+sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float *values)
+{
+    SHERDI_TRY(values_call(engine, op, values));
+    if (op->part == SHERDI_VALUE_COMPUTE) {
+        values_round(engine, engine->plan->layout.segments[op->segment].types.compute, values,
+                     op->elems);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_values_tell(sherd_engine *engine, const sherdi_op *op, float *values)
+{
+    float scale = engine->values_call.scale;
+
+    for (size_t i = 0; scale != 0 && i < op->elems; i++) {
+        values[i] *= scale;
+    }
+    return values_call(engine, op, values);
+}
+
+sherd_status sherdi_values_begin(sherd_engine *engine)
+{
+    sherd_status queued = engine->updater.ops->join(engine);
+    sherd_status status = sherdi_run_settle(engine, SHERDI_RING_STATE);
+    sherd_status own    = sherdi_run_settle(engine, SHERDI_RING_PARAMS);
+
+    if (queued != SHERD_OK) {
+        return engine->updater.ops->check(engine); /* with the way out */
+    }
+    return own == SHERD_OK ? status : own;
+}
+
+/* --------------------------------------------------------------- functions -- */
+
+sherd_status sherdi_fill_ask(void *raw, int part, size_t at, size_t count, float *values)
+{
+    const sherdi_fill_source *given = raw;
+    sherd_status              status;
 
     (void)part;
     sherdi_engine_callback_begin(given->engine, given->call);
@@ -75,7 +125,7 @@ static sherd_status given_ask(void *raw, int part, size_t at, size_t count, floa
 
 /* Hashes a few values, at the same elements on every rank. Of a sliced parameter no two ranks hold
  * the same elements, so this is the only way to see that they would fill it differently. */
-static sherd_status sample_take(given_fill *given, uint64_t *out)
+static sherd_status sample_take(sherdi_fill_source *given, uint64_t *out)
 {
     size_t elems = given->engine->model.params[given->param].elems;
     size_t count = sherdi_min_size(elems, SAMPLE_ELEMS);
@@ -87,7 +137,7 @@ static sherd_status sample_take(given_fill *given, uint64_t *out)
         size_t at = (elems - count) * i / (SAMPLES - 1);
 
         if (at != last && count > 0) {
-            SHERDI_TRY(given_ask(given, 0, at, count, values));
+            SHERDI_TRY(sherdi_fill_ask(given, 0, at, count, values));
             *out = sherdi_hash_bytes(*out, values, count * sizeof(*values));
         }
         last = at;
@@ -95,9 +145,7 @@ static sherd_status sample_take(given_fill *given, uint64_t *out)
     return SHERD_OK;
 }
 
-/* Settles the rings that are filled. Extents that could not be written stay in the ring's slots, to
- * be written again. */
-static sherd_status rings_settle(sherd_engine *engine)
+sherd_status sherdi_fill_rings_settle(sherd_engine *engine)
 {
     sherd_status status = SHERD_OK;
 
@@ -112,15 +160,15 @@ static sherd_status rings_settle(sherd_engine *engine)
     return status;
 }
 
-static sherd_status values_fill(sherd_engine *engine, given_fill *given)
+static sherd_status values_fill(sherd_engine *engine, sherdi_fill_source *given)
 {
     sherdi_outcome outcome;
 
-    engine->values_call = (sherdi_values_call){.fn = given_ask, .ctx = given};
+    engine->values_call = (sherdi_values_call){.fn = sherdi_fill_ask, .ctx = given};
     outcome             = sherdi_outcome_of(
                     sherdi_program_fill(&engine->run.program, given->param, given->fn != NULL));
     if (outcome.status != SHERD_OK) {
-        (void)rings_settle(engine);
+        (void)sherdi_fill_rings_settle(engine);
     }
     return sherdi_outcome_end(&outcome);
 }
@@ -130,10 +178,10 @@ static sherd_status param_fill(sherd_engine *engine, size_t param, sherd_fill_fn
 {
     const sherdi_segment *segment =
         &engine->plan->layout.segments[engine->plan->layout.params[param].segment];
-    sherdi_fill *fill  = &engine->fill;
-    uint64_t    *share = &engine->kernel_data.on_host.head->fingerprint;
-    given_fill   given = {
-          .engine = engine, .call = "sherd_param_fill", .param = param, .fn = fn, .ctx = ctx};
+    sherdi_fill       *fill  = &engine->fill;
+    uint64_t          *share = &engine->kernel_data.on_host.head->fingerprint;
+    sherdi_fill_source given = {
+        .engine = engine, .call = "sherd_param_fill", .param = param, .fn = fn, .ctx = ctx};
 
     fill->is_changed             = 1;
     fill->is_filled[param]       = 0;
@@ -148,7 +196,7 @@ static sherd_status param_fill(sherd_engine *engine, size_t param, sherd_fill_fn
     return SHERD_OK;
 }
 
-static sherd_status fill_check(const sherd_engine *engine, const char *call, sherd_param param)
+sherd_status sherdi_fill_check(const sherd_engine *engine, const char *call, sherd_param param)
 {
     if (engine->phase != SHERDI_PHASE_SEALED) {
         return sherdi_fail(SHERD_E_STATE,
@@ -159,16 +207,14 @@ static sherd_status fill_check(const sherd_engine *engine, const char *call, she
     return sherdi_engine_need_param(engine, call, param);
 }
 
-/* Whether the parameter already has values from the state of an earlier run, or from a
- * checkpoint. */
-static int is_kept(const sherd_engine *engine, sherd_param param)
+int sherdi_fill_is_kept(const sherd_engine *engine, sherd_param param)
 {
     return (engine->storage.is_resumed && !engine->model.params[param].is_frozen) ||
            (engine->fill.is_loaded && engine->fill.is_filled[param]);
 }
 
-static sherd_status function_check(const sherd_engine *engine, sherd_param param,
-                                   sherd_fill_fn fill)
+sherd_status sherdi_fill_check_function(const sherd_engine *engine, sherd_param param,
+                                        sherd_fill_fn fill)
 {
     if (fill == NULL) {
         return sherdi_fail(SHERD_E_INVAL, "parameter %s: the fill function is NULL",
@@ -181,9 +227,9 @@ sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param, sherd_fil
                               void *ctx)
 {
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_param_fill", SHERDI_NEED_SEALED));
-    SHERDI_TRY(fill_check(engine, "sherd_param_fill", param));
-    SHERDI_TRY(function_check(engine, param, fill));
-    if (is_kept(engine, param)) {
+    SHERDI_TRY(sherdi_fill_check(engine, "sherd_param_fill", param));
+    SHERDI_TRY(sherdi_fill_check_function(engine, param, fill));
+    if (sherdi_fill_is_kept(engine, param)) {
         return SHERD_OK;
     }
     return param_fill(engine, (size_t)param, fill, ctx);
@@ -201,136 +247,6 @@ sherd_status sherdi_fill_bound(sherd_engine *engine)
         }
     }
     return is_started ? SHERD_OK : sherdi_fill_settle(engine);
-}
-
-/* ------------------------------------------------------------ from one rank -- */
-
-/* How many elements a rank gives the others at a time. */
-#define PORTION_ELEMS ((size_t)64 << 10)
-
-typedef struct portion {
-    uint64_t status; /* status of the fill function */
-    float    values[PORTION_ELEMS];
-} portion;
-
-typedef struct root_fill {
-    sherd_engine *engine;
-    given_fill    given;
-    int           root;
-    size_t        first; /* first element of the portion */
-    portion      *portion;
-} root_fill;
-
-static sherd_status portion_give(void *raw, int part, size_t first, size_t count, float *values)
-{
-    const root_fill *fill = raw;
-
-    (void)part;
-    memcpy(values, fill->portion->values + (first - fill->first), count * sizeof(*values));
-    return SHERD_OK;
-}
-
-/* Fills with one portion from the root. `own` is the outcome on this rank so far: after a failure
- * the rank still takes part in the broadcasts, until the root has no values, but fills nothing. */
-static sherd_status portion_fill(root_fill *fill, size_t count, sherd_status own)
-{
-    sherd_engine *engine = fill->engine;
-    sherdi_values values = {.param = fill->given.param, .first = fill->first, .count = count};
-    sherd_status  given  = SHERD_OK;
-
-    if (engine->rank == fill->root) {
-        given = given_ask(&fill->given, 0, fill->first, count, fill->portion->values);
-        fill->portion->status = (uint64_t)given;
-    }
-    SHERDI_TRY(sherdi_world_broadcast(engine->world, fill->portion,
-                                      offsetof(portion, values) + count * sizeof(float),
-                                      fill->root));
-    if (fill->portion->status != SHERD_OK) {
-        return given; /* the other ranks hear of it where all agree */
-    }
-    values.parts = engine->model.params[fill->given.param].is_frozen ? SHERDI_VALUES_COMPUTE
-                                                                     : SHERDI_VALUES_MASTER;
-    return own == SHERD_OK ? sherdi_values_put(engine, &values, portion_give, fill) : own;
-}
-
-/* Fills with all portions. Ends early only where it ends for all ranks: the root has no values, or
- * a rank is lost. */
-static sherd_status portions_fill(root_fill *fill)
-{
-    sherd_engine  *engine = fill->engine;
-    size_t         elems  = engine->model.params[fill->given.param].elems;
-    sherdi_outcome all    = {.status = SHERD_OK};
-
-    for (fill->first = 0; fill->first < elems; fill->first += PORTION_ELEMS) {
-        sherd_status own =
-            portion_fill(fill, sherdi_min_size(PORTION_ELEMS, elems - fill->first), all.status);
-
-        if (all.status == SHERD_OK && own != SHERD_OK) {
-            sherdi_outcome_add(&all, own);
-            (void)rings_settle(engine);
-        }
-        if (own == SHERD_E_PEER_LOST || fill->portion->status != SHERD_OK) {
-            break;
-        }
-    }
-    return sherdi_outcome_end(&all);
-}
-
-static sherd_status root_run(root_fill *fill)
-{
-    sherd_engine *engine = fill->engine;
-    size_t        param  = fill->given.param;
-    uint64_t     *share  = sherdi_values_share(engine);
-    sherd_status  status;
-
-    engine->fill.is_changed      = 1;
-    engine->fingerprints.has_own = engine->fingerprints.is_sent = 0;
-    engine->fill.is_filled[param]                               = 0;
-    *share                                                      = 0;
-    status                                                      = portions_fill(fill);
-    SHERDI_TRY(sherdi_agree_status(engine, status));
-    engine->fill.samples[param]   = param; /* all ranks got the root's values */
-    engine->fill.shares[param]    = *share;
-    engine->fill.is_filled[param] = 1;
-    return SHERD_OK;
-}
-
-static sherd_status root_check(const sherd_engine *engine, sherd_param param, int root,
-                               sherd_fill_fn fill)
-{
-    SHERDI_TRY(fill_check(engine, "sherd_param_fill_from", param));
-    if (root < 0 || root >= engine->world_size) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "sherd_param_fill_from: root is %d, but ranks are 0 to %d", root,
-                           engine->world_size - 1);
-    }
-    return engine->rank == root ? function_check(engine, param, fill) : SHERD_OK;
-}
-
-sherd_status sherd_param_fill_from(sherd_engine *engine, sherd_param param, int root,
-                                   sherd_fill_fn fill, void *ctx)
-{
-    const sherdi_argument arguments[] = {{"param", (uint64_t)param}, {"root", (uint64_t)root}};
-    root_fill             run         = {.engine = engine, .root = root};
-    sherd_status          status;
-
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_param_fill_from", SHERDI_NEED_SEALED));
-    status = root_check(engine, param, root, fill);
-    if (status == SHERD_OK) {
-        run.portion = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, sizeof(*run.portion));
-        status      = run.portion == NULL ? SHERD_E_NOMEM : SHERD_OK;
-    }
-    status = sherdi_agree_call(engine, "sherd_param_fill_from", arguments, 2, status);
-    if (status == SHERD_OK && !is_kept(engine, param)) {
-        run.given = (given_fill){.engine = engine,
-                                 .call   = "sherd_param_fill_from",
-                                 .param  = (size_t)param,
-                                 .fn     = fill,
-                                 .ctx    = ctx};
-        status    = root_run(&run);
-    }
-    sherdi_free(run.portion);
-    return status;
 }
 
 /* ------------------------------------------------------- the first acquire -- */
@@ -459,21 +375,6 @@ static sherd_status starts_compare(sherd_engine *engine)
     return status;
 }
 
-/* ------------------------------------------------------------ fingerprints -- */
-
-sherd_status sherdi_fill_range_fingerprint(sherd_engine *engine, const sherdi_values *values,
-                                           uint64_t *out)
-{
-    sherd_status status = sherdi_values_begin(engine);
-    sherd_status own;
-
-    if (status == SHERD_OK) {
-        status = sherdi_update_range_fingerprint(engine, values, out);
-    }
-    own = sherdi_values_begin(engine);
-    return own == SHERD_OK ? status : own;
-}
-
 /* ------------------------------------------------------------- the start -- */
 
 /* This rank's share of the fingerprint, of frozen or of trainable parameters. */
@@ -490,7 +391,7 @@ static uint64_t filled_fingerprint(const sherd_engine *engine, int is_frozen)
 sherd_status sherdi_fill_settle(sherd_engine *engine)
 {
     sherd_status status = sherdi_program_fill_end(&engine->run.program);
-    sherd_status own    = rings_settle(engine);
+    sherd_status own    = sherdi_fill_rings_settle(engine);
 
     SHERDI_TRY(own);
     SHERDI_TRY(status);

@@ -2,10 +2,41 @@
 #ifndef SHERDI_ENGINE_RUN_FILL_H
 #define SHERDI_ENGINE_RUN_FILL_H
 
-#include "engine/run/values.h"
+#include "engine/run/engine_impl.h"
 
 /* When a rank fails at the start: for the messages of the others. */
 #define SHERDI_FILL_BEGINS "while it began with its first values"
+
+/* Where the values of a parameter come from. */
+typedef struct sherdi_fill_source {
+    sherd_engine *engine;
+    const char   *call;
+    size_t        param;
+    sherd_fill_fn fn; /* NULL: from the trainer's own memory, which is bound */
+    void         *ctx;
+} sherdi_fill_source;
+
+/** Execute SHERDI_OP_FILL and SHERDI_OP_TAKE: `values` are requested from the caller, or returned
+ *  to it. */
+sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float *values);
+sherd_status sherdi_values_tell(sherd_engine *engine, const sherdi_op *op, float *values);
+
+/** Call it before the first get or put between two steps. Drops the reads ahead for others, and
+ *  returns their first failure. */
+sherd_status sherdi_values_begin(sherd_engine *engine);
+
+/** Asks a source, its context, for values: a sherdi_values_fn. */
+sherd_status sherdi_fill_ask(void *source, int part, size_t at, size_t count, float *values);
+/** Check a call that fills: whether it may, and its function. */
+sherd_status sherdi_fill_check(const sherd_engine *engine, const char *call, sherd_param param);
+sherd_status sherdi_fill_check_function(const sherd_engine *engine, sherd_param param,
+                                        sherd_fill_fn fill);
+/** Returns whether the parameter already has values from the state of an earlier run, or from a
+ *  checkpoint. */
+int sherdi_fill_is_kept(const sherd_engine *engine, sherd_param param);
+/** Settles the rings that are filled. Extents that could not be written stay in the ring's slots, to
+ *  be written again. */
+sherd_status sherdi_fill_rings_settle(sherd_engine *engine);
 
 /** Allocates the tables of the filling; call it after the plan was made. E_NOMEM. */
 sherd_status sherdi_fill_open(sherd_engine *engine);
@@ -23,8 +54,4 @@ sherd_status sherdi_fill_finish(sherd_engine *engine);
 /** Returns whether the start of this engine commits its state: it was not resumed, and was not just
  *  loaded from a checkpoint. */
 int sherdi_fill_commits(const sherd_engine *engine);
-/** Sums the element mixes of this rank's part of a range of one parameter, frozen or not. E_IO. */
-sherd_status sherdi_fill_range_fingerprint(sherd_engine *engine, const sherdi_values *values,
-                                           uint64_t *out);
-
 #endif

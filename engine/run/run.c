@@ -4,6 +4,7 @@
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
+#include "engine/run/fill.h"
 #include "engine/run/kernels.h"
 #include "engine/run/lanes.h"
 #include "engine/run/loop.h"

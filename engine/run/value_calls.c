@@ -2,13 +2,13 @@
  * sherd_param_write, sherd_grad_norms) and set the counters. Before anything moves, the ranks
  * compare the arguments of their calls. After that exchange no rank reads the values that are about
  * to change. After the exchange that follows a write, all of it is written on every rank. */
-#include "engine/run/engine_impl.h"
+#include "engine/run/values.h"
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "engine/engine.h"
 #include "engine/run/agree.h"
 #include "engine/run/failure.h"
-#include "engine/run/fill.h"
 #include "engine/run/loop.h"
 #include "engine/run/needs.h"
 #include "engine/run/optimizer.h"
@@ -537,6 +537,39 @@ sherd_status sherd_param_write(sherd_engine *engine, sherd_param param, sherd_va
         return SHERD_OK;
     }
     return sherdi_engine_outcome(engine, write_run(engine, &call, in));
+}
+
+/* ------------------------------------------------------------- fingerprint -- */
+
+/* Sums the element mixes of this rank's part of a range of one parameter, frozen or not. */
+static sherd_status range_fingerprint(sherd_engine *engine, const sherdi_values *values,
+                                      uint64_t *out)
+{
+    sherd_status status = sherdi_values_begin(engine);
+    sherd_status own;
+
+    if (status == SHERD_OK) {
+        status = sherdi_update_range_fingerprint(engine, values, out);
+    }
+    own = sherdi_values_begin(engine);
+    return own == SHERD_OK ? status : own;
+}
+
+sherd_status sherd_param_fingerprint(sherd_engine *engine, sherd_param param, uint64_t *out)
+{
+    sherd_status  status;
+    uint64_t      own    = 0;
+    sherdi_values values = {.param = (size_t)param};
+    int           is_frozen;
+
+    SHERDI_TRY(sherdi_fingerprint_check(engine, out, "sherd_param_fingerprint"));
+    SHERDI_TRY(sherdi_engine_need_param(engine, "sherd_param_fingerprint", param));
+    is_frozen    = engine->model.params[param].is_frozen; /* counted by slice at every stage */
+    values.count = engine->model.params[param].elems;
+    SHERDI_TRY(sherdi_step_tell(engine));
+    status = range_fingerprint(engine, &values, &own);
+    return sherdi_fingerprint_sum(engine, status, own, is_frozen || engine->plan->layout.is_sliced,
+                                  out);
 }
 
 /* ---------------------------------------------------------------- counters -- */

@@ -4,25 +4,8 @@
 #ifndef SHERDI_ENGINE_RUN_VALUES_H
 #define SHERDI_ENGINE_RUN_VALUES_H
 
-#include "engine/program/program.h"
+#include "engine/run/fill.h"
 
-/** Receives or gives the values of elements [first, first + count) of the parameter. They lie in
- *  the fill buffer, and `values` is valid until this function returns. `part` is numbered as in
- *  sherdi_values.parts. A return other than SHERD_OK ends the call, which returns the same
- *  status. */
-typedef sherd_status (*sherdi_values_fn)(void *ctx, int part, size_t first, size_t count,
-                                         float *values);
-
-/* Who gives or receives the values of the event under way. */
-typedef struct sherdi_values_call {
-    sherdi_values_fn fn;
-    void            *ctx;
-    float            scale; /* factor for values that `fn` receives; 0: unscaled */
-} sherdi_values_call;
-
-/** Call it before the first get or put between two steps. Drops the reads ahead for others, and
- *  returns their first failure. */
-sherd_status sherdi_values_begin(sherd_engine *engine);
 /** Call it after the last one. Waits until all put values are written to the space where they rest;
  *  the slots of the rings are empty then. E_IO: a part of it could not be written, and the caller
  *  abandons the state's generation. */
@@ -76,11 +59,6 @@ void sherdi_values_slice(const sherd_engine *engine, size_t param, int rank, siz
  *  one, where the part is stored without its sign. `count`: all can be stored. */
 size_t sherdi_values_find_refused(const sherdi_segment *segment, int part, size_t count,
                                   const float *values);
-
-/** Execute SHERDI_OP_FILL and SHERDI_OP_TAKE: `values` are requested from the caller, or returned
- *  to it. */
-sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float *values);
-sherd_status sherdi_values_tell(sherd_engine *engine, const sherdi_op *op, float *values);
 
 /** Does what sherd_param_write does after the ranks have agreed on the call. Collective. */
 sherd_status sherdi_values_write(sherd_engine *engine, size_t param, int part, size_t first,

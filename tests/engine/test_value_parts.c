@@ -2,6 +2,7 @@
  * acquire or after it has trained something else: it trains on as the first does, whatever the two
  * layouts. */
 #include "engine/run/engine_impl.h"
+#include "engine/run/values.h"
 #include "tests/engine/value_rig.h"
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"

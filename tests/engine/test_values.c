@@ -4,6 +4,7 @@
 
 #include "engine/run/fill.h"
 #include "engine/run/update.h"
+#include "engine/run/values.h"
 #include "tests/engine/toy.h"
 #include "tests/engine/value_rig.h"
 #include "tests/engine/ways.h"
