@@ -393,7 +393,7 @@ static void buffer_close(sherd_engine *engine, int b)
     engine->memory.buffers[b] = NULL;
 }
 
-sherd_status sherdi_engine_tables_open(sherd_engine *engine, int is_dry)
+sherd_status sherdi_engine_tables_open(sherd_engine *engine)
 {
     size_t      world = (size_t)engine->world_size;
     size_t      units = engine->model.num_units;
@@ -401,14 +401,11 @@ sherd_status sherdi_engine_tables_open(sherd_engine *engine, int is_dry)
 
     engine->exchange.own_uses =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, units, sizeof(*engine->exchange.own_uses));
-    engine->exchange.uses = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, is_dry ? 0 : world * units,
-                                               sizeof(*engine->exchange.uses));
     engine->exchange.used =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL,
                            world * sherdi_plan_used_words(engine->plan->layout.num_open_ended),
                            sizeof(*engine->exchange.used));
-    if (engine->exchange.own_uses == NULL || engine->exchange.uses == NULL ||
-        engine->exchange.used == NULL) {
+    if (engine->exchange.own_uses == NULL || engine->exchange.used == NULL) {
         return SHERD_E_NOMEM;
     }
     return sherdi_fill_open(engine);
@@ -418,14 +415,13 @@ void sherdi_engine_tables_close(sherd_engine *engine)
 {
     sherdi_fill_close(engine);
     sherdi_free(engine->exchange.own_uses);
-    sherdi_free(engine->exchange.uses);
     sherdi_free(engine->exchange.used);
     engine->exchange = (sherdi_exchange){0};
 }
 
 static sherd_status memory_open(sherd_engine *engine)
 {
-    sherd_status status = sherdi_engine_tables_open(engine, 0);
+    sherd_status status = sherdi_engine_tables_open(engine);
 
     if (status == SHERD_OK) {
         status = sherdi_lanes_open(engine);

@@ -27,6 +27,9 @@ SHERDI_MODULE(sherdi_module_blobs)
 #ifdef SHERDI_MODULE_TRACE
 SHERDI_MODULE(sherdi_module_times)
 #endif
+#ifdef SHERDI_MODULE_DIFFERENCES
+SHERDI_MODULE(sherdi_module_differences)
+#endif
 #ifdef SHERDI_MODULE_DEBUG
 SHERDI_MODULE(sherdi_module_debug)
 #endif

@@ -36,6 +36,11 @@ TRY_ALL(create, (sherd_engine * engine), (engine))
 TRY_ALL(declared, (sherd_engine * engine), (engine))
 TRY_ALL(lay_out, (sherdi_plan * plan, const sherdi_model *model), (plan, model))
 TRY_ALL(planned, (sherdi_plan * plan, const sherdi_model *model), (plan, model))
+TRY_ALL(calls_differ,
+        (sherd_engine * engine, const char *call, const sherdi_argument *arguments, size_t count),
+        (engine, call, arguments, count))
+TRY_ALL(models_differ, (const sherd_engine *engine), (engine))
+TRY_ALL(uses_differ, (sherd_engine * engine), (engine))
 TRY_ALL(check, (const sherd_engine *engine), (engine))
 TRY_ALL(open, (sherd_engine * engine), (engine))
 TRY_ALL(unit_acquiring, (sherd_engine * engine, int unit, sherd_pass pass), (engine, unit, pass))

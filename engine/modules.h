@@ -8,6 +8,12 @@
 
 struct sherdi_program;
 
+/* An argument that must be equal on all ranks. */
+typedef struct sherdi_argument {
+    const char *name;
+    uint64_t    value;
+} sherdi_argument;
+
 /* Every function may be NULL. */
 typedef struct sherdi_module {
     /* The engine's object was made: makes the module's state in it. E_NOMEM. */
@@ -24,6 +30,12 @@ typedef struct sherdi_module {
     sherd_status (*lay_out)(sherdi_plan *plan, const sherdi_model *model);
     /* A plan was made: adds the module's numbers to it. E_NOMEM. */
     sherd_status (*planned)(sherdi_plan *plan, const sherdi_model *model);
+    /* The ranks differ: name how, by a failure. The calls or their arguments, which the core compares
+     * by hash; the models; what was used in a window. Collective. */
+    sherd_status (*calls_differ)(sherd_engine *engine, const char *call,
+                                 const sherdi_argument *arguments, size_t count);
+    sherd_status (*models_differ)(const sherd_engine *engine);
+    sherd_status (*uses_differ)(sherd_engine *engine);
     /* The engine is about to carry its plan out: whether it may. */
     sherd_status (*check)(const sherd_engine *engine);
     /* Makes the module's objects for the time in which the engine is sealed. */
@@ -74,6 +86,10 @@ sherd_status sherdi_modules_unit_released(const struct sherdi_program *program, 
 void         sherdi_modules_micro_batch_over(const struct sherdi_program *program);
 sherd_status sherdi_modules_stepped(sherd_engine *engine);
 sherd_status sherdi_modules_planned(sherdi_plan *plan, const sherdi_model *model);
+sherd_status sherdi_modules_calls_differ(sherd_engine *engine, const char *call,
+                                         const sherdi_argument *arguments, size_t count);
+sherd_status sherdi_modules_models_differ(const sherd_engine *engine);
+sherd_status sherdi_modules_uses_differ(sherd_engine *engine);
 sherd_status sherdi_modules_check(const sherd_engine *engine);
 sherd_status sherdi_modules_open(sherd_engine *engine);
 void         sherdi_modules_sealed(sherd_engine *engine);

@@ -163,7 +163,7 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
     engine->first_groups.trained     = sherdi_model_first_trained(model);
     settings_still(&engine->settings);
     sherdi_scaler_init(&engine->scaler, &engine->settings.numerics.scaler);
-    SHERDI_TRY(sherdi_engine_tables_open(engine, 1));
+    SHERDI_TRY(sherdi_engine_tables_open(engine));
     SHERDI_TRY(sherdi_progress_open(&engine->run.progress, plan, model, &engine->mem));
     dry->joined = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL,
                                      sherdi_plan_used_words(plan->layout.num_open_ended),

@@ -1,17 +1,16 @@
-/* Compares what must be the same on all ranks, by hash. If it differs, the ranks search together
- * for the first difference and name it. All calls are collective. */
+/* Compares what must be the same on all ranks, by hash. If it differs, modules search for the first
+ * difference and name it (differences.c). All calls are collective. */
 #include "engine/run/agree.h"
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "engine/modules.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/loop.h"
 
-#include <stdio.h>
 #include <string.h>
 
-/* Returns the first rank whose word number `at` differs from rank 0's; 0: all agree. */
-static int odd_rank(const sherdi_told *told, int world_size, size_t at)
+int sherdi_agree_odd(const sherdi_told *told, int world_size, size_t at)
 {
     const uint64_t *first = sherdi_told_by(told, 0);
 
@@ -126,55 +125,37 @@ sherd_status sherdi_agree_same(sherd_engine *engine, const char *call, sherd_sta
 
     SHERDI_TRY(exchange_end(
         engine, &here, sherdi_run_exchange(engine, SHERDI_EXCHANGE_CALL, &mine, NULL, call), NULL));
-    *odd_out = odd_rank(&engine->run.told, engine->world_size, 1);
+    *odd_out = sherdi_agree_odd(&engine->run.told, engine->world_size, 1);
     return SHERD_OK;
 }
 
-static sherd_status argument_compare(sherd_engine *engine, sherd_status own, uint64_t word,
-                                     int *odd_out)
+sherd_status sherdi_agree_argument(sherd_engine *engine, sherd_status own, uint64_t word,
+                                   int *odd_out)
 {
     SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_ARGUMENTS, own, word, NULL));
-    *odd_out = odd_rank(&engine->run.told, engine->world_size, 1);
-    return SHERD_OK;
-}
-
-static sherd_status arguments_differ(sherd_engine *engine, const char *call, uint64_t hash,
-                                     const sherdi_argument *arguments, size_t count)
-{
-    int rank;
-
-    SHERDI_TRY(argument_compare(engine, SHERD_OK, hash, &rank));
-    if (rank != 0) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "the ranks disagree: rank %d makes another call than rank 0 (this rank "
-                           "calls %s); all ranks must make the same calls in the same order, "
-                           "and " SHERDI_USUAL_CAUSE,
-                           rank, call);
-    }
-    for (size_t i = 0; i < count && rank == 0; i++) {
-        SHERDI_TRY(argument_compare(engine, SHERD_OK, arguments[i].value, &rank));
-        if (rank != 0) {
-            return sherdi_fail(SHERD_E_INVAL,
-                               "the ranks disagree: rank %d calls %s with another %s than rank 0; "
-                               "all ranks must pass the same",
-                               rank, call, arguments[i].name);
-        }
-    }
+    *odd_out = sherdi_agree_odd(&engine->run.told, engine->world_size, 1);
     return SHERD_OK;
 }
 
 sherd_status sherdi_agree_call(sherd_engine *engine, const char *call,
                                const sherdi_argument *arguments, size_t count, sherd_status own)
 {
-    uint64_t name = sherdi_hash_bytes(count, call, strlen(call));
-    uint64_t hash = name;
+    uint64_t hash = sherdi_hash_bytes(count, call, strlen(call));
     int      odd;
 
     for (size_t i = 0; i < count; i++) {
         hash = sherdi_hash_u64(hash, arguments[i].value);
     }
-    SHERDI_TRY(argument_compare(engine, own, hash, &odd));
-    return odd == 0 ? SHERD_OK : arguments_differ(engine, call, name, arguments, count);
+    SHERDI_TRY(sherdi_agree_argument(engine, own, hash, &odd));
+    if (odd == 0) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_modules_calls_differ(engine, call, arguments, count));
+    return sherdi_fail(
+        SHERD_E_INVAL,
+        "the ranks disagree: rank %d makes another call than rank 0, or passes other "
+        "arguments (this rank calls %s)",
+        odd, call);
 }
 
 /* ------------------------------------------------------------ settings ---- */
@@ -194,7 +175,7 @@ sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *se
     }
     SHERDI_TRY(sherdi_world_tell(world, mine, count * sizeof(*mine), "settings", &told));
     for (size_t i = 0; i < count; i++) {
-        int rank = odd_rank(&told, sherd_world_size(world), i);
+        int rank = sherdi_agree_odd(&told, sherd_world_size(world), i);
 
         if (rank != 0) {
             return sherdi_fail(SHERD_E_INVAL,
@@ -208,7 +189,7 @@ sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *se
 
 /* --------------------------------------------------------------- model ---- */
 
-static uint64_t items_hash(const sherdi_model *model, size_t count)
+uint64_t sherdi_agree_items_hash(const sherdi_model *model, size_t count)
 {
     uint64_t hash = 0;
 
@@ -218,55 +199,12 @@ static uint64_t items_hash(const sherdi_model *model, size_t count)
     return hash;
 }
 
-/* Compares a word; *told_out has those of all ranks. */
-static sherd_status model_compare(const sherd_engine *engine, uint64_t word, sherdi_told *told_out,
-                                  int *odd_out)
+sherd_status sherdi_agree_model_word(const sherd_engine *engine, uint64_t word,
+                                     sherdi_told *told_out, int *odd_out)
 {
     SHERDI_TRY(sherdi_world_tell(engine->world, &word, sizeof(word), "the model", told_out));
-    *odd_out = odd_rank(told_out, engine->world_size, 0);
+    *odd_out = sherdi_agree_odd(told_out, engine->world_size, 0);
     return SHERD_OK;
-}
-
-/* Finds the first item that differs: all ranks halve the list together until one item remains. */
-static sherd_status first_difference(const sherd_engine *engine, size_t *out)
-{
-    size_t low  = 0; /* the first `low` items agree */
-    size_t high = sherdi_model_num_items(&engine->model);
-
-    while (high - low > 1) {
-        size_t      middle = low + (high - low) / 2;
-        sherdi_told unused;
-        int         odd;
-
-        SHERDI_TRY(model_compare(engine, items_hash(&engine->model, middle), &unused, &odd));
-        if (odd == 0) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    *out = low;
-    return SHERD_OK;
-}
-
-#define ITEM_TEXT_BYTES 192
-
-static sherd_status model_difference_name(const sherd_engine *engine)
-{
-    char        mine[ITEM_TEXT_BYTES] = "";
-    sherdi_told told;
-    size_t      item;
-    int         rank;
-
-    SHERDI_TRY(first_difference(engine, &item));
-    sherdi_model_item_text(&engine->model, item, mine, sizeof(mine));
-    SHERDI_TRY(model_compare(engine, sherdi_model_item_hash(&engine->model, item), &told, &rank));
-    SHERDI_TRY(sherdi_world_tell(engine->world, mine, sizeof(mine), "the model", &told));
-    return sherdi_fail(SHERD_E_INVAL,
-                       "the ranks declare different models: rank 0 has %s where rank %d has %s; "
-                       "declare the same on every rank",
-                       (const char *)sherdi_told_by(&told, 0), rank,
-                       (const char *)sherdi_told_by(&told, rank));
 }
 
 sherd_status sherdi_agree_model(const sherd_engine *engine)
@@ -275,7 +213,7 @@ sherd_status sherdi_agree_model(const sherd_engine *engine)
     sherdi_told told;
     int         rank;
 
-    SHERDI_TRY(model_compare(engine, count, &told, &rank));
+    SHERDI_TRY(sherdi_agree_model_word(engine, count, &told, &rank));
     if (rank != 0) {
         return sherdi_fail(SHERD_E_INVAL,
                            "the ranks declare different models: rank 0 has %llu groups, units and "
@@ -283,75 +221,18 @@ sherd_status sherdi_agree_model(const sherd_engine *engine)
                            *(const unsigned long long *)sherdi_told_by(&told, 0), rank,
                            *(const unsigned long long *)sherdi_told_by(&told, rank));
     }
-    SHERDI_TRY(model_compare(engine, items_hash(&engine->model, count), &told, &rank));
-    return rank == 0 ? SHERD_OK : model_difference_name(engine);
+    SHERDI_TRY(sherdi_agree_model_word(engine, sherdi_agree_items_hash(&engine->model, count),
+                                       &told, &rank));
+    if (rank == 0) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_modules_models_differ(engine));
+    return sherdi_fail(SHERD_E_INVAL,
+                       "ranks 0 and %d declare different models; declare the same on every rank",
+                       rank);
 }
 
 /* ---------------------------------------------------------------- uses ---- */
-
-/* Returns one of a unit's counts: the acquires for pass `count`; for NUM_PASSES the micro-batches
- * with a complete backward. */
-#define NUM_PASSES (SHERD_EVAL + 1)
-
-static uint64_t uses_count(const sherd_engine *engine, int rank, size_t unit, int count)
-{
-    const sherdi_unit_uses *uses =
-        &engine->exchange.uses[(size_t)rank * engine->plan->layout.num_units + unit];
-
-    return count == NUM_PASSES ? uses->runs : uses->acquired[count];
-}
-
-/* Lists the ranks whose count differs from rank 0's, " 1 3", as many as fit. Returns the length. */
-static size_t uses_odd_ranks(const sherd_engine *engine, size_t unit, int count, char *text,
-                             size_t len_bytes)
-{
-    size_t used = 0;
-
-    text[0] = '\0';
-    for (int r = 1; r < engine->world_size && used < len_bytes; r++) {
-        if (uses_count(engine, r, unit, count) != uses_count(engine, 0, unit, count)) {
-            used += (size_t)snprintf(text + used, len_bytes - used, " %d", r);
-        }
-    }
-    return used;
-}
-
-/* Names a unit that the ranks used differently, and the ranks. Backward counts are compared first:
- * a rank that misses a backward pass also differs in its acquires. */
-static sherd_status uses_difference_name(sherd_engine *engine)
-{
-    char ranks[64];
-
-    for (size_t u = 0; u < engine->plan->layout.num_units; u++) {
-        if (uses_odd_ranks(engine, u, NUM_PASSES, ranks, sizeof(ranks)) > 0) {
-            return sherdi_fail(
-                SHERD_E_STATE,
-                "the ranks disagree about unit %s: rank 0 ran its backward %llu time(s) in this "
-                "window, but rank(s)%s more or fewer times; the window was dropped, nothing was "
-                "updated; all ranks must use the same units, and " SHERDI_USUAL_CAUSE,
-                engine->model.units[u].name,
-                (unsigned long long)uses_count(engine, 0, u, NUM_PASSES), ranks);
-        }
-    }
-    for (size_t u = 0; u < engine->plan->layout.num_units; u++) {
-        for (int pass = 0; pass < NUM_PASSES; pass++) {
-            if (uses_odd_ranks(engine, u, pass, ranks, sizeof(ranks)) > 0) {
-                return sherdi_fail(
-                    SHERD_E_STATE,
-                    "the ranks disagree about unit %s: rank 0 acquired it %llu time(s) for %s in "
-                    "this window, but rank(s)%s more or fewer times; the window was dropped, "
-                    "nothing was updated; all ranks must acquire the same units, for eval too, "
-                    "and " SHERDI_USUAL_CAUSE,
-                    engine->model.units[u].name, (unsigned long long)uses_count(engine, 0, u, pass),
-                    sherdi_pass_name((sherd_pass)pass), ranks);
-            }
-        }
-    }
-    return sherdi_fail(SHERD_E_STATE, "the ranks disagree about the number of micro-batches in "
-                                      "this window; the window was dropped, nothing was updated; "
-                                      "all ranks must call sherd_step equally often, "
-                                      "and " SHERDI_USUAL_CAUSE);
-}
 
 void sherdi_agree_used_note(const sherd_engine *engine, uint64_t *words)
 {
@@ -406,29 +287,6 @@ sherd_status sherdi_agree_used(sherd_engine *engine)
     return used_begin(engine, all);
 }
 
-/* Compares by which call the ranks end the window: where some wait for the update, the others
- * must. */
-static sherd_status step_calls_compare(const sherd_engine *engine)
-{
-    static const char *const   NAMES[] = {[SHERDI_STEP_WHOLE]    = "sherd_step",
-                                          [SHERDI_STEP_QUEUED]   = "sherd_step_queue",
-                                          [SHERDI_STEP_PREPARED] = "sherd_step_prepare"};
-    const sherdi_uses_message *first   = sherdi_agree_told(engine, 0);
-
-    for (int r = 1; r < engine->world_size; r++) {
-        const sherdi_uses_message *other = sherdi_agree_told(engine, r);
-
-        if (other->call != first->call) {
-            return sherdi_fail(SHERD_E_STATE,
-                               "the ranks disagree: rank 0 ends this window by %s, rank %d by %s; "
-                               "the window was dropped, nothing was updated; all ranks must end a "
-                               "window by the same call",
-                               NAMES[first->call], r, NAMES[other->call]);
-        }
-    }
-    return SHERD_OK;
-}
-
 sherd_status sherdi_agree_uses(sherd_engine *engine)
 {
     size_t              num_units = engine->plan->layout.num_units;
@@ -447,7 +305,6 @@ sherd_status sherdi_agree_uses(sherd_engine *engine)
         message.uses_hash = sherdi_hash_bytes(message.uses_hash, &mine[u], sizeof(mine[u]));
     }
     SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_USES, SHERD_OK, &message, NULL, NULL));
-    SHERDI_TRY(step_calls_compare(engine));
     for (int r = 1; r < engine->world_size; r++) {
         differs |= memcmp(sherdi_agree_told(engine, r), sherdi_agree_told(engine, 0),
                           sizeof(message)) != 0;
@@ -463,7 +320,9 @@ sherd_status sherdi_agree_uses(sherd_engine *engine)
                            engine->window.micro_seen - engine->window.micro_backward,
                            engine->window.micro_seen);
     }
-    SHERDI_TRY(
-        sherdi_run_exchange(engine, SHERDI_EXCHANGE_UNIT_USES, mine, engine->exchange.uses, NULL));
-    return uses_difference_name(engine);
+    SHERDI_TRY(sherdi_modules_uses_differ(engine));
+    return sherdi_fail(
+        SHERD_E_STATE,
+        "the ranks disagree about the units or the micro-batches of this window; the "
+        "window was dropped, nothing was updated; " SHERDI_USUAL_CAUSE);
 }

@@ -10,6 +10,7 @@
 
 #include "collectives/world.h"
 #include "engine/config/config.h"
+#include "engine/modules.h"
 #include "engine/program/exchange.h"
 
 sherd_status sherdi_agree_status(sherd_engine *engine, sherd_status own);
@@ -34,16 +35,20 @@ sherd_status sherdi_agree_same(sherd_engine *engine, const char *call, sherd_sta
                                uint64_t word, int *odd_out);
 sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings);
 sherd_status sherdi_agree_model(const sherd_engine *engine);
-/** An argument that must be equal on all ranks. */
-typedef struct sherdi_argument {
-    const char *name;
-    uint64_t    value;
-} sherdi_argument;
 /** Checks that all ranks make the same call with the same arguments. Each rank comes with the
  *  outcome of its own checks, and leaves with a failure if any rank had one. E_INVAL names the rank
  *  and the first argument that differs. Call it after seal. */
 sherd_status sherdi_agree_call(sherd_engine *engine, const char *call,
                                const sherdi_argument *arguments, size_t count, sherd_status own);
+/** Parts of these comparisons, for the module that names what differs (differences.c). The first rank
+ *  whose word number `at` is not rank 0's (0: all agree); one word of a call; the hash of the first
+ *  `count` items of a model; and a word about the model. */
+int          sherdi_agree_odd(const sherdi_told *told, int world_size, size_t at);
+sherd_status sherdi_agree_argument(sherd_engine *engine, sherd_status own, uint64_t word,
+                                   int *odd_out);
+uint64_t     sherdi_agree_items_hash(const sherdi_model *model, size_t count);
+sherd_status sherdi_agree_model_word(const sherd_engine *engine, uint64_t word,
+                                     sherdi_told *told_out, int *odd_out);
 /** At the end of a micro-batch: begins, on every rank, the gradients of open-ended units that
  *  another rank has, and exchanges whether any rank had a backward pass. Does nothing if no unit is
  *  open-ended. */

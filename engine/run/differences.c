@@ -1,0 +1,297 @@
+/* Names what differs between ranks, where agree.c found that something does: the call or its
+ * argument, the first group, unit or parameter of the model, the unit of a window. The ranks search
+ * together, so all calls are collective. They always fail. */
+#include "engine/run/agree.h"
+
+#include "base/hash.h"
+#include "engine/modules.h"
+#include "engine/run/engine_impl.h"
+#include "engine/run/loop.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------- calls ---- */
+
+static sherd_status calls_name(sherd_engine *engine, const char *call,
+                               const sherdi_argument *arguments, size_t count)
+{
+    int rank;
+
+    SHERDI_TRY(sherdi_agree_argument(engine, SHERD_OK, sherdi_hash_bytes(count, call, strlen(call)),
+                                     &rank));
+    if (rank != 0) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "the ranks disagree: rank %d makes another call than rank 0 (this rank "
+                           "calls %s); all ranks must make the same calls in the same order, "
+                           "and " SHERDI_USUAL_CAUSE,
+                           rank, call);
+    }
+    for (size_t i = 0; i < count && rank == 0; i++) {
+        SHERDI_TRY(sherdi_agree_argument(engine, SHERD_OK, arguments[i].value, &rank));
+        if (rank != 0) {
+            return sherdi_fail(SHERD_E_INVAL,
+                               "the ranks disagree: rank %d calls %s with another %s than rank 0; "
+                               "all ranks must pass the same",
+                               rank, call, arguments[i].name);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* --------------------------------------------------------------- model ---- */
+
+static void param_text(const sherdi_model_param *param, char *text, size_t len_bytes)
+{
+    size_t used = (size_t)snprintf(text, len_bytes, "parameter %.60s [", param->name);
+
+    for (int i = 0; i < param->ndim && used < len_bytes; i++) {
+        used += (size_t)snprintf(text + used, len_bytes - used, "%s%zu", i == 0 ? "" : " x ",
+                                 param->shape[i]);
+    }
+    if (used < len_bytes) {
+        (void)snprintf(text + used, len_bytes - used,
+                       "]%s%s%s%s of unit %d, group %d, atoms of %zu", param->dtype >= 0 ? " " : "",
+                       param->dtype >= 0 ? sherd_dtype_name((sherd_dtype)param->dtype) : "",
+                       param->is_frozen ? " frozen" : "", param->bound_data != NULL ? " bound" : "",
+                       param->unit, param->group, param->atom_elems);
+    }
+}
+
+/* Writes "the passes forward 0+2 1 2, backward (default), ...", as much as there is room for; +2:
+ * held through two more acquires. */
+static void passes_text(const sherdi_model *model, char *text, size_t len_bytes)
+{
+    static const char *const NAMES[] = {"forward", "backward", "eval"};
+    size_t                   used    = (size_t)snprintf(text, len_bytes, "the passes");
+
+    for (int pass = 0; pass < 3; pass++) {
+        const sherdi_model_pass *order = &model->passes[pass];
+
+        if (used < len_bytes) {
+            used += (size_t)snprintf(text + used, len_bytes - used, "%s %s%s", pass == 0 ? "" : ",",
+                                     NAMES[pass], order->num_uses == 0 ? " (default)" : "");
+        }
+        for (size_t i = 0; i < order->num_uses && used < len_bytes; i++) {
+            used += (size_t)snprintf(text + used, len_bytes - used, " %d", order->uses[i].unit);
+            if (order->uses[i].held > 0 && used < len_bytes) {
+                used += (size_t)snprintf(text + used, len_bytes - used, "+%d", order->uses[i].held);
+            }
+        }
+    }
+}
+
+static void group_text(const sherdi_model_group *group, char *text, size_t len_bytes)
+{
+    (void)snprintf(
+        text, len_bytes,
+        "group %.40s (lr %g, weight decay %g, betas %g %g, eps %g, exclude_1d %d%s%.20s; "
+        "nan and -1: not given)",
+        group->name, group->lr, group->weight_decay, group->beta1, group->beta2, group->eps,
+        group->exclude_1d, group->optimizer_name == NULL ? "" : ", ",
+        group->optimizer_name == NULL ? "" : group->optimizer_name);
+}
+
+/* Adds numbers, as many as there is room for: " 3 4 5". Returns the length with them. */
+static size_t numbers_add(char *text, size_t len_bytes, size_t used, const int *list, size_t count)
+{
+    for (size_t i = 0; i < count && used < len_bytes; i++) {
+        used += (size_t)snprintf(text + used, len_bytes - used, " %d", list[i]);
+    }
+    return used;
+}
+
+static void unit_text(const sherdi_model_unit *unit, char *text, size_t len_bytes)
+{
+    size_t used = (size_t)snprintf(
+        text, len_bytes, "unit %.60s%s%s, %zu bytes of activation, %zu parameters:", unit->name,
+        unit->has_any_uses ? " with any number of backward uses" : "",
+        unit->retains_grads ? ", retaining gradients" : "", unit->activation_bytes,
+        unit->num_params);
+
+    used = numbers_add(text, len_bytes, used, unit->params, unit->num_params);
+    if (unit->num_reads > 0 && used < len_bytes) {
+        used += (size_t)snprintf(text + used, len_bytes - used, ", reading units");
+    }
+    (void)numbers_add(text, len_bytes, used, unit->reads, unit->num_reads);
+}
+
+static void item_text(const sherdi_model *model, size_t item, char *text, size_t len_bytes)
+{
+    if (item < model->num_groups) {
+        group_text(&model->groups[item], text, len_bytes);
+        return;
+    }
+    item -= model->num_groups;
+    if (item < model->num_units) {
+        unit_text(&model->units[item], text, len_bytes);
+        return;
+    }
+    item -= model->num_units;
+    if (item < model->num_params) {
+        param_text(&model->params[item], text, len_bytes);
+    } else {
+        passes_text(model, text, len_bytes);
+    }
+}
+
+/* Finds the first item that differs: all ranks halve the list together until one item remains. */
+static sherd_status first_difference(const sherd_engine *engine, size_t *out)
+{
+    size_t low  = 0; /* the first `low` items agree */
+    size_t high = sherdi_model_num_items(&engine->model);
+
+    while (high - low > 1) {
+        size_t      middle = low + (high - low) / 2;
+        sherdi_told unused;
+        int         odd;
+
+        SHERDI_TRY(sherdi_agree_model_word(engine, sherdi_agree_items_hash(&engine->model, middle),
+                                           &unused, &odd));
+        if (odd == 0) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    *out = low;
+    return SHERD_OK;
+}
+
+#define ITEM_TEXT_BYTES 192
+
+static sherd_status models_name(const sherd_engine *engine)
+{
+    char        mine[ITEM_TEXT_BYTES] = "";
+    sherdi_told told;
+    size_t      item;
+    int         rank;
+
+    SHERDI_TRY(first_difference(engine, &item));
+    item_text(&engine->model, item, mine, sizeof(mine));
+    SHERDI_TRY(sherdi_agree_model_word(engine, sherdi_model_item_hash(&engine->model, item), &told,
+                                       &rank));
+    SHERDI_TRY(sherdi_world_tell(engine->world, mine, sizeof(mine), "the model", &told));
+    return sherdi_fail(SHERD_E_INVAL,
+                       "the ranks declare different models: rank 0 has %s where rank %d has %s; "
+                       "declare the same on every rank",
+                       (const char *)sherdi_told_by(&told, 0), rank,
+                       (const char *)sherdi_told_by(&told, rank));
+}
+
+/* ---------------------------------------------------------------- uses ---- */
+
+/* Returns one of a unit's counts: the acquires for pass `count`; for NUM_PASSES the micro-batches
+ * with a complete backward. */
+#define NUM_PASSES (SHERD_EVAL + 1)
+
+static uint64_t uses_count(const sherd_engine *engine, int rank, size_t unit, int count)
+{
+    const sherdi_unit_uses *uses =
+        &engine->exchange.uses[(size_t)rank * engine->plan->layout.num_units + unit];
+
+    return count == NUM_PASSES ? uses->runs : uses->acquired[count];
+}
+
+/* Lists the ranks whose count differs from rank 0's, " 1 3", as many as fit. Returns the length. */
+static size_t uses_odd_ranks(const sherd_engine *engine, size_t unit, int count, char *text,
+                             size_t len_bytes)
+{
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int r = 1; r < engine->world_size && used < len_bytes; r++) {
+        if (uses_count(engine, r, unit, count) != uses_count(engine, 0, unit, count)) {
+            used += (size_t)snprintf(text + used, len_bytes - used, " %d", r);
+        }
+    }
+    return used;
+}
+
+/* Compares by which call the ranks end the window: where some wait for the update, the others
+ * must. */
+static sherd_status step_calls_compare(const sherd_engine *engine)
+{
+    static const char *const   NAMES[] = {[SHERDI_STEP_WHOLE]    = "sherd_step",
+                                          [SHERDI_STEP_QUEUED]   = "sherd_step_queue",
+                                          [SHERDI_STEP_PREPARED] = "sherd_step_prepare"};
+    const sherdi_uses_message *first   = sherdi_agree_told(engine, 0);
+
+    for (int r = 1; r < engine->world_size; r++) {
+        const sherdi_uses_message *other = sherdi_agree_told(engine, r);
+
+        if (other->call != first->call) {
+            return sherdi_fail(SHERD_E_STATE,
+                               "the ranks disagree: rank 0 ends this window by %s, rank %d by %s; "
+                               "the window was dropped, nothing was updated; all ranks must end a "
+                               "window by the same call",
+                               NAMES[first->call], r, NAMES[other->call]);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* Names a unit that the ranks used differently, and the ranks. Backward counts are compared first:
+ * a rank that misses a backward pass also differs in its acquires. */
+static sherd_status uses_name(sherd_engine *engine)
+{
+    char ranks[64];
+
+    SHERDI_TRY(step_calls_compare(engine));
+    SHERDI_TRY(sherdi_run_exchange(engine, SHERDI_EXCHANGE_UNIT_USES, engine->exchange.own_uses,
+                                   engine->exchange.uses, NULL));
+
+    for (size_t u = 0; u < engine->plan->layout.num_units; u++) {
+        if (uses_odd_ranks(engine, u, NUM_PASSES, ranks, sizeof(ranks)) > 0) {
+            return sherdi_fail(
+                SHERD_E_STATE,
+                "the ranks disagree about unit %s: rank 0 ran its backward %llu time(s) in this "
+                "window, but rank(s)%s more or fewer times; the window was dropped, nothing was "
+                "updated; all ranks must use the same units, and " SHERDI_USUAL_CAUSE,
+                engine->model.units[u].name,
+                (unsigned long long)uses_count(engine, 0, u, NUM_PASSES), ranks);
+        }
+    }
+    for (size_t u = 0; u < engine->plan->layout.num_units; u++) {
+        for (int pass = 0; pass < NUM_PASSES; pass++) {
+            if (uses_odd_ranks(engine, u, pass, ranks, sizeof(ranks)) > 0) {
+                return sherdi_fail(
+                    SHERD_E_STATE,
+                    "the ranks disagree about unit %s: rank 0 acquired it %llu time(s) for %s in "
+                    "this window, but rank(s)%s more or fewer times; the window was dropped, "
+                    "nothing was updated; all ranks must acquire the same units, for eval too, "
+                    "and " SHERDI_USUAL_CAUSE,
+                    engine->model.units[u].name, (unsigned long long)uses_count(engine, 0, u, pass),
+                    sherdi_pass_name((sherd_pass)pass), ranks);
+            }
+        }
+    }
+    return sherdi_fail(SHERD_E_STATE, "the ranks disagree about the number of micro-batches in "
+                                      "this window; the window was dropped, nothing was updated; "
+                                      "all ranks must call sherd_step equally often, "
+                                      "and " SHERDI_USUAL_CAUSE);
+}
+
+/* -------------------------------------------------------------- memory ---- */
+
+static sherd_status uses_open(sherd_engine *engine)
+{
+    engine->exchange.uses = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL,
+                                               (size_t)engine->world_size * engine->model.num_units,
+                                               sizeof(*engine->exchange.uses));
+    return engine->exchange.uses == NULL ? SHERD_E_NOMEM : SHERD_OK;
+}
+
+static void uses_close(sherd_engine *engine)
+{
+    sherdi_free(engine->exchange.uses);
+    engine->exchange.uses = NULL;
+}
+
+const sherdi_module sherdi_module_differences = {
+    .open          = uses_open,
+    .close         = uses_close,
+    .calls_differ  = calls_name,
+    .models_differ = models_name,
+    .uses_differ   = uses_name,
+};
