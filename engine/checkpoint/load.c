@@ -14,6 +14,7 @@
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/values.h"
 #include "engine/run/blobs.h"
+#include "engine/run/blocks.h"
 #include "engine/run/agree.h"
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"

@@ -10,8 +10,10 @@
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/values.h"
 #include "engine/run/blobs.h"
+#include "engine/run/blocks.h"
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
+#include "engine/run/restore.h"
 #include "engine/run/update.h"
 #include "engine/run/store.h"
 #include "offload/checksum.h"
@@ -340,7 +342,7 @@ sherd_status sherdi_save_data(sherdi_save *save)
     }
     save->known = save->engine->fingerprints;
     SHERDI_TRY(save->mine.is_linked ? own_fingerprint(save)
-                                    : sherdi_update_save(save->engine, block_save, save));
+                                    : sherdi_restore_save(save->engine, block_save, save));
     if (save->is_async) {
         return blobs_copy(save);
     }

@@ -207,7 +207,7 @@ static sherd_status call_run(sherd_engine *engine, call_kind kind, const call_ar
     case CALL_EVAL_END:
         return sherd_eval_end(engine);
     case CALL_SAVE:
-        return sherdi_update_save(engine, NULL, NULL);
+        return sherdi_restore_save(engine, NULL, NULL);
     case CALL_LOAD:
         return sherdi_restore_load(engine, what->walk, &parts);
     case CALL_FINGERPRINT:

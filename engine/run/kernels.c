@@ -168,8 +168,7 @@ static void op_norm(sherd_engine *engine, const sherdi_backend *lane, const sher
                          &sherdi_space_scalars(engine, op->space)->head->norm);
 }
 
-/* A part of a block's state, as it is stored. */
-static sherdi_encoded encoded_part(const sherd_engine *engine, const sherdi_op *op, int part)
+sherdi_encoded sherdi_run_encoded_part(const sherd_engine *engine, const sherdi_op *op, int part)
 {
     const sherdi_plan    *plan    = engine->plan;
     const sherdi_segment *segment = &plan->layout.segments[op->segment];
@@ -193,7 +192,7 @@ static void op_fingerprint(sherd_engine *engine, const sherdi_backend *lane, con
     const sherdi_span     run     = {.count_elems = op->elems, .first_index = op->index};
 
     if (op->uses[SHERDI_USE_STATE].where != SHERDI_AT_NOWHERE) {
-        sherdi_encoded master = encoded_part(engine, op, 0);
+        sherdi_encoded master = sherdi_run_encoded_part(engine, op, 0);
 
         lane->kernels->fingerprint_encoded(lane, scalars->spans + op->block->first_span,
                                            op->block->num_spans, &master,
@@ -250,28 +249,6 @@ static void op_update(sherd_engine *engine, const sherdi_backend *lane, const sh
     engine->times.ops->end(engine, lane, &mark);
 }
 
-static void op_matrix(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
-{
-    const size_t *shape = engine->model.params[op->param].shape;
-    sherdi_mark   mark;
-
-    if (op->uses[SHERDI_USE_DST].where == SHERDI_AT_NOWHERE) {
-        return; /* another rank makes this matrix */
-    }
-    mark = engine->times.ops->begin(engine, SHERDI_MARK_UPDATE, lane,
-                                    sherdi_run_subject(engine, op), 0);
-
-    engine->plan->layout.segments[op->segment].optimizer->matrix(
-        lane, &engine->settings,
-        &(sherdi_matrix_args){
-            .matrix    = sherdi_run_address(engine, op, SHERDI_USE_DST),
-            .rows      = shape[0],
-            .cols      = shape[1],
-            .workspace = sherdi_run_address(engine, op, SHERDI_USE_WORKSPACE),
-        });
-    engine->times.ops->end(engine, lane, &mark);
-}
-
 static void op_clear(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
     const sherdi_range   *range = &op->uses[SHERDI_USE_DST];
@@ -286,12 +263,6 @@ static void op_coeffs(sherd_engine *engine, const sherdi_backend *lane, const sh
 {
     (void)lane, (void)op;
     sherdi_optimizer_coeffs(engine);
-}
-
-static void op_ratios(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
-{
-    (void)lane, (void)op;
-    sherdi_scalars_ratios(engine);
 }
 
 static void op_collect(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
@@ -310,125 +281,19 @@ static void op_poison(sherd_engine *engine, const sherdi_backend *lane, const sh
     lane->device->fill(lane, sherdi_run_address(engine, op, SHERDI_USE_DST), 0xff,
                        op->uses[SHERDI_USE_DST].bytes);
 }
-/* ----------------------------------------------------------- parts of blocks -- */
 
-/* The address of an element of a part of a block; the master may be the parameter itself. */
-static unsigned char *block_part(const sherd_engine *engine, const sherdi_op *op, int part,
-                                 size_t offset_elems)
-{
-    int            has_master = engine->plan->layout.segments[op->segment].has_master;
-    unsigned char *base       = sherdi_run_address(
-              engine, op, part == 0 && !has_master ? SHERDI_USE_PARAM : SHERDI_USE_STATE);
-
-    return base + sherdi_plan_part_offset(engine->plan, op->block, part, offset_elems);
-}
-
-static void op_encode(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
-{
-    sherdi_encoded part = encoded_part(engine, op, op->part);
-
-    lane->kernels->encode(lane, &part, (size_t)op->index,
-                          sherdi_run_address(engine, op, SHERDI_USE_SRC), op->elems);
-}
-
-static void op_decode(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
-{
-    sherdi_encoded part = encoded_part(engine, op, op->part);
-
-    lane->kernels->decode(lane, sherdi_run_address(engine, op, SHERDI_USE_DST), &part,
-                          (size_t)op->index, op->elems);
-}
-
-/* Returns the fill buffer, which a device's kernels reach, and sets *some to as many elements as
- * fit: whole chunks, where more than a chunk fits. */
-static float *values_reached(const sherd_engine *engine, size_t left, size_t *some)
-{
-    size_t room = engine->plan->packing.fill_elems;
-
-    room  = room < SHERD_CHUNK_ELEMS ? room : room / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
-    *some = sherdi_min_size(left, room);
-    return (float *)(void *)engine->memory.buffers[SHERDI_BUFFER_FILL];
-}
-
-static int is_apart(const sherd_engine *engine, sherdi_space space)
-{
-    return space == SHERDI_SPACE_DEVICE && sherdi_has_device(engine);
-}
-
-static sherd_status encoded_get(sherd_engine *engine, const sherdi_op *op, int part, size_t first,
-                                size_t count, float *out)
-{
-    sherdi_encoded        encoded = encoded_part(engine, op, part);
-    const sherdi_backend *lane    = engine->backend;
-
-    if (!is_apart(engine, op->space)) {
-        engine->host->kernels->decode(engine->host, out, &encoded, first, count);
-        return SHERD_OK;
-    }
-    for (size_t done = 0, some; done < count; done += some) {
-        float *values = values_reached(engine, count - done, &some);
-
-        lane->kernels->decode(lane, values, &encoded, first + done, some);
-        SHERDI_TRY(sherdi_lane_wait(lane));
-        memcpy(out + done, values, some * sizeof(*values));
-    }
-    return SHERD_OK;
-}
-
-/* A failure of the device is returned by the next wait. */
-static void encoded_put(sherd_engine *engine, const sherdi_op *op, int part, size_t first,
-                        size_t count, const float *values)
-{
-    sherdi_encoded        encoded = encoded_part(engine, op, part);
-    const sherdi_backend *lane    = engine->backend;
-
-    if (!is_apart(engine, op->space)) {
-        engine->host->kernels->encode(engine->host, &encoded, first, values, count);
-        return;
-    }
-    for (size_t done = 0, some; done < count; done += some) {
-        float *to = values_reached(engine, count - done, &some);
-
-        (void)sherdi_lane_wait(lane); /* the device may still read the buffer */
-        memcpy(to, values + done, some * sizeof(*values));
-        lane->kernels->encode(lane, &encoded, first + done, to, some);
-    }
-}
-
-sherd_status sherdi_run_block_get(sherd_engine *engine, const sherdi_op *op, int part,
-                                  size_t offset_elems, size_t count, float *out)
-{
-    if (sherdi_segment_part_is_encoded(&engine->plan->layout.segments[op->segment], part)) {
-        return encoded_get(engine, op, part, offset_elems, count, out);
-    }
-    return sherdi_space_get(engine, op->space, out, block_part(engine, op, part, offset_elems),
-                            count * sizeof(*out));
-}
-
-void sherdi_run_block_put(sherd_engine *engine, const sherdi_op *op, int part, size_t offset_elems,
-                          size_t count, const float *values)
-{
-    if (sherdi_segment_part_is_encoded(&engine->plan->layout.segments[op->segment], part)) {
-        encoded_put(engine, op, part, offset_elems, count, values);
-        return;
-    }
-    sherdi_space_put(engine, op->space, block_part(engine, op, part, offset_elems), values,
-                     count * sizeof(*values));
-}
 /* -------------------------------------------------------------------- table -- */
 
-/* An operation that is enqueued on a lane, and executed in the lane's order. */
-typedef void (*kernel_fn)(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op);
-
-static const kernel_fn KERNELS[SHERDI_OP_KINDS] = {
+static const sherdi_kernel_fn KERNELS[SHERDI_OP_KINDS] = {
     [SHERDI_OP_ZERO] = op_zero,     [SHERDI_OP_COPY] = op_copy,
     [SHERDI_OP_CAST] = op_cast,     [SHERDI_OP_ACCUMULATE] = op_accumulate,
     [SHERDI_OP_WIDEN] = op_widen,   [SHERDI_OP_NORM] = op_norm,
     [SHERDI_OP_UPDATE] = op_update, [SHERDI_OP_FINGERPRINT] = op_fingerprint,
-    [SHERDI_OP_ENCODE] = op_encode, [SHERDI_OP_DECODE] = op_decode,
     [SHERDI_OP_CLEAR] = op_clear,   [SHERDI_OP_POISON] = op_poison,
-    [SHERDI_OP_MATRIX] = op_matrix, [SHERDI_OP_COEFFS] = op_coeffs,
-    [SHERDI_OP_RATIOS] = op_ratios, [SHERDI_OP_COLLECT] = op_collect,
+    [SHERDI_OP_COEFFS] = op_coeffs, [SHERDI_OP_COLLECT] = op_collect,
+#define SHERDI_KERNEL(kind, kernel) [SHERDI_OP_##kind] = (kernel),
+#include "engine/run/kernel_list.h"
+#undef SHERDI_KERNEL
 };
 
 void sherdi_run_kernel(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)

@@ -16,4 +16,16 @@ sherdi_user sherdi_run_user(const sherd_engine *engine);
  *  wait. */
 void sherdi_run_kernel(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op);
 
+/** An operation that is enqueued on a lane, and executed in the lane's order. */
+typedef void (*sherdi_kernel_fn)(sherd_engine *engine, const sherdi_backend *lane,
+                                 const sherdi_op *op);
+/** Returns a part of the state of the operation's block, as it is stored. */
+sherdi_encoded sherdi_run_encoded_part(const sherd_engine *engine, const sherdi_op *op, int part);
+
+/* Kernels of modules. */
+#define SHERDI_KERNEL(kind, kernel)                                                                \
+    void kernel(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op);
+#include "engine/run/kernel_list.h"
+#undef SHERDI_KERNEL
+
 #endif

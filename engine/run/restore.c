@@ -16,6 +16,20 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Makes new parameters from the master weights. If one rank fails, all fail. */
+static sherd_status republish(sherd_engine *engine, sherdi_walk walk)
+{
+    sherd_status status = sherdi_update_walk_over(engine, walk);
+    uint64_t     unused;
+
+    if (status == SHERD_OK) {
+        status = sherdi_update_fingerprint(engine);
+    }
+    SHERDI_TRY(sherdi_update_agree(engine, status, engine->fingerprints.own,
+                                   "while it read its state back", &unused));
+    return sherdi_update_publish(engine);
+}
+
 /* Makes generation `wanted` the live one; this rank must be at it or one ahead. Gives its record.
  * On failure *has_begun says whether the drive may have gone back nevertheless. */
 static sherd_status generation_aim(sherd_engine *engine, uint64_t wanted, sherdi_state_record *out,
@@ -58,7 +72,7 @@ static sherd_status generation_take(sherd_engine *engine, const sherdi_state_rec
     engine->counters.skipped_steps = from->note.skipped_steps;
     engine->window.first_micro     = engine->counters.micro_step;
     sherdi_scaler_resume(&engine->scaler, &from->note.scaler);
-    SHERDI_TRY(sherdi_update_republish(engine, SHERDI_WALK_REPUBLISH));
+    SHERDI_TRY(republish(engine, SHERDI_WALK_REPUBLISH));
     if (engine->fingerprints.own != from->note.fingerprint) {
         status = sherdi_fail(SHERD_E_IO,
                              "the state on NVMe is not what was written: it has fingerprint "
@@ -227,12 +241,22 @@ static sherd_status parts_load(sherd_engine *engine, sherdi_walk walk,
 
     SHERDI_TRY(sherdi_agree_status(engine, own == SHERD_OK ? sherdi_fill_bound(engine) : own));
     SHERDI_TRY(parts->frozen(parts->ctx));
-    SHERDI_TRY(sherdi_update_load(engine, walk, parts->block, parts->ctx));
+    engine->run.block_fn  = parts->block;
+    engine->run.block_ctx = parts->ctx;
+    SHERDI_TRY(republish(engine, walk));
     SHERDI_TRY(parts->check(parts->ctx));
     SHERDI_TRY(sherdi_agree_status(engine, parts->take(parts->ctx)));
     SHERDI_TRY(sherdi_agree_status(engine, sherdi_run_commit_written(engine)));
     engine->storage.ops->agreed(engine);
     return SHERD_OK;
+}
+
+sherd_status sherdi_restore_save(sherd_engine *engine, sherdi_block_fn fn, void *ctx)
+{
+    engine->run.block_fn  = fn;
+    engine->run.block_ctx = ctx;
+    sherdi_run_drop_ahead(engine, SHERDI_RING_STATE);
+    return sherdi_update_walk_over(engine, SHERDI_WALK_SAVE);
 }
 
 sherd_status sherdi_restore_load(sherd_engine *engine, sherdi_walk walk,

@@ -1,4 +1,4 @@
-/* Going back to a generation of the state on a drive. */
+/* Going back to a generation of the state on a drive, and walks for saves and loads. */
 #ifndef SHERDI_ENGINE_RUN_RESTORE_H
 #define SHERDI_ENGINE_RUN_RESTORE_H
 
@@ -17,6 +17,10 @@ sherd_status sherdi_restore_generation(sherd_engine *engine, uint64_t wanted);
 
 /** Goes back to the newest generation that all ranks have: sherdi_storage_ops.restore. */
 sherd_status sherdi_restore_agreed(sherd_engine *engine);
+
+/** Hands every block of this rank's state to `fn`. Changes nothing. Local. E_IO, or what `fn`
+ *  returns. */
+sherd_status sherdi_restore_save(sherd_engine *engine, sherdi_block_fn fn, void *ctx);
 
 /* The parts of a load that are the checkpoint's. Each is collective, but for `block` and `take`. */
 typedef struct sherdi_load_parts {

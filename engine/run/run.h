@@ -79,13 +79,6 @@ int sherdi_run_lane_is_over(const sherd_engine *engine, sherdi_lane_id lane, uin
 sherd_status sherdi_run_quiet(sherd_engine *engine);
 /** Waits until all collectives are over. Returns the first failure. */
 sherd_status sherdi_run_drain(sherd_engine *engine);
-/** Copies `count` elements of a part of the operation's block to `out`; data in a device's memory
- *  is copied by the device. Call it from a sherdi_block_fn. E_DEVICE. */
-sherd_status sherdi_run_block_get(sherd_engine *engine, const sherdi_op *op, int part,
-                                  size_t offset_elems, size_t count, float *out);
-/** Copies `values` into the part; they may change after it returns. */
-void sherdi_run_block_put(sherd_engine *engine, const sherdi_op *op, int part, size_t offset_elems,
-                          size_t count, const float *values);
 /** Waits until all transfers of a ring are over or dropped; then its slots are empty. Returns the
  *  first failure. */
 sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring);

@@ -40,25 +40,6 @@ static unsigned char *down_area(const sherd_engine *engine)
     return engine->memory.buffers[SHERDI_BUFFER_HOST_SCALARS] + engine->plan->scalars.shared_bytes;
 }
 
-static void groups_write(sherd_engine *engine, const sherdi_plan_optimizer *of)
-{
-    const sherdi_optimizer *optimizer = of->optimizer;
-    int32_t *groups = sherdi_scalars_of_optimizer(&engine->kernel_data.on_host, of).groups;
-
-    if (optimizer->grain != SHERDI_GRAIN_TENSOR) {
-        return;
-    }
-    for (size_t p = 0; p < engine->plan->layout.num_params; p++) {
-        const sherdi_model_param *param = &engine->model.params[p];
-        const sherdi_model_group *group = &engine->model.groups[param->group];
-
-        groups[p] = sherdi_group_optimizer(&engine->settings, group) == optimizer &&
-                            optimizer->has_ratio(&engine->settings, group, param)
-                        ? param->group
-                        : -1;
-    }
-}
-
 sherd_status sherdi_scalars_open(sherd_engine *engine)
 {
     const sherdi_plan *plan   = engine->plan;
@@ -82,9 +63,6 @@ sherd_status sherdi_scalars_open(sherd_engine *engine)
         sherdi_space_put(engine, SHERDI_SPACE_DEVICE, memory + plan->scalars.spans,
                          plan->layout.spans, plan->layout.num_spans * sizeof(*plan->layout.spans));
         SHERDI_TRY(sherdi_lane_wait(engine->backend));
-    }
-    for (size_t i = 0; i < plan->layout.num_optimizers; i++) {
-        groups_write(engine, &plan->layout.optimizers[i]);
     }
     return SHERD_OK;
 }
@@ -132,25 +110,4 @@ uint64_t sherdi_scalars_fingerprint(const sherd_engine *engine)
     return sherdi_has_device(engine)
                ? own + scalars_at(engine->plan, down_area(engine)).head->fingerprint
                : own;
-}
-
-/* ---------------------------------------------------------------- messages -- */
-
-void sherdi_scalars_ratios(sherd_engine *engine)
-{
-    for (size_t i = 0; i < engine->plan->layout.num_optimizers; i++) {
-        const sherdi_plan_optimizer *of = &engine->plan->layout.optimizers[i];
-        sherdi_optimizer_scalars     own =
-            sherdi_scalars_of_optimizer(&engine->kernel_data.on_host, of);
-
-        if (of->optimizer->grain == SHERDI_GRAIN_TENSOR) {
-            of->optimizer->ratios(engine->host, &(sherdi_ratio_args){
-                                                    .norms      = own.norms,
-                                                    .groups     = own.groups,
-                                                    .coeffs     = own.coeffs,
-                                                    .ratios     = own.ratios,
-                                                    .num_params = engine->plan->layout.num_params,
-                                                });
-        }
-    }
 }

@@ -13,7 +13,5 @@ void                     sherdi_scalars_close(sherd_engine *engine);
 void sherdi_scalars_collect(sherd_engine *engine, sherdi_scalars_head *out);
 /** Returns the fingerprint of both sides together. */
 uint64_t sherdi_scalars_fingerprint(const sherd_engine *engine);
-/** Makes the ratios of the optimizers that have ratios, of the norms of tensors. */
-void sherdi_scalars_ratios(sherd_engine *engine);
 
 #endif

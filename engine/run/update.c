@@ -48,8 +48,7 @@ static void walk_post(sherd_engine *engine, sherdi_outcome *all)
     }
 }
 
-/* Makes a walk. When it returns, with or without a failure, every transfer of the walk is over. */
-static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk)
+sherd_status sherdi_update_walk_over(sherd_engine *engine, sherdi_walk walk)
 {
     sherdi_outcome all        = {.status = SHERD_OK};
     int            is_written = walk != SHERDI_WALK_FINGERPRINT && walk != SHERDI_WALK_SAVE;
@@ -83,7 +82,7 @@ sherd_status sherdi_update_read_fingerprint(sherd_engine *engine, uint64_t *out)
 {
     if (!engine->fingerprints.is_sent) {
         sherdi_run_drop_ahead(engine, SHERDI_RING_STATE);
-        SHERDI_TRY(walk_run(engine, SHERDI_WALK_FINGERPRINT));
+        SHERDI_TRY(sherdi_update_walk_over(engine, SHERDI_WALK_FINGERPRINT));
     }
     engine->fingerprints.is_sent = 0;
     SHERDI_TRY(sherdi_program_fingerprint_sent(engine->updater.ops->program(engine)));
@@ -114,12 +113,11 @@ sherd_status sherdi_update_range_fingerprint(sherd_engine *engine, const sherdi_
 /* Makes a walk that changes state, up to its fingerprint. */
 static sherd_status walk_finish(sherd_engine *engine, sherdi_walk walk)
 {
-    SHERDI_TRY(walk_run(engine, walk));
+    SHERDI_TRY(sherdi_update_walk_over(engine, walk));
     return sherdi_update_fingerprint(engine);
 }
 
-/* Sends the updated values of this rank to the others, if the walk has not. */
-static sherd_status publish_run(sherd_engine *engine)
+sherd_status sherdi_update_publish(sherd_engine *engine)
 {
     sherd_status status = sherdi_program_publish(&engine->run.program);
 
@@ -141,7 +139,7 @@ sherd_status sherdi_update_measure(sherd_engine *engine)
     if (!sherdi_plan_is_measured(engine->plan)) {
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_agree_status(engine, walk_run(engine, SHERDI_WALK_MEASURE)));
+    SHERDI_TRY(sherdi_agree_status(engine, sherdi_update_walk_over(engine, SHERDI_WALK_MEASURE)));
     SHERDI_TRY(sherdi_program_sum(&engine->run.program));
     return sherdi_program_scalars_tell(&engine->run.program, SHERDI_OP_RATIOS);
 }
@@ -174,7 +172,7 @@ static sherd_status range_run(sherd_engine *engine)
     SHERDI_TRY(sherdi_update_agree(engine, status, engine->fingerprints.own,
                                    "in the middle of the update", &engine->report.fingerprint));
     engine->storage.ops->agreed(engine);
-    return publish_run(engine);
+    return sherdi_update_publish(engine);
 }
 
 /* Without a drive only the device can fail, and its failure is permanent. So the ranks need not
@@ -186,10 +184,10 @@ static int can_be_queued(const sherd_engine *engine)
 
 static sherd_status range_queue(sherd_engine *engine)
 {
-    SHERDI_TRY(walk_run(engine, SHERDI_WALK_UPDATE));
+    SHERDI_TRY(sherdi_update_walk_over(engine, SHERDI_WALK_UPDATE));
     engine->fingerprints.is_untold = 1;
     engine->report.fingerprint     = 0;
-    return publish_run(engine);
+    return sherdi_update_publish(engine);
 }
 
 sherd_status sherdi_update_range(sherd_engine *engine, int is_awaited)
@@ -198,30 +196,4 @@ sherd_status sherdi_update_range(sherd_engine *engine, int is_awaited)
         return engine->updater.ops->queue(engine);
     }
     return is_awaited || !can_be_queued(engine) ? range_run(engine) : range_queue(engine);
-}
-
-sherd_status sherdi_update_republish(sherd_engine *engine, sherdi_walk walk)
-{
-    sherd_status status = walk_finish(engine, walk);
-    uint64_t     unused;
-
-    SHERDI_TRY(sherdi_update_agree(engine, status, engine->fingerprints.own,
-                                   "while it read its state back", &unused));
-    return publish_run(engine);
-}
-
-sherd_status sherdi_update_save(sherd_engine *engine, sherdi_block_fn fn, void *ctx)
-{
-    engine->run.block_fn  = fn;
-    engine->run.block_ctx = ctx;
-    sherdi_run_drop_ahead(engine, SHERDI_RING_STATE);
-    return walk_run(engine, SHERDI_WALK_SAVE);
-}
-
-sherd_status sherdi_update_load(sherd_engine *engine, sherdi_walk walk, sherdi_block_fn fn,
-                                void *ctx)
-{
-    engine->run.block_fn  = fn;
-    engine->run.block_ctx = ctx;
-    return sherdi_update_republish(engine, walk);
 }

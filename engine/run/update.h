@@ -26,18 +26,10 @@ sherd_status sherdi_update_read_fingerprint(sherd_engine *engine, uint64_t *out)
  *  E_IO. */
 sherd_status sherdi_update_range_fingerprint(sherd_engine *engine, const sherdi_values *values,
                                              uint64_t *out);
-/** Hands every block of this rank's state to `fn`. Changes nothing. Local. E_IO, or what `fn`
- *  returns. */
-sherd_status sherdi_update_save(sherd_engine *engine, sherdi_block_fn fn, void *ctx);
-/** Takes the values of every block from `fn`, and makes new parameters from the master weights. On
- *  a drive this is a generation that is not committed yet. `walk`: SHERDI_WALK_LOAD or _LOAD_SOME.
- *  Afterwards fingerprints.own is that of the masters as they rest, which an encoding may have
- *  rounded. Collective. */
-sherd_status sherdi_update_load(sherd_engine *engine, sherdi_walk walk, sherdi_block_fn fn,
-                                void *ctx);
-/** Makes new parameters from the master weights: SHERDI_WALK_REPUBLISH. If one rank fails, all
- *  fail. fingerprints.own is then that of the masters. Collective. */
-sherd_status sherdi_update_republish(sherd_engine *engine, sherdi_walk walk);
+/** Makes a walk. When it returns, with or without a failure, every transfer of the walk is over. */
+sherd_status sherdi_update_walk_over(sherd_engine *engine, sherdi_walk walk);
+/** Sends the updated values of this rank to the others, if the walk has not. Collective. */
+sherd_status sherdi_update_publish(sherd_engine *engine);
 /** Completes the report of a boundary whose update was queued, if it is not complete: step.c.
  *  Collective. */
 sherd_status sherdi_step_tell(sherd_engine *engine);

@@ -238,7 +238,7 @@ static sherd_status nothing_done(void *ctx, const sherdi_op *op)
 static sherd_status save_call(both *b, sherd_engine *engine)
 {
     (void)b;
-    return sherdi_update_save(engine, nothing_done, NULL);
+    return sherdi_restore_save(engine, nothing_done, NULL);
 }
 
 static sherd_status nothing_loaded(void *ctx)

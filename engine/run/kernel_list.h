@@ -1,0 +1,14 @@
+/* The kinds of operations whose kernels are of modules, a line each: the kind, and the function.
+ * kernels.c has those of every build. A build has the lines of its modules (modules.txt). */
+#include "sherd_build.h"
+
+#ifdef SHERDI_MODULE_ENCODINGS
+SHERDI_KERNEL(ENCODE, sherdi_kernel_encode)
+SHERDI_KERNEL(DECODE, sherdi_kernel_decode)
+#endif
+#ifdef SHERDI_MODULE_LAMB
+SHERDI_KERNEL(RATIOS, sherdi_kernel_ratios)
+#endif
+#ifdef SHERDI_MODULE_MUON
+SHERDI_KERNEL(MATRIX, sherdi_kernel_matrix)
+#endif

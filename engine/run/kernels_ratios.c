@@ -1,0 +1,54 @@
+/* The kernel that makes the ratios of optimizers that have ratios, of the norms of tensors. */
+#include "engine/run/kernels.h"
+
+#include "engine/modules.h"
+#include "engine/run/scalars.h"
+
+void sherdi_kernel_ratios(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    (void)lane, (void)op;
+    for (size_t i = 0; i < engine->plan->layout.num_optimizers; i++) {
+        const sherdi_plan_optimizer *of = &engine->plan->layout.optimizers[i];
+        sherdi_optimizer_scalars     own =
+            sherdi_scalars_of_optimizer(&engine->kernel_data.on_host, of);
+
+        if (of->optimizer->grain == SHERDI_GRAIN_TENSOR) {
+            of->optimizer->ratios(engine->host, &(sherdi_ratio_args){
+                                                    .norms      = own.norms,
+                                                    .groups     = own.groups,
+                                                    .coeffs     = own.coeffs,
+                                                    .ratios     = own.ratios,
+                                                    .num_params = engine->plan->layout.num_params,
+                                                });
+        }
+    }
+}
+
+/* Writes the groups of the tensors that have a ratio. */
+static void groups_write(sherd_engine *engine, const sherdi_plan_optimizer *of)
+{
+    const sherdi_optimizer *optimizer = of->optimizer;
+    int32_t *groups = sherdi_scalars_of_optimizer(&engine->kernel_data.on_host, of).groups;
+
+    if (optimizer->grain != SHERDI_GRAIN_TENSOR) {
+        return;
+    }
+    for (size_t p = 0; p < engine->plan->layout.num_params; p++) {
+        const sherdi_model_param *param = &engine->model.params[p];
+        const sherdi_model_group *group = &engine->model.groups[param->group];
+
+        groups[p] = sherdi_group_optimizer(&engine->settings, group) == optimizer &&
+                            optimizer->has_ratio(&engine->settings, group, param)
+                        ? param->group
+                        : -1;
+    }
+}
+
+static void groups_sealed(sherd_engine *engine)
+{
+    for (size_t i = 0; i < engine->plan->layout.num_optimizers; i++) {
+        groups_write(engine, &engine->plan->layout.optimizers[i]);
+    }
+}
+
+const sherdi_module sherdi_module_ratios = {.sealed = groups_sealed};
