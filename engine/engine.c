@@ -54,28 +54,7 @@ void sherd_step_report_init(sherd_step_report *report)
 
 /* ------------------------------------------------------- create, declare ---- */
 
-/* Warns of offload that is ignored because of values that the program set after the file was read:
- * the warnings of the configuration do not cover it. */
-static void ignored_tell(const sherd_engine *engine)
-{
-    static const char *const NAMES[]      = {"offload_optimizer", "offload_param"};
-    const int                is_ignored[] = {engine->settings.offload.state.is_ignored,
-                                             engine->settings.offload.params.is_ignored};
-
-    if (engine->rank != 0 || (sherdi_world_caps(engine->world) & SHERDI_WORLD_SIMULATES) != 0) {
-        return;
-    }
-    for (int i = 0; i < 2; i++) {
-        if (is_ignored[i]) {
-            sherdi_log(SHERD_LOG_WARN, engine->rank,
-                       "zero_optimization.%s is ignored: there is nothing to offload at stage %d",
-                       NAMES[i], engine->settings.sharding.stage);
-        }
-    }
-}
-
-/* Makes a lane of the stream the compute lane, and destroys the lane before it. */
-static sherd_status compute_lane_open(sherd_engine *engine, void *stream)
+sherd_status sherdi_engine_lane(sherd_engine *engine, void *stream)
 {
     sherdi_backend *device = (sherdi_backend *)(uintptr_t)sherdi_world_backend(engine->world);
     sherdi_backend *lane;
@@ -95,8 +74,7 @@ static sherd_status engine_open(sherd_engine *engine, const sherd_config *config
     if (engine->settings.numerics.deterministic && engine->host->kernels->reduce_fixed == NULL) {
         return sherdi_absent("deterministic", "sherd_settings.is_deterministic");
     }
-    SHERDI_TRY(compute_lane_open(engine, NULL));
-    ignored_tell(engine);
+    SHERDI_TRY(sherdi_engine_lane(engine, NULL));
     if (debug != NULL && debug[0] != '\0' && strcmp(debug, "0") != 0 && strcmp(debug, "1") != 0) {
         return sherdi_fail(SHERD_E_INVAL, "SHERD_DEBUG is \"%s\": it may be 0 or 1", debug);
     }
@@ -127,8 +105,11 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     sherdi_tables_clear(engine);
     engine->rank       = sherd_world_rank(world);
     engine->world_size = sherd_world_size(world);
-    status             = sherdi_modules_create(engine);
-    status = sherdi_agree_world(world, status == SHERD_OK ? engine_open(engine, config) : status);
+    status             = engine_open(engine, config);
+    if (status == SHERD_OK) {
+        status = sherdi_modules_create(engine);
+    }
+    status = sherdi_agree_world(world, status);
     if (status == SHERD_OK) {
         status = sherdi_agree_settings(world, &engine->settings);
     }
@@ -138,25 +119,6 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     }
     *out = engine;
     return SHERD_OK;
-}
-
-void *sherd_engine_stream(const sherd_engine *engine)
-{
-    return engine == NULL ? NULL : engine->backend->device->lane_stream(engine->backend);
-}
-
-sherd_status sherd_engine_set_stream(sherd_engine *engine, void *stream)
-{
-    void *default_stream;
-
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_set_stream", SHERDI_NEED_OPEN));
-    default_stream = engine->backend->device->default_stream;
-    if (default_stream == NULL) {
-        return sherdi_fail(SHERD_E_NOTSUP,
-                           "sherd_engine_set_stream: the engine computes on the CPU, "
-                           "which has no streams");
-    }
-    return compute_lane_open(engine, stream == NULL ? default_stream : stream);
 }
 
 sherd_status sherd_copy(sherd_engine *engine, void *dst, const void *src, size_t len_bytes)
@@ -243,50 +205,6 @@ sherd_status sherd_pass_add_held(sherd_engine *engine, sherd_pass pass, sherd_un
 {
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_pass_add_held", SHERDI_NEED_OPEN));
     return sherdi_model_add_pass(&engine->model, pass, unit, held_acquires);
-}
-
-sherd_status sherd_engine_describe_run(sherd_engine *engine, const char *text)
-{
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_describe_run", SHERDI_NEED_OPEN));
-    SHERDI_TRY(sherdi_api_need(text != NULL, "sherd_engine_describe_run", "text"));
-    if (strlen(text) >= sizeof(engine->identity.run_text)) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "sherd_engine_describe_run: the text has %zu bytes, and at most %zu are "
-                           "kept; shorten it",
-                           strlen(text), sizeof(engine->identity.run_text) - 1);
-    }
-    memset(engine->identity.run_text, 0, sizeof(engine->identity.run_text));
-    memcpy(engine->identity.run_text, text, strlen(text));
-    return SHERD_OK;
-}
-
-/* A parameter that does not exist, and memory that is not there, are for sherdi_model_bind to
- * judge. */
-static sherd_status reach_check(const sherd_engine *engine, sherd_param param, const void *memory)
-{
-    const sherdi_device_ops *device = engine->backend->device;
-
-    if (param < 0 || (size_t)param >= engine->model.num_params || memory == NULL ||
-        device->memory_reach == NULL || device->memory_reach(engine->backend, memory)) {
-        return SHERD_OK;
-    }
-    return sherdi_fail(SHERD_E_INVAL,
-                       "parameter %s: sherd_param_bind was given memory of the host, on which the "
-                       "GPU cannot compute; give it memory of the GPU (cudaMalloc)",
-                       engine->model.params[param].name);
-}
-
-sherd_status sherd_param_bind(sherd_engine *engine, sherd_param param, void *data, void *grad)
-{
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_param_bind", SHERDI_NEED_OPEN));
-    if (engine->settings.sharding.stage == 3) {
-        return sherdi_fail(SHERD_E_NOTSUP,
-                           "binding the trainer's own memory keeps parameters whole, "
-                           "which stage 3 does not; use stage 0, 1 or 2");
-    }
-    SHERDI_TRY(reach_check(engine, param, data));
-    SHERDI_TRY(reach_check(engine, param, grad));
-    return sherdi_model_bind(&engine->model, param, data, grad);
 }
 
 /* ----------------------------------------------------------------- seal ---- */
@@ -493,59 +411,6 @@ static sherd_status overlap_start(sherd_engine *engine)
     return status;
 }
 
-/* Warns of a bound that is below the size of every gathered unit: it ends gathering ahead, for
- * which 0 should be set. */
-static void bucket_tell(const sherd_engine *engine)
-{
-    const sherdi_plan *plan  = engine->plan;
-    size_t             most  = plan->settings.sharding.prefetch_bucket_size;
-    size_t             least = SIZE_MAX;
-    int                named = -1;
-
-    for (size_t u = 0; u < plan->layout.num_units; u++) {
-        size_t elems = plan->layout.units[u].gather_elems;
-
-        if (elems > 0 && elems < least) {
-            least = elems;
-            named = (int)u;
-        }
-    }
-    if (engine->rank == 0 && named >= 0 && most > 0 && most < least) {
-        sherdi_log(SHERD_LOG_WARN, engine->rank,
-                   "zero_optimization.stage3_prefetch_bucket_size is %zu, less than the smallest "
-                   "unit (%s, %zu elements), so nothing is gathered ahead; set it to the elements "
-                   "of the largest unit or more, or to 0 if that is what you want",
-                   most, engine->model.units[named].name, least);
-    }
-}
-
-/* Returns why gradients do not rest on the drive although the configuration asks for it; NULL: they
- * do, or it does not. */
-static const char *gradients_stay(const sherdi_plan *plan)
-{
-    if (!plan->settings.offload.gradients_on_nvme || plan->offload.num_grad_extents > 0) {
-        return NULL;
-    }
-    return plan->settings.sharding.stage < 2
-               ? "below stage 2 the gradients stay whole until the update"
-           : plan->layout.is_deterministic
-               ? "the deterministic mode keeps its sums where they are made"
-           : sherdi_plan_accumulates_on_device(plan)
-               ? "with several micro-batches in a step the sum stays on the device "
-                 "(offload_optimizer.accumulate)"
-               : "no optimizer state rests on nvme";
-}
-
-static void gradients_tell(const sherd_engine *engine)
-{
-    const char *why = gradients_stay(engine->plan);
-
-    if (engine->rank == 0 && why != NULL) {
-        sherdi_log(SHERD_LOG_WARN, engine->rank,
-                   "zero_optimization.offload_optimizer.gradients \"nvme\" has no effect: %s", why);
-    }
-}
-
 /* Notes the purpose of the control data that were allocated since the last note. */
 static void control_note(sherd_engine *engine, sherdi_control what)
 {
@@ -622,8 +487,6 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
         memory_close(engine);
         return status;
     }
-    bucket_tell(engine);
-    gradients_tell(engine);
     engine->phase = SHERDI_PHASE_SEALED;
     sherdi_modules_sealed(engine);
     sherd_world_traffic(engine->world, &engine->wire_at_seal, &received);

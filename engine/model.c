@@ -168,7 +168,7 @@ sherd_status sherdi_model_check_unit(const sherdi_model *model, int unit)
     return SHERD_OK;
 }
 
-static sherd_status param_check(const sherdi_model *model, int param)
+sherd_status sherdi_model_check_param(const sherdi_model *model, int param)
 {
     if (param < 0 || (size_t)param >= model->num_params) {
         return sherdi_fail(SHERD_E_INVAL, "parameter %d does not exist; the model has %zu", param,
@@ -296,7 +296,7 @@ sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param)
     int                owner;
 
     SHERDI_TRY(sherdi_model_check_unit(model, unit));
-    SHERDI_TRY(param_check(model, param));
+    SHERDI_TRY(sherdi_model_check_param(model, param));
     owner  = model->params[param].unit;
     reader = &model->units[unit];
     if (owner == unit) {
@@ -328,22 +328,6 @@ sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int uni
     SHERDI_TRY(SHERDI_GROW(model->mem, order->uses, order->num_uses, order->cap_uses));
     order->uses[order->num_uses++] =
         (sherdi_model_use){.unit = unit, .held = (int)sherdi_min_size(held_acquires, MOST_HELD)};
-    return SHERD_OK;
-}
-
-sherd_status sherdi_model_bind(sherdi_model *model, int param, void *data, void *grad)
-{
-    sherdi_model_param *bound;
-
-    SHERDI_TRY(param_check(model, param));
-    bound = &model->params[param];
-    if (data == NULL || (grad == NULL && !bound->is_frozen)) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "parameter %s: sherd_param_bind needs the address of its data%s",
-                           bound->name, bound->is_frozen ? "" : " and of its gradient");
-    }
-    bound->bound_data = data;
-    bound->bound_grad = grad;
     return SHERD_OK;
 }
 

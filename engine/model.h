@@ -97,14 +97,16 @@ int sherdi_model_find_param(const sherdi_model *model, const char *name);
  *  the module activations. */
 sherd_status sherdi_model_add_activation(sherdi_model *model, int unit, size_t len_bytes,
                                          const struct sherdi_tier_kind *tier);
-/** E_INVAL: the unit does not exist. */
+/** E_INVAL: the unit, or the parameter, does not exist. */
 sherd_status sherdi_model_check_unit(const sherdi_model *model, int unit);
+sherd_status sherdi_model_check_param(const sherdi_model *model, int param);
 /** Returns the n-th unit that an acquire of `unit` reaches: the unit itself, then those it reads;
  *  -1: there are no more. */
 int          sherdi_model_reached(const sherdi_model *model, int unit, size_t n);
 sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param);
 sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int unit,
                                    size_t held_acquires);
+/** Of the module memory. */
 sherd_status sherdi_model_bind(sherdi_model *model, int param, void *data, void *grad);
 
 /** Return the number of acquires of a pass, and the unit of acquire `index`: as the trainer listed

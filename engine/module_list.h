@@ -33,6 +33,9 @@ SHERDI_MODULE(sherdi_module_times)
 #ifdef SHERDI_MODULE_DIFFERENCES
 SHERDI_MODULE(sherdi_module_differences)
 #endif
+#ifdef SHERDI_MODULE_HINTS
+SHERDI_MODULE(sherdi_module_hints)
+#endif
 #ifdef SHERDI_MODULE_DEBUG
 SHERDI_MODULE(sherdi_module_debug)
 #endif

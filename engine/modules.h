@@ -16,7 +16,7 @@ typedef struct sherdi_argument {
 
 /* Every function may be NULL. */
 typedef struct sherdi_module {
-    /* The engine's object was made: makes the module's state in it. E_NOMEM. */
+    /* The engine's object was made, and has its settings: makes the module's state. E_NOMEM. */
     sherd_status (*create)(sherd_engine *engine);
     /* The object is about to be freed. Also after a `create` that failed or was not made. */
     void (*destroy)(sherd_engine *engine);

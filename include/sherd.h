@@ -362,21 +362,6 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add(sherd_engine *engine, sherd
  *  exception: the default order of EVAL holds the units that the list of FORWARD holds. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add_held(sherd_engine *engine, sherd_pass pass,
                                                           sherd_unit unit, size_t held_acquires);
-/** Binds memory of the trainer to a parameter, at stages 0 to 2 and before seal. `data` and `grad`
- *  have the parameter's shape and type, row-major, unpadded; `grad` is NULL for a frozen parameter.
- *  Both remain the property of the caller and must outlive the engine. Bind all trained parameters
- *  of a unit or none, and likewise all of its frozen parameters or none; otherwise seal returns
- *  E_INVAL.
- *
- *  The engine writes new values to `data`. It reads `grad` when the gradient is complete (at
- *  release(BACKWARD); for a unit with SHERD_USES_ANY at the step) and zeroes it at the next
- *  acquire(BACKWARD). A bound parameter that is never filled starts from the values that `data` has
- *  at the first acquire; they must be the same on all ranks. From then on `data` is read-only, like
- *  the memory of sherd_param_data: the master weights are stored elsewhere, and the next update
- *  overwrites anything that the trainer wrote. Errors: E_NOTSUP at stage 3; E_INVAL also for memory
- *  on which the engine's device cannot compute. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_param_bind(sherd_engine *engine, sherd_param param,
-                                                       void *data, void *grad);
 
 /** Makes the plan, compares it with the plans of the other ranks, and allocates all memory. After
  *  seal the training loop allocates nothing, with one exception: with several ranks, the call that
@@ -471,15 +456,6 @@ SHERD_API void *sherd_param_data(sherd_engine *engine, sherd_param param);
  *  valid while the unit is acquired for BACKWARD. With retain_grads it is read-only from the last
  *  release on, and stays valid until sherd_step or _prepare is called. */
 SHERD_API void *sherd_param_grad(sherd_engine *engine, sherd_param param);
-/** Return the addresses that sherd_param_data and sherd_param_grad return whenever the unit is
- *  acquired. The addresses are constant from seal to destroy, so a table, a view or a captured
- *  graph may hold them. For bound parameters they are addresses of the trainer's memory. While the
- *  unit is not acquired, the memory may contain bytes of another unit, or NaN with SHERD_DEBUG=1
- *  (except a gradient with retain_grads). Local. NULL with sherd_last_error(): before seal
- *  (E_STATE), the gradient of a frozen parameter (E_STATE), a gathered parameter with
- *  sherd.free_packing, which has no fixed address (E_NOTSUP). */
-SHERD_API void *sherd_param_address(sherd_engine *engine, sherd_param param);
-SHERD_API void *sherd_param_grad_address(sherd_engine *engine, sherd_param param);
 
 /** Returns the factor by which the trainer multiplies the loss (or its gradient) before backward.
  *  It is constant between boundaries, and 1 unless fp16 is on. */
@@ -616,27 +592,11 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_fingerprint(sherd_engine *eng
 
 /* -------------------------------------------------------------- device --- */
 
-/** Returns the compute stream, a cudaStream_t as void *: the engine makes parameters readable on it
- *  and takes gradients from it. The trainer enqueues its kernels on this stream. It may use another
- *  stream instead if that stream waits for this one after acquire and this one waits for it before
- *  release. NULL on the CPU, where all work has ended when a call returns. Local. Valid until
- *  destroy. */
-SHERD_API void *sherd_engine_stream(const sherd_engine *engine);
-/** Makes a stream of the trainer's own the compute stream; it must outlive the engine. Handle 0 is
- *  the legacy default stream (cudaStreamLegacy), on which PyTorch works by default;
- *  sherd_engine_stream then returns cudaStreamLegacy. With cudaStreamPerThread, which is a
- *  different stream in every thread, only one thread may call the engine. Before seal. Local.
- *  Errors: E_STATE after seal, E_NOTSUP on the CPU. Typed: sherd_cuda.h. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_set_stream(sherd_engine *engine, void *stream);
 /** Copies between host memory and memory that the engine returned (sherd_param_data,
  *  sherd_param_grad), after all work of the compute stream. Blocks until the bytes are copied. For
  *  programs that work on the host with any backend. Local. E_DEVICE. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_copy(sherd_engine *engine, void *dst, const void *src,
                                                  size_t len_bytes);
-
-/** Returns how many devices of a backend ("cuda") this process can use; 0, with the reason in
- *  sherd_last_error(), also for NULL. */
-SHERD_API int sherd_device_count(const char *backend);
 
 /* ------------------------------------------- looking inside an engine ---- */
 
@@ -700,9 +660,9 @@ SHERD_API void sherd_engine_destroy(sherd_engine *engine);
 #endif
 
 /* Calls of modules (modules.txt). In a build without its module a call returns E_NOTSUP. */
-#include "sherd_activations.h"
 #include "sherd_checkpoints.h"
 #include "sherd_config.h"
+#include "sherd_memory.h"
 #include "sherd_reports.h"
 #include "sherd_steps.h"
 #include "sherd_values.h"

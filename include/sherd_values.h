@@ -1,6 +1,5 @@
-/* Values of parameters, of gradients and of the optimizer's state by name, and parameters as
- * tensors of other libraries: calls of the modules "values" and "dlpack". sherd.h includes this
- * header, and has the conventions. */
+/* Values of parameters, of gradients and of the optimizer's state by name: calls of the module
+ * "values". sherd.h includes this header, and has the conventions. */
 #ifndef SHERD_VALUES_H
 #define SHERD_VALUES_H
 
@@ -90,29 +89,6 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_read_local(sherd_engine *engin
  *  does. Errors: E_INVAL (below 0; the ranks' arguments differ), E_STATE, E_IO. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step,
                                                             int64_t micro_step);
-
-/* Declared in dlpack.h. Only programs that read its fields need that header. */
-typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
-
-/** Wraps the memory at sherd_param_address in a DLPack tensor (version 1.0), which PyTorch, CuPy
- *  and others read in place; in Python through a capsule named "dltensor_versioned". The tensor is
- *  row-major with strides, on the engine's device, and flagged read-only, because only the
- *  optimizer changes parameters. The call copies nothing and waits for nothing: the consumer works
- *  on sherd_engine_stream, or the two streams follow each other (sherd_cuda_follow). The elements
- *  of the tensor are the parameter while its unit is acquired. At other times they are undefined.
- *
- *  The tensor does not keep the engine alive. After sherd_engine_destroy (for a bound parameter:
- *  after the trainer's memory is freed) no program may touch its elements. The consumer of the
- *  tensor calls its deleter once, on any thread, also after sherd_engine_destroy. Called after
- *  seal. Local. Errors: E_STATE, E_NOTSUP (as sherd_param_address), E_NOMEM. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_param_dlpack(sherd_engine *engine, sherd_param param,
-                                                         DLManagedTensorVersioned **out);
-/** Does the same for sherd_param_grad_address; the consumer adds to the tensor. Its elements are
- *  the gradient while the unit is acquired for BACKWARD, or while the gradient is retained. E_STATE
- *  also for a frozen parameter. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_param_grad_dlpack(sherd_engine              *engine,
-                                                              sherd_param                param,
-                                                              DLManagedTensorVersioned **out);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,4 @@
-/* Where parameters and gradients are: sherd_param_data and sherd_param_grad for a caller that has
- * the unit acquired, and the address that stays the same for the life of the engine
- * (sherd_param_address), for a caller that keeps it in a table. */
+/* Where parameters and gradients are, for a caller that has the unit acquired. */
 #include "engine/run/address.h"
 
 #include "engine/run/engine_impl.h"
@@ -48,25 +46,9 @@ static const sherdi_segment *acquired_segment(const sherd_engine *engine, const 
     return segment;
 }
 
-/* Gives the segment of a parameter, acquired or not; from seal on it has an address. */
-static sherd_status addressed_segment(const sherd_engine *engine, const char *call,
-                                      sherd_param param, const sherdi_segment **out)
-{
-    SHERDI_TRY(sherdi_engine_check_alive(engine, call));
-    SHERDI_TRY(sherdi_engine_need_param(engine, call, param));
-    if (engine->phase == SHERDI_PHASE_OPEN) {
-        return sherdi_fail(SHERD_E_STATE,
-                           "%s: parameter %s has no address before sherd_engine_seal", call,
-                           engine->model.params[param].name);
-    }
-    *out = sherdi_param_segment(engine->plan, (size_t)param);
-    return SHERD_OK;
-}
+_Alignas(SHERD_ALIGN_BYTES) unsigned char sherdi_no_elements[1];
 
-/* The address of parameters without elements; nobody reads or writes it. */
-static _Alignas(SHERD_ALIGN_BYTES) unsigned char no_elements[1];
-
-static size_t offset_in_segment(const sherd_engine *engine, sherd_param param)
+size_t sherdi_param_offset(const sherd_engine *engine, sherd_param param)
 {
     return engine->plan->layout.params[param].offset_elems *
            sherdi_compute_bytes(sherdi_param_segment(engine->plan, (size_t)param));
@@ -79,22 +61,23 @@ void *sherd_param_data(sherd_engine *engine, sherd_param param)
     if (segment == NULL) {
         return NULL;
     }
-    return segment->slice_elems == 0 ? no_elements : sherdi_loop_param(engine, (size_t)param);
+    return segment->slice_elems == 0 ? sherdi_no_elements
+                                     : sherdi_loop_param(engine, (size_t)param);
 }
 
-static sherd_status gradient_in(sherd_engine *engine, const sherdi_segment *segment,
-                                sherd_param param, void **out)
+sherd_status sherdi_param_gradient(sherd_engine *engine, const sherdi_segment *segment,
+                                   sherd_param param, void **out)
 {
     if (segment->kind == SHERDI_SEGMENT_FROZEN) {
         return sherdi_fail(SHERD_E_STATE, "parameter %s is frozen and has no gradient",
                            engine->model.params[param].name);
     }
     if (segment->slice_elems == 0) {
-        *out = no_elements;
+        *out = sherdi_no_elements;
     } else if (segment->is_bound) {
         *out = engine->model.params[param].bound_grad;
     } else {
-        *out = sherdi_loop_micro_gradient(engine, segment) + offset_in_segment(engine, param);
+        *out = sherdi_loop_micro_gradient(engine, segment) + sherdi_param_offset(engine, param);
     }
     return SHERD_OK;
 }
@@ -104,61 +87,8 @@ void *sherd_param_grad(sherd_engine *engine, sherd_param param)
     const sherdi_segment *segment = acquired_segment(engine, "sherd_param_grad", param, 1);
     void                 *found   = NULL;
 
-    if (segment == NULL || gradient_in(engine, segment, param, &found) != SHERD_OK) {
+    if (segment == NULL || sherdi_param_gradient(engine, segment, param, &found) != SHERD_OK) {
         return NULL;
     }
     return found;
-}
-
-sherd_status sherdi_param_locate(sherd_engine *engine, const char *call, sherd_param param,
-                                 void **out)
-{
-    const sherdi_segment *segment = NULL;
-
-    SHERDI_TRY(addressed_segment(engine, call, param, &segment));
-    if (segment->slice_elems == 0) {
-        *out = no_elements;
-        return SHERD_OK;
-    }
-    if (segment->is_bound || segment->is_resident) {
-        *out = sherdi_loop_param(engine, (size_t)param);
-        return SHERD_OK;
-    }
-    if (engine->settings.sharding.free_packing) {
-        return sherdi_fail(
-            SHERD_E_NOTSUP,
-            "parameter %s has no fixed address: with sherd.free_packing each gather may put its "
-            "unit elsewhere; remove that key, or call sherd_param_data after each acquire",
-            engine->model.params[param].name);
-    }
-    *out = engine->memory.buffers[SHERDI_BUFFER_GATHER] +
-           engine->plan->layout.units[segment->unit].gather_pool_offset + segment->gather_offset +
-           offset_in_segment(engine, param);
-    return SHERD_OK;
-}
-
-sherd_status sherdi_param_locate_grad(sherd_engine *engine, const char *call, sherd_param param,
-                                      void **out)
-{
-    const sherdi_segment *segment = NULL;
-
-    SHERDI_TRY(addressed_segment(engine, call, param, &segment));
-    return gradient_in(engine, segment, param, out);
-}
-
-void *sherd_param_address(sherd_engine *engine, sherd_param param)
-{
-    void *found = NULL;
-
-    return sherdi_param_locate(engine, "sherd_param_address", param, &found) == SHERD_OK ? found
-                                                                                         : NULL;
-}
-
-void *sherd_param_grad_address(sherd_engine *engine, sherd_param param)
-{
-    void *found = NULL;
-
-    return sherdi_param_locate_grad(engine, "sherd_param_grad_address", param, &found) == SHERD_OK
-               ? found
-               : NULL;
 }

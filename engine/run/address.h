@@ -2,9 +2,18 @@
 #ifndef SHERDI_ENGINE_RUN_ADDRESS_H
 #define SHERDI_ENGINE_RUN_ADDRESS_H
 
-#include "base/status.h"
+#include "engine/run/engine_impl.h"
 
-/** Like sherd_param_address and sherd_param_grad_address, with a status; messages name `call`. */
+/** The address of parameters without elements; nobody reads or writes it. */
+extern unsigned char sherdi_no_elements[];
+/** Returns the bytes before a parameter in its segment. */
+size_t sherdi_param_offset(const sherd_engine *engine, sherd_param param);
+/** Gives the gradient of a parameter of the segment. E_STATE: it is frozen. */
+sherd_status sherdi_param_gradient(sherd_engine *engine, const sherdi_segment *segment,
+                                   sherd_param param, void **out);
+
+/** Like sherd_param_address and sherd_param_grad_address, with a status; messages name `call`. Of
+ *  the module memory. */
 sherd_status sherdi_param_locate(sherd_engine *engine, const char *call, sherd_param param,
                                  void **out);
 sherd_status sherdi_param_locate_grad(sherd_engine *engine, const char *call, sherd_param param,

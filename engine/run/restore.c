@@ -406,3 +406,20 @@ sherd_status sherd_step_undo(sherd_engine *engine)
     }
     return sherdi_restore_generation(engine, wanted);
 }
+
+/* ---------------------------------------------------------------- describe -- */
+
+sherd_status sherd_engine_describe_run(sherd_engine *engine, const char *text)
+{
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_describe_run", SHERDI_NEED_OPEN));
+    SHERDI_TRY(sherdi_api_need(text != NULL, "sherd_engine_describe_run", "text"));
+    if (strlen(text) >= sizeof(engine->identity.run_text)) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd_engine_describe_run: the text has %zu bytes, and at most %zu are "
+                           "kept; shorten it",
+                           strlen(text), sizeof(engine->identity.run_text) - 1);
+    }
+    memset(engine->identity.run_text, 0, sizeof(engine->identity.run_text));
+    memcpy(engine->identity.run_text, text, strlen(text));
+    return SHERD_OK;
+}
