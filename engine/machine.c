@@ -4,16 +4,15 @@
 #include "engine/machine.h"
 
 #include "base/checked.h"
+#include "engine/modules.h"
 #include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
-/* Returns the first number of a file after a label; SIZE_MAX: there is none ("max" in a cgroup). */
-static size_t file_number(const char *path, const char *label)
+size_t sherdi_machine_number(const char *path, const char *label)
 {
     char   line[256];
     size_t value = SIZE_MAX;
@@ -30,43 +29,6 @@ static size_t file_number(const char *path, const char *label)
     }
     (void)fclose(file);
     return value;
-}
-
-/* The files of a control group, by version. */
-typedef struct group_files {
-    const char *limit, *used, *cache_label;
-} group_files;
-
-static const group_files GROUP_FILES[] = {
-    {"memory.max", "memory.current", "inactive_file "},
-    {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "},
-};
-
-static size_t group_number(const char *folder, const char *file, const char *label)
-{
-    char path[512];
-
-    (void)snprintf(path, sizeof(path), "%s/%s", folder, file);
-    return file_number(path, label);
-}
-
-size_t sherdi_machine_group_left(const char *folder)
-{
-    size_t left = SIZE_MAX;
-
-    for (size_t i = 0; i < sizeof(GROUP_FILES) / sizeof(GROUP_FILES[0]); i++) {
-        const group_files *files = &GROUP_FILES[i];
-        size_t             limit = group_number(folder, files->limit, "");
-        size_t             used  = group_number(folder, files->used, "");
-        size_t             cache = group_number(folder, "memory.stat", files->cache_label);
-
-        if (limit == SIZE_MAX || used == SIZE_MAX) {
-            continue;
-        }
-        used -= cache < used ? cache : 0; /* SIZE_MAX: not known, and then not subtracted */
-        left = sherdi_min_size(left, limit > used ? limit - used : 0);
-    }
-    return left;
 }
 
 /* Gives the limit that the environment sets; SIZE_MAX: it sets none. */
@@ -89,85 +51,22 @@ static sherd_status limit_given(size_t *out)
     return SHERD_OK;
 }
 
-/* Returns the remaining bytes in the group of this process, under the folder of its cgroup version,
- * and in that folder itself: in a container the folder shows the container's own group. */
-static size_t own_group_left(void)
-{
-    size_t left = sherdi_min_size(sherdi_machine_group_left("/sys/fs/cgroup"),
-                                  sherdi_machine_group_left("/sys/fs/cgroup/memory"));
-    FILE  *file = fopen("/proc/self/cgroup", "r");
-    char   line[512];
-
-    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
-        const char *path = strchr(line, ':') == NULL ? NULL : strchr(strchr(line, ':') + 1, ':');
-        char        folder[640];
-
-        if (path == NULL) {
-            continue;
-        }
-        line[strcspn(line, "\n")] = '\0';
-        if (strncmp(line, "0::", 3) == 0 || strstr(line, ":memory:") != NULL) {
-            (void)snprintf(folder, sizeof(folder), "/sys/fs/cgroup%s%s",
-                           line[0] == '0' ? "" : "/memory", path + 1);
-            left = sherdi_min_size(left, sherdi_machine_group_left(folder));
-        }
-    }
-    if (file != NULL) {
-        (void)fclose(file);
-    }
-    return left;
-}
-
-/* Returns the bytes that the process may still allocate by its own limit (RLIMIT_DATA). */
-static size_t own_limit_left(void)
-{
-    struct rlimit limit;
-    size_t        used = file_number("/proc/self/status", "VmData:");
-    size_t        most;
-
-    if (getrlimit(RLIMIT_DATA, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
-        used == SIZE_MAX) {
-        return SIZE_MAX;
-    }
-    most = (size_t)limit.rlim_cur;
-    return used * 1024 < most ? most - used * 1024 : 1;
-}
-
 sherd_status sherdi_machine_free_memory(size_t *out, sherdi_memory_bound *bound_out)
 {
-    size_t kib   = file_number("/proc/meminfo", "MemAvailable:");
+    size_t kib   = sherdi_machine_number("/proc/meminfo", "MemAvailable:");
     size_t all[] = {[SHERDI_BOUND_HOST]     = kib > SIZE_MAX / 1024 ? SIZE_MAX : kib * 1024,
-                    [SHERDI_BOUND_GROUP]    = own_group_left(),
-                    [SHERDI_BOUND_PROCESS]  = own_limit_left(),
-                    [SHERDI_BOUND_VARIABLE] = 0};
+                    [SHERDI_BOUND_GROUP]    = SIZE_MAX,
+                    [SHERDI_BOUND_PROCESS]  = SIZE_MAX,
+                    [SHERDI_BOUND_VARIABLE] = SIZE_MAX};
     int    least = SHERDI_BOUND_HOST;
 
+    sherdi_modules_memory_bounds(all);
     SHERDI_TRY(limit_given(&all[SHERDI_BOUND_VARIABLE]));
     for (int bound = 0; bound <= SHERDI_BOUND_VARIABLE; bound++) {
         least = all[bound] < all[least] ? bound : least;
     }
     *out       = all[least] == SIZE_MAX ? 0 : sherdi_max_size(all[least], 1);
     *bound_out = (sherdi_memory_bound)least;
-    return SHERD_OK;
-}
-
-/* Counts the ranks whose device is this rank's. Its number does not identify it: a launcher may
- * show each rank another device as number 0. */
-static sherd_status device_sharers(sherd_world *world, const sherdi_backend *backend, int *out)
-{
-    uint64_t    identity;
-    sherdi_told told;
-
-    *out = 1;
-    if (!backend->device->is_async || backend->device->lane_identity == NULL) {
-        return SHERD_OK;
-    }
-    identity = backend->device->lane_identity(backend);
-    SHERDI_TRY(sherdi_world_tell(world, &identity, sizeof(identity), "devices of ranks", &told));
-    *out = 0;
-    for (int r = 0; r < sherd_world_size(world); r++) {
-        *out += memcmp(sherdi_told_by(&told, r), &identity, sizeof(identity)) == 0;
-    }
     return SHERD_OK;
 }
 
@@ -187,7 +86,6 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
                       .is_on_lane      = (sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE) != 0,
     };
     sherdi_told told;
-    int         sharers;
 
     if (simulated != NULL) {
         *out = (sherdi_machine){.memory_bytes   = simulated->host_bytes,
@@ -200,8 +98,7 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
     }
     SHERDI_TRY(sherdi_agree_world(
         world, sherdi_machine_free_memory(&mine.memory_bytes, &mine.memory_bound)));
-    SHERDI_TRY(device_sharers(world, backend, &sharers));
-    mine.device_bytes /= (size_t)sharers; /* each gets only its part of the free memory */
+    SHERDI_TRY(sherdi_modules_machine(world, &mine));
     SHERDI_TRY(sherdi_world_tell(world, &mine, sizeof(mine), "machines of ranks", &told));
     *out = mine;
     for (int r = 0; r < sherd_world_size(world); r++) {

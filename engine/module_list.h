@@ -32,6 +32,13 @@ SHERDI_MODULE(sherdi_module_times)
 #endif
 #ifdef SHERDI_MODULE_DIFFERENCES
 SHERDI_MODULE(sherdi_module_differences)
+SHERDI_MODULE(sherdi_module_first_values)
+#endif
+#ifdef SHERDI_MODULE_LIMITS
+SHERDI_MODULE(sherdi_module_limits)
+#endif
+#ifdef SHERDI_MODULE_DEVICES
+SHERDI_MODULE(sherdi_module_devices)
 #endif
 #ifdef SHERDI_MODULE_HINTS
 SHERDI_MODULE(sherdi_module_hints)

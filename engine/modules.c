@@ -33,6 +33,7 @@ static const sherdi_module *const TABLE[] = {
     }
 
 TRY_ALL(create, (sherd_engine * engine), (engine))
+TRY_ALL(machine, (sherd_world * world, sherdi_machine *machine), (world, machine))
 TRY_ALL(declared, (sherd_engine * engine), (engine))
 TRY_ALL(lay_out, (sherdi_plan * plan, const sherdi_model *model), (plan, model))
 TRY_ALL(planned, (sherdi_plan * plan, const sherdi_model *model), (plan, model))
@@ -43,12 +44,15 @@ TRY_ALL(models_differ, (const sherd_engine *engine), (engine))
 TRY_ALL(uses_differ, (sherd_engine * engine), (engine))
 TRY_ALL(check, (const sherd_engine *engine), (engine))
 TRY_ALL(open, (sherd_engine * engine), (engine))
+TRY_ALL(param_filled, (sherd_engine * engine, struct sherdi_fill_source *source), (engine, source))
+TRY_ALL(filled, (sherd_engine * engine), (engine))
 TRY_ALL(unit_acquiring, (sherd_engine * engine, int unit, sherd_pass pass), (engine, unit, pass))
 TRY_ALL(unit_acquired, (sherd_engine * engine, int unit, sherd_pass pass), (engine, unit, pass))
 TRY_ALL(unit_releasing, (sherd_engine * engine, int unit, sherd_pass pass), (engine, unit, pass))
 TRY_ALL(unit_released, (const struct sherdi_program *program, int unit, sherd_pass pass),
         (program, unit, pass))
 TRY_ALL(stepped, (sherd_engine * engine), (engine))
+CALL_ALL(memory_bounds, (size_t * bounds), (bounds))
 CALL_ALL(segment_made, (const sherdi_plan *plan, sherdi_segment *segment), (plan, segment))
 CALL_ALL(unit_let_go, (sherd_engine * engine, int unit, sherd_pass pass), (engine, unit, pass))
 CALL_ALL(micro_batch_over, (const struct sherdi_program *program), (program))

@@ -7,6 +7,7 @@
 #include "engine/plan/plan.h"
 
 struct sherdi_program;
+struct sherdi_fill_source;
 
 /* An argument that must be equal on all ranks. */
 typedef struct sherdi_argument {
@@ -20,6 +21,10 @@ typedef struct sherdi_module {
     sherd_status (*create)(sherd_engine *engine);
     /* The object is about to be freed. Also after a `create` that failed or was not made. */
     void (*destroy)(sherd_engine *engine);
+    /* The limits of this process's memory, by sherdi_memory_bound; SIZE_MAX: not limited. */
+    void (*memory_bounds)(size_t *bounds);
+    /* The machine of this rank was measured: corrects it. Collective. */
+    sherd_status (*machine)(sherd_world *world, sherdi_machine *machine);
     /* The model is declared, or a plan of what was declared so far is asked for: completes the
      * model. A second call changes nothing. */
     sherd_status (*declared)(sherd_engine *engine);
@@ -42,6 +47,10 @@ typedef struct sherdi_module {
     sherd_status (*open)(sherd_engine *engine);
     /* The engine is sealed. */
     void (*sealed)(sherd_engine *engine);
+    /* A parameter was filled from its source; and all are, and the training begins. The second is
+     * collective. */
+    sherd_status (*param_filled)(sherd_engine *engine, struct sherdi_fill_source *source);
+    sherd_status (*filled)(sherd_engine *engine);
     /* A unit is about to be acquired, was acquired, and is about to be released. */
     sherd_status (*unit_acquiring)(sherd_engine *engine, int unit, sherd_pass pass);
     sherd_status (*unit_acquired)(sherd_engine *engine, int unit, sherd_pass pass);
@@ -74,9 +83,13 @@ typedef struct sherdi_module {
  * failure. */
 sherd_status sherdi_modules_create(sherd_engine *engine);
 void         sherdi_modules_destroy(sherd_engine *engine);
+void         sherdi_modules_memory_bounds(size_t *bounds);
+sherd_status sherdi_modules_machine(sherd_world *world, sherdi_machine *machine);
 sherd_status sherdi_modules_declared(sherd_engine *engine);
 void         sherdi_modules_segment_made(const sherdi_plan *plan, sherdi_segment *segment);
 sherd_status sherdi_modules_lay_out(sherdi_plan *plan, const sherdi_model *model);
+sherd_status sherdi_modules_param_filled(sherd_engine *engine, struct sherdi_fill_source *source);
+sherd_status sherdi_modules_filled(sherd_engine *engine);
 sherd_status sherdi_modules_unit_acquiring(sherd_engine *engine, int unit, sherd_pass pass);
 sherd_status sherdi_modules_unit_acquired(sherd_engine *engine, int unit, sherd_pass pass);
 sherd_status sherdi_modules_unit_releasing(sherd_engine *engine, int unit, sherd_pass pass);

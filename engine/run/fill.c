@@ -1,10 +1,11 @@
 /* First values: copies the values of a trainer's fill function to every place where this rank holds
  * a part of the parameter. sherdi_fill_finish, at
- * the start, checks that everything is filled, and equally on all ranks. */
+ * the start, checks that everything is filled; first_values.c, that it is equal on all ranks. */
 #include "engine/run/fill.h"
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "engine/modules.h"
 #include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/failure.h"
@@ -12,13 +13,7 @@
 #include "engine/run/needs.h"
 #include "engine/run/update.h"
 
-#include <stdio.h>
 #include <string.h>
-
-/* For a sliced parameter, every rank asks for the same few values, spread evenly: SAMPLES times
- * SAMPLE_ELEMS. */
-#define SAMPLES      4
-#define SAMPLE_ELEMS 16
 
 sherd_status sherdi_fill_open(sherd_engine *engine)
 {
@@ -123,28 +118,6 @@ sherd_status sherdi_fill_ask(void *raw, int part, size_t at, size_t count, float
     return SHERD_OK;
 }
 
-/* Hashes a few values, at the same elements on every rank. Of a sliced parameter no two ranks hold
- * the same elements, so this is the only way to see that they would fill it differently. */
-static sherd_status sample_take(sherdi_fill_source *given, uint64_t *out)
-{
-    size_t elems = given->engine->model.params[given->param].elems;
-    size_t count = sherdi_min_size(elems, SAMPLE_ELEMS);
-    size_t last  = SIZE_MAX;
-    float  values[SAMPLE_ELEMS];
-
-    *out = given->param;
-    for (size_t i = 0; i < SAMPLES; i++) {
-        size_t at = (elems - count) * i / (SAMPLES - 1);
-
-        if (at != last && count > 0) {
-            SHERDI_TRY(sherdi_fill_ask(given, 0, at, count, values));
-            *out = sherdi_hash_bytes(*out, values, count * sizeof(*values));
-        }
-        last = at;
-    }
-    return SHERD_OK;
-}
-
 sherd_status sherdi_fill_rings_settle(sherd_engine *engine)
 {
     sherd_status status = SHERD_OK;
@@ -176,8 +149,6 @@ static sherd_status values_fill(sherd_engine *engine, sherdi_fill_source *given)
 /* Fills a parameter on this rank; `fn` NULL: from the trainer's own memory. */
 static sherd_status param_fill(sherd_engine *engine, size_t param, sherd_fill_fn fn, void *ctx)
 {
-    const sherdi_segment *segment =
-        &engine->plan->layout.segments[engine->plan->layout.params[param].segment];
     sherdi_fill       *fill  = &engine->fill;
     uint64_t          *share = &engine->kernel_data.on_host.head->fingerprint;
     sherdi_fill_source given = {
@@ -188,9 +159,7 @@ static sherd_status param_fill(sherd_engine *engine, size_t param, sherd_fill_fn
     *share                       = 0;
     engine->fingerprints.has_own = engine->fingerprints.is_sent = 0;
     SHERDI_TRY(values_fill(engine, &given));
-    if (engine->world_size > 1 && !segment->is_resident && !segment->is_bound) {
-        SHERDI_TRY(sample_take(&given, &fill->samples[param]));
-    }
+    SHERDI_TRY(sherdi_modules_param_filled(engine, &given));
     fill->shares[param]    = *share;
     fill->is_filled[param] = 1;
     return SHERD_OK;
@@ -268,113 +237,6 @@ static sherd_status unfilled_take(sherd_engine *engine)
     return SHERD_OK;
 }
 
-/* Returns a rank's message about the first value of a parameter. */
-static uint64_t start_told(const sherd_engine *engine, int rank, size_t param)
-{
-    const uint64_t *words = sherdi_agree_told(engine, rank);
-
-    return words[SHERDI_WORDS_OF_FIRST_HASHES + param];
-}
-
-static int starts_differ(const sherd_engine *engine, int rank, size_t param)
-{
-    return start_told(engine, rank, param) != start_told(engine, 0, param);
-}
-
-/* Writes "rank 2" or "ranks 1, 3", as many as there is room for: the ranks whose value for a
- * parameter differs from rank 0's. */
-static void others_text(const sherd_engine *engine, size_t param, char *text, size_t len_bytes)
-{
-    size_t used   = 0;
-    int    others = 0;
-
-    for (int r = 1; r < engine->world_size; r++) {
-        others += starts_differ(engine, r, param);
-    }
-    used = (size_t)snprintf(text, len_bytes, "rank%s", others > 1 ? "s" : "");
-    for (int r = 1; r < engine->world_size && used + 8 < len_bytes; r++) {
-        if (starts_differ(engine, r, param)) {
-            used += (size_t)snprintf(text + used, len_bytes - used, "%s %d",
-                                     used > sizeof("ranks") ? "," : "", r);
-        }
-    }
-}
-
-static sherd_status start_check(const sherd_engine *engine, size_t param)
-{
-    const sherdi_model_param *info = &engine->model.params[param];
-    char                      others[64];
-
-    for (int r = 1; r < engine->world_size; r++) {
-        if (starts_differ(engine, r, param)) {
-            others_text(engine, param, others, sizeof(others));
-            return sherdi_fail(
-                SHERD_E_INVAL,
-                "parameter %s starts with other values on %s than on rank 0; %s must have the same "
-                "values on every rank (same seed, same file)",
-                info->name, others,
-                info->bound_data != NULL ? "the memory that is bound, or the fill function,"
-                                         : "the fill function");
-        }
-    }
-    return SHERD_OK;
-}
-
-/* Computes this rank's value for the comparison of a parameter: a hash of all of it if it is whole,
- * else the sample. */
-static sherd_status start_hash(sherd_engine *engine, size_t param, uint64_t *out)
-{
-    const sherdi_segment *segment =
-        &engine->plan->layout.segments[engine->plan->layout.params[param].segment];
-
-    *out = engine->fill.samples[param];
-    if (segment->is_bound || segment->is_resident) {
-        SHERDI_TRY(sherdi_program_hash(&engine->run.program, param));
-        *out = engine->run.hash;
-    }
-    return SHERD_OK;
-}
-
-/* `all` has room for the message of each rank about its parameters; `mine` for that of this
- * rank. */
-static sherd_status starts_exchange(sherd_engine *engine, uint64_t *mine, uint64_t *all)
-{
-    size_t       count = engine->model.num_params;
-    sherd_status own   = SHERD_OK;
-
-    for (size_t p = 0; p < count && own == SHERD_OK; p++) {
-        own = start_hash(engine, p, &mine[SHERDI_WORDS_OF_FIRST_HASHES + p]);
-    }
-    SHERDI_TRY(
-        sherdi_agree_on(engine, SHERDI_EXCHANGE_FIRST_HASHES, own, mine, all, SHERDI_FILL_BEGINS));
-    for (size_t p = 0; p < count; p++) {
-        SHERDI_TRY(start_check(engine, p));
-    }
-    return SHERD_OK;
-}
-
-static sherd_status starts_compare(sherd_engine *engine)
-{
-    size_t       bytes = sherdi_exchange_bytes(engine->plan, SHERDI_EXCHANGE_FIRST_HASHES);
-    size_t       world = (size_t)engine->world_size;
-    sherd_status status;
-    uint64_t    *mine;
-    uint64_t    *all;
-
-    if (world == 1) {
-        return SHERD_OK;
-    }
-    mine   = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, bytes);
-    all    = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, world, bytes);
-    status = sherdi_agree_status(engine, mine == NULL || all == NULL ? SHERD_E_NOMEM : SHERD_OK);
-    if (status == SHERD_OK) {
-        status = starts_exchange(engine, mine, all);
-    }
-    sherdi_free(all);
-    sherdi_free(mine);
-    return status;
-}
-
 /* ------------------------------------------------------------- the start -- */
 
 /* This rank's share of the fingerprint, of frozen or of trainable parameters. */
@@ -434,7 +296,7 @@ static sherd_status filling_end(sherd_engine *engine)
     SHERDI_TRY(engine->storage.ops->begin(engine));
     engine->storage.ops->agreed(engine);
     SHERDI_TRY(sherdi_run_drain(engine));
-    SHERDI_TRY(starts_compare(engine));
+    SHERDI_TRY(sherdi_modules_filled(engine));
     sherdi_progress_complete(&engine->run.progress, SHERDI_RING_STATE);
     sherdi_progress_complete(&engine->run.progress, SHERDI_RING_PARAMS);
     sherdi_loop_fetch_ahead(engine);

@@ -1,7 +1,11 @@
-/* The stream of a trainer that works on a device. */
+/* The stream of a trainer that works on a device, and how many ranks share a device, for the
+ * plan. */
 #include "engine/engine.h"
+#include "engine/modules.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/needs.h"
+
+#include <string.h>
 
 void *sherd_engine_stream(const sherd_engine *engine)
 {
@@ -21,3 +25,35 @@ sherd_status sherd_engine_set_stream(sherd_engine *engine, void *stream)
     }
     return sherdi_engine_lane(engine, stream == NULL ? default_stream : stream);
 }
+
+/* Counts the ranks whose device is this rank's. Its number does not identify it: a launcher may
+ * show each rank another device as number 0. */
+static sherd_status device_sharers(sherd_world *world, const sherdi_backend *backend, int *out)
+{
+    uint64_t    identity;
+    sherdi_told told;
+
+    *out = 1;
+    if (!backend->device->is_async || backend->device->lane_identity == NULL) {
+        return SHERD_OK;
+    }
+    identity = backend->device->lane_identity(backend);
+    SHERDI_TRY(sherdi_world_tell(world, &identity, sizeof(identity), "devices of ranks", &told));
+    *out = 0;
+    for (int r = 0; r < sherd_world_size(world); r++) {
+        *out += memcmp(sherdi_told_by(&told, r), &identity, sizeof(identity)) == 0;
+    }
+    return SHERD_OK;
+}
+
+/* Each rank gets only its part of the free memory. */
+static sherd_status device_divide(sherd_world *world, sherdi_machine *machine)
+{
+    int sharers;
+
+    SHERDI_TRY(device_sharers(world, sherdi_world_backend(world), &sharers));
+    machine->device_bytes /= (size_t)sharers;
+    return SHERD_OK;
+}
+
+const sherdi_module sherdi_module_devices = {.machine = device_divide};
