@@ -13,4 +13,6 @@ SHERDI_OPTIMIZER("Lamb", sherdi_optimizer_lamb)
 #ifdef SHERDI_MODULE_MUON
 SHERDI_OPTIMIZER("Muon", sherdi_optimizer_muon)
 #endif
+#ifdef SHERDI_MODULE_INFERENCE
 SHERDI_OPTIMIZER("none", sherdi_optimizer_none)
+#endif

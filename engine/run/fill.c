@@ -1,6 +1,6 @@
 /* First values: copies the values of a trainer's fill function to every place where this rank holds
- * a part of the parameter. sherdi_fill_finish, at
- * the start, checks that everything is filled; first_values.c, that it is equal on all ranks. */
+ * a part of the parameter. sherdi_fill_finish, at the start, checks that everything is filled;
+ * first_values.c, that it is equal on all ranks. */
 #include "engine/run/fill.h"
 
 #include "base/checked.h"

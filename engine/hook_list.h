@@ -1,0 +1,67 @@
+/* The functions of a module in the life of an engine, a line each: the name, the parameters, and the
+ * arguments. Those that are tried return a status, and the core goes on if all return SHERD_OK;
+ * those that are called return nothing. modules.h makes the table and the calls from this list. */
+
+/* The engine's object was made, and has its settings: makes the module's state. E_NOMEM. */
+SHERDI_TRIED(create, (sherd_engine * engine), (engine))
+/* The object is about to be freed. Also after a `create` that failed or was not made. */
+SHERDI_CALLED(destroy, (sherd_engine * engine), (engine))
+/* The limits of this process's memory, by sherdi_memory_bound; SIZE_MAX: not limited. */
+SHERDI_CALLED(memory_bounds, (size_t * bounds), (bounds))
+/* The machine of this rank was measured: corrects it. Collective. */
+SHERDI_TRIED(machine, (sherd_world * world, sherdi_machine *machine), (world, machine))
+/* The model is declared, or a plan of what was declared so far is asked for: completes the
+ * model. A second call changes nothing. */
+SHERDI_TRIED(declared, (sherd_engine * engine), (engine))
+/* A segment of a plan is known, and nothing is laid out yet: changes it. */
+SHERDI_CALLED(segment_made, (const sherdi_plan *plan, sherdi_segment *segment), (plan, segment))
+/* Units, segments and schedule of a plan are known: checks them, and lays out what the module
+ * adds. */
+SHERDI_TRIED(lay_out, (sherdi_plan * plan, const sherdi_model *model), (plan, model))
+/* A plan was made: adds the module's numbers to it. E_NOMEM. */
+SHERDI_TRIED(planned, (sherdi_plan * plan, const sherdi_model *model), (plan, model))
+/* The ranks differ: name how, by a failure. The calls or their arguments, which the core compares
+ * by hash; the models; what was used in a window. Collective. */
+SHERDI_TRIED(calls_differ,
+             (sherd_engine * engine, const char *call, const sherdi_argument *arguments,
+              size_t count),
+             (engine, call, arguments, count))
+SHERDI_TRIED(models_differ, (const sherd_engine *engine), (engine))
+SHERDI_TRIED(uses_differ, (sherd_engine * engine), (engine))
+/* The engine is about to carry its plan out: whether it may. */
+SHERDI_TRIED(check, (const sherd_engine *engine), (engine))
+/* Makes the module's objects for the time in which the engine is sealed. */
+SHERDI_TRIED(open, (sherd_engine * engine), (engine))
+/* The engine is sealed. */
+SHERDI_CALLED(sealed, (sherd_engine * engine), (engine))
+/* A parameter was filled from its source; and all are, and the training begins. The second is
+ * collective. */
+SHERDI_TRIED(param_filled, (sherd_engine * engine, struct sherdi_fill_source *source),
+             (engine, source))
+SHERDI_TRIED(filled, (sherd_engine * engine), (engine))
+/* A unit is about to be acquired, was acquired, and is about to be released. */
+SHERDI_TRIED(unit_acquiring, (sherd_engine * engine, int unit, sherd_pass pass),
+             (engine, unit, pass))
+SHERDI_TRIED(unit_acquired, (sherd_engine * engine, int unit, sherd_pass pass),
+             (engine, unit, pass))
+SHERDI_TRIED(unit_releasing, (sherd_engine * engine, int unit, sherd_pass pass),
+             (engine, unit, pass))
+/* The outermost acquire of a unit for a pass is about to end, by a release or otherwise. */
+SHERDI_CALLED(unit_let_go, (sherd_engine * engine, int unit, sherd_pass pass), (engine, unit, pass))
+/* A unit was released: emits the operations of the module that follow. */
+SHERDI_TRIED(unit_released, (const struct sherdi_program *program, int unit, sherd_pass pass),
+             (program, unit, pass))
+/* A micro-batch has ended, or was dropped. */
+SHERDI_CALLED(micro_batch_over, (const struct sherdi_program *program), (program))
+/* A boundary has ended; its report may not be complete. */
+SHERDI_CALLED(boundary, (sherd_engine * engine), (engine))
+/* The step of a boundary is over. Collective. */
+SHERDI_TRIED(stepped, (sherd_engine * engine), (engine))
+/* The report of the last boundary is complete, or will not be. */
+SHERDI_CALLED(reported, (sherd_engine * engine), (engine))
+/* The window is dropped: numbers of the last boundary that were not written are discarded. */
+SHERDI_CALLED(dropped, (sherd_engine * engine), (engine))
+/* Abandon work in progress, before transfers are waited for; and end, before the engine's
+ * memory is freed. Both are called after an `open` that failed or was not made, too. */
+SHERDI_CALLED(abandon, (sherd_engine * engine), (engine))
+SHERDI_CALLED(close, (sherd_engine * engine), (engine))
