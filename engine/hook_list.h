@@ -20,12 +20,7 @@ SHERDI_CALLED(segment_made, (const sherdi_plan *plan, sherdi_segment *segment), 
 SHERDI_TRIED(lay_out, (sherdi_plan * plan, const sherdi_model *model), (plan, model))
 /* A plan was made: adds the module's numbers to it. E_NOMEM. */
 SHERDI_TRIED(planned, (sherdi_plan * plan, const sherdi_model *model), (plan, model))
-/* The ranks differ: name how, by a failure. The calls or their arguments, which the core compares
- * by hash; the models; what was used in a window. Collective. */
-SHERDI_TRIED(calls_differ,
-             (sherd_engine * engine, const char *call, const sherdi_argument *arguments,
-              size_t count),
-             (engine, call, arguments, count))
+/* The ranks differ: name how, by a failure. The models; what was used in a window. Collective. */
 SHERDI_TRIED(models_differ, (const sherd_engine *engine), (engine))
 SHERDI_TRIED(uses_differ, (sherd_engine * engine), (engine))
 /* The engine is about to carry its plan out: whether it may. */

@@ -9,12 +9,6 @@
 struct sherdi_program;
 struct sherdi_fill_source;
 
-/* An argument that must be equal on all ranks. */
-typedef struct sherdi_argument {
-    const char *name;
-    uint64_t    value;
-} sherdi_argument;
-
 /* A table of hook_list.h. Every function may be NULL. */
 typedef struct sherdi_module {
 #define SHERDI_TRIED(name, parameters, arguments)  sherd_status(*name) parameters;

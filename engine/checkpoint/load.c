@@ -15,7 +15,7 @@
 #include "engine/checkpoint/values.h"
 #include "engine/run/blobs.h"
 #include "engine/run/blocks.h"
-#include "engine/run/agree.h"
+#include "engine/run/differences.h"
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
 #include "engine/run/loop.h"

@@ -12,7 +12,7 @@
 #include "engine/checkpoint/linked.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/run/blobs.h"
-#include "engine/run/agree.h"
+#include "engine/run/differences.h"
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
 #include "engine/run/marks.h"

@@ -57,9 +57,8 @@ sherd_status sherdi_agree_world(sherd_world *world, sherd_status own)
 
 /* ----------------------------------------------------------- exchanges ---- */
 
-/* `status` is the outcome of the exchange. */
-static sherd_status exchange_end(const sherd_engine *engine, const sherdi_outcome *own,
-                                 sherd_status status, const char *when)
+sherd_status sherdi_agree_end(const sherd_engine *engine, const sherdi_outcome *own,
+                              sherd_status status, const char *when)
 {
     SHERDI_TRY(sherdi_outcome_end(own));
     SHERDI_TRY(status);
@@ -73,7 +72,7 @@ sherd_status sherdi_agree_on(sherd_engine *engine, sherdi_exchange_kind kind, sh
 
     *(uint64_t *)mine       = (uint64_t)own;
     engine->exchange.status = sherdi_run_exchange(engine, kind, mine, all, NULL);
-    return exchange_end(engine, &here, engine->exchange.status, when);
+    return sherdi_agree_end(engine, &here, engine->exchange.status, when);
 }
 
 sherd_status sherdi_agree_word(sherd_engine *engine, sherdi_exchange_kind kind, sherd_status own,
@@ -113,49 +112,6 @@ uint64_t sherdi_agree_sum(const sherd_engine *engine)
         sum += sherdi_agree_word_of(engine, r);
     }
     return sum;
-}
-
-/* ---------------------------------------------------------------- calls ---- */
-
-sherd_status sherdi_agree_same(sherd_engine *engine, const char *call, sherd_status own,
-                               uint64_t word, int *odd_out)
-{
-    const sherdi_outcome here = sherdi_outcome_of(own);
-    sherdi_word_message  mine = {.status = (uint64_t)own, .word = word};
-
-    SHERDI_TRY(exchange_end(
-        engine, &here, sherdi_run_exchange(engine, SHERDI_EXCHANGE_CALL, &mine, NULL, call), NULL));
-    *odd_out = sherdi_agree_odd(&engine->run.told, engine->world_size, 1);
-    return SHERD_OK;
-}
-
-sherd_status sherdi_agree_argument(sherd_engine *engine, sherd_status own, uint64_t word,
-                                   int *odd_out)
-{
-    SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_ARGUMENTS, own, word, NULL));
-    *odd_out = sherdi_agree_odd(&engine->run.told, engine->world_size, 1);
-    return SHERD_OK;
-}
-
-sherd_status sherdi_agree_call(sherd_engine *engine, const char *call,
-                               const sherdi_argument *arguments, size_t count, sherd_status own)
-{
-    uint64_t hash = sherdi_hash_bytes(count, call, strlen(call));
-    int      odd;
-
-    for (size_t i = 0; i < count; i++) {
-        hash = sherdi_hash_u64(hash, arguments[i].value);
-    }
-    SHERDI_TRY(sherdi_agree_argument(engine, own, hash, &odd));
-    if (odd == 0) {
-        return SHERD_OK;
-    }
-    SHERDI_TRY(sherdi_modules_calls_differ(engine, call, arguments, count));
-    return sherdi_fail(
-        SHERD_E_INVAL,
-        "the ranks disagree: rank %d makes another call than rank 0, or passes other "
-        "arguments (this rank calls %s)",
-        odd, call);
 }
 
 /* ------------------------------------------------------------ settings ---- */

@@ -10,7 +10,7 @@
 
 #include "collectives/world.h"
 #include "engine/config/config.h"
-#include "engine/modules.h"
+#include "engine/model.h"
 #include "engine/program/exchange.h"
 
 sherd_status sherdi_agree_status(sherd_engine *engine, sherd_status own);
@@ -26,26 +26,17 @@ sherd_status sherdi_agree_word(sherd_engine *engine, sherdi_exchange_kind kind, 
                                uint64_t word, const char *when);
 /** Return the message of a rank, its word, and the sum of the words of all ranks, until the next
  *  call on the world. */
-const void *sherdi_agree_told(const sherd_engine *engine, int rank);
-uint64_t    sherdi_agree_word_of(const sherd_engine *engine, int rank);
-uint64_t    sherdi_agree_sum(const sherd_engine *engine);
-/** Compares a word in a call of the trainer; a rank in another call gets the name of this call.
- *  *odd_out is the first rank whose word is not rank 0's; 0: all agree. */
-sherd_status sherdi_agree_same(sherd_engine *engine, const char *call, sherd_status own,
-                               uint64_t word, int *odd_out);
+const void  *sherdi_agree_told(const sherd_engine *engine, int rank);
+uint64_t     sherdi_agree_word_of(const sherd_engine *engine, int rank);
+uint64_t     sherdi_agree_sum(const sherd_engine *engine);
 sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings);
 sherd_status sherdi_agree_model(const sherd_engine *engine);
-/** Checks that all ranks make the same call with the same arguments. Each rank comes with the
- *  outcome of its own checks, and leaves with a failure if any rank had one. E_INVAL names the rank
- *  and the first argument that differs. Call it after seal. */
-sherd_status sherdi_agree_call(sherd_engine *engine, const char *call,
-                               const sherdi_argument *arguments, size_t count, sherd_status own);
-/** Parts of these comparisons, for the module that names what differs (differences.c). The first rank
- *  whose word number `at` is not rank 0's (0: all agree); one word of a call; the hash of the first
- *  `count` items of a model; and a word about the model. */
+/** Parts of these comparisons, for the module that names what differs (differences.h): the end of an
+ *  exchange whose outcome is `status`; the first rank whose word number `at` is not rank 0's (0: all
+ *  agree); the hash of the first `count` items of a model; and a word about the model. */
+sherd_status sherdi_agree_end(const sherd_engine *engine, const sherdi_outcome *own,
+                              sherd_status status, const char *when);
 int          sherdi_agree_odd(const sherdi_told *told, int world_size, size_t at);
-sherd_status sherdi_agree_argument(sherd_engine *engine, sherd_status own, uint64_t word,
-                                   int *odd_out);
 uint64_t     sherdi_agree_items_hash(const sherdi_model *model, size_t count);
 sherd_status sherdi_agree_model_word(const sherd_engine *engine, uint64_t word,
                                      sherdi_told *told_out, int *odd_out);

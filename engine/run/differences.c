@@ -1,7 +1,7 @@
-/* Names what differs between ranks, where agree.c found that something does: the call or its
- * argument, the first group, unit or parameter of the model, the unit of a window. The ranks search
- * together, so all calls are collective. They always fail. */
-#include "engine/run/agree.h"
+/* Compares calls and their arguments over the ranks, and names what differs, here and where agree.c
+ * found that something does: the first group, unit or parameter of the model, the unit of a window.
+ * The ranks search together, so all calls are collective. */
+#include "engine/run/differences.h"
 
 #include "base/hash.h"
 #include "engine/modules.h"
@@ -13,13 +13,33 @@
 
 /* ---------------------------------------------------------------- calls ---- */
 
+sherd_status sherdi_agree_same(sherd_engine *engine, const char *call, sherd_status own,
+                               uint64_t word, int *odd_out)
+{
+    const sherdi_outcome here = sherdi_outcome_of(own);
+    sherdi_word_message  mine = {.status = (uint64_t)own, .word = word};
+
+    SHERDI_TRY(sherdi_agree_end(
+        engine, &here, sherdi_run_exchange(engine, SHERDI_EXCHANGE_CALL, &mine, NULL, call), NULL));
+    *odd_out = sherdi_agree_odd(&engine->run.told, engine->world_size, 1);
+    return SHERD_OK;
+}
+
+static sherd_status argument_compare(sherd_engine *engine, sherd_status own, uint64_t word,
+                                     int *odd_out)
+{
+    SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_ARGUMENTS, own, word, NULL));
+    *odd_out = sherdi_agree_odd(&engine->run.told, engine->world_size, 1);
+    return SHERD_OK;
+}
+
 static sherd_status calls_name(sherd_engine *engine, const char *call,
                                const sherdi_argument *arguments, size_t count)
 {
     int rank;
 
-    SHERDI_TRY(sherdi_agree_argument(engine, SHERD_OK, sherdi_hash_bytes(count, call, strlen(call)),
-                                     &rank));
+    SHERDI_TRY(
+        argument_compare(engine, SHERD_OK, sherdi_hash_bytes(count, call, strlen(call)), &rank));
     if (rank != 0) {
         return sherdi_fail(SHERD_E_INVAL,
                            "the ranks disagree: rank %d makes another call than rank 0 (this rank "
@@ -28,7 +48,7 @@ static sherd_status calls_name(sherd_engine *engine, const char *call,
                            rank, call);
     }
     for (size_t i = 0; i < count && rank == 0; i++) {
-        SHERDI_TRY(sherdi_agree_argument(engine, SHERD_OK, arguments[i].value, &rank));
+        SHERDI_TRY(argument_compare(engine, SHERD_OK, arguments[i].value, &rank));
         if (rank != 0) {
             return sherdi_fail(SHERD_E_INVAL,
                                "the ranks disagree: rank %d calls %s with another %s than rank 0; "
@@ -37,6 +57,19 @@ static sherd_status calls_name(sherd_engine *engine, const char *call,
         }
     }
     return SHERD_OK;
+}
+
+sherd_status sherdi_agree_call(sherd_engine *engine, const char *call,
+                               const sherdi_argument *arguments, size_t count, sherd_status own)
+{
+    uint64_t hash = sherdi_hash_bytes(count, call, strlen(call));
+    int      odd;
+
+    for (size_t i = 0; i < count; i++) {
+        hash = sherdi_hash_u64(hash, arguments[i].value);
+    }
+    SHERDI_TRY(argument_compare(engine, own, hash, &odd));
+    return odd == 0 ? SHERD_OK : calls_name(engine, call, arguments, count);
 }
 
 /* --------------------------------------------------------------- model ---- */
@@ -291,7 +324,6 @@ static void uses_close(sherd_engine *engine)
 const sherdi_module sherdi_module_differences = {
     .open          = uses_open,
     .close         = uses_close,
-    .calls_differ  = calls_name,
     .models_differ = models_name,
     .uses_differ   = uses_name,
 };

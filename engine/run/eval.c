@@ -3,7 +3,7 @@
  * gathered; program_units.c does not drop them at a release. */
 #include "engine/run/engine_impl.h"
 
-#include "engine/run/agree.h"
+#include "engine/run/differences.h"
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
 #include "engine/run/needs.h"

@@ -2,7 +2,7 @@
 #include "engine/run/values.h"
 
 #include "base/checked.h"
-#include "engine/run/agree.h"
+#include "engine/run/differences.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/needs.h"
 

@@ -2,7 +2,7 @@
  * windows that the trainer ends. step.c makes the parts. */
 #include "engine/run/step.h"
 
-#include "engine/run/agree.h"
+#include "engine/run/differences.h"
 #include "engine/run/needs.h"
 
 #include <math.h>

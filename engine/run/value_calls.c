@@ -7,7 +7,7 @@
 #include "base/checked.h"
 #include "base/hash.h"
 #include "engine/engine.h"
-#include "engine/run/agree.h"
+#include "engine/run/differences.h"
 #include "engine/run/failure.h"
 #include "engine/run/loop.h"
 #include "engine/run/needs.h"

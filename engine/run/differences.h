@@ -1,0 +1,23 @@
+/* Comparisons of calls: all ranks make the same call with the same arguments. Call them after seal. */
+#ifndef SHERDI_ENGINE_RUN_DIFFERENCES_H
+#define SHERDI_ENGINE_RUN_DIFFERENCES_H
+
+#include "engine/run/agree.h"
+
+/** An argument that must be equal on all ranks. */
+typedef struct sherdi_argument {
+    const char *name;
+    uint64_t    value;
+} sherdi_argument;
+
+/** Compares a word in a call of the trainer; a rank in another call gets the name of this call.
+ *  *odd_out is the first rank whose word is not rank 0's; 0: all agree. */
+sherd_status sherdi_agree_same(sherd_engine *engine, const char *call, sherd_status own,
+                               uint64_t word, int *odd_out);
+/** Checks that all ranks make the same call with the same arguments. Each rank comes with the
+ *  outcome of its own checks, and leaves with a failure if any rank had one. E_INVAL names the rank
+ *  and the first argument that differs. Call it after seal. */
+sherd_status sherdi_agree_call(sherd_engine *engine, const char *call,
+                               const sherdi_argument *arguments, size_t count, sherd_status own);
+
+#endif
