@@ -104,23 +104,15 @@ static void op_copy(sherd_engine *engine, const sherdi_backend *lane, const sher
     size_t      bytes = op->uses[SHERDI_USE_DST].bytes;
     void       *dst   = sherdi_run_address(engine, op, SHERDI_USE_DST);
     const void *src   = sherdi_run_address(engine, op, SHERDI_USE_SRC);
-    sherdi_mark mark;
 
     engine->run.links[sherdi_run_user(engine)].down_bytes += op->moves[SHERDI_MOVES_DOWN];
     engine->run.links[sherdi_run_user(engine)].up_bytes += op->moves[SHERDI_MOVES_UP];
-    if (op->lane != SHERDI_LANE_DOWN && op->lane != SHERDI_LANE_UP) {
-        lane->kernels->copy(lane, dst, src, bytes);
-        return;
-    }
-    mark = engine->times.ops->begin(
-        engine, op->lane == SHERDI_LANE_DOWN ? SHERDI_MARK_DOWN : SHERDI_MARK_UP, lane, NULL,
-        bytes);
-    if (op->flags & SHERDI_OP_MEASURES) {
+    if (op->flags & SHERDI_OP_MEASURES &&
+        (op->lane == SHERDI_LANE_DOWN || op->lane == SHERDI_LANE_UP)) {
         make_measured(engine, lane, op, copy_make);
     } else {
         lane->kernels->copy(lane, dst, src, bytes);
     }
-    engine->times.ops->end(engine, lane, &mark);
 }
 
 static void cast_make(const sherdi_backend *lane, const sherdi_op *op, void *dst, const void *src,
@@ -242,11 +234,8 @@ static sherdi_sweep_args sweep_args(const sherd_engine *engine, const sherdi_op 
 static void op_update(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
     sherdi_sweep_args args = sweep_args(engine, op);
-    sherdi_mark       mark = engine->times.ops->begin(engine, SHERDI_MARK_UPDATE, lane,
-                                                      sherdi_run_subject(engine, op), 0);
 
     engine->plan->layout.segments[op->segment].optimizer->sweeps[op->sweep].run(lane, &args);
-    engine->times.ops->end(engine, lane, &mark);
 }
 
 static void op_clear(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)

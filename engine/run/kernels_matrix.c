@@ -4,14 +4,10 @@
 void sherdi_kernel_matrix(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
     const size_t *shape = engine->model.params[op->param].shape;
-    sherdi_mark   mark;
 
     if (op->uses[SHERDI_USE_DST].where == SHERDI_AT_NOWHERE) {
         return; /* another rank makes this matrix */
     }
-    mark = engine->times.ops->begin(engine, SHERDI_MARK_UPDATE, lane,
-                                    sherdi_run_subject(engine, op), 0);
-
     engine->plan->layout.segments[op->segment].optimizer->matrix(
         lane, &engine->settings,
         &(sherdi_matrix_args){
@@ -20,5 +16,4 @@ void sherdi_kernel_matrix(sherd_engine *engine, const sherdi_backend *lane, cons
             .cols      = shape[1],
             .workspace = sherdi_run_address(engine, op, SHERDI_USE_WORKSPACE),
         });
-    engine->times.ops->end(engine, lane, &mark);
 }

@@ -1,5 +1,4 @@
-/* The lanes of an engine, the marks of collectives on theirs, and copies from one kind of memory to
- * the other. */
+/* The lanes of an engine, and copies from one kind of memory to the other. */
 #ifndef SHERDI_ENGINE_RUN_LANES_H
 #define SHERDI_ENGINE_RUN_LANES_H
 
@@ -15,24 +14,6 @@ void sherdi_lanes_drain(sherd_engine *engine);
 static inline int sherdi_has_device(const sherd_engine *engine)
 {
     return engine->backend->device->is_async;
-}
-/** Begins the mark of a collective on its lane. A transport that runs on the host reports its time
- *  itself. */
-static inline sherdi_mark sherdi_collective_mark(sherd_engine *engine, sherdi_mark_kind kind,
-                                                 const char *what, size_t slice_bytes)
-{
-    const sherdi_backend *lane = sherdi_world_backend(engine->world);
-
-    if (!lane->device->is_async ||
-        !(engine->world_size == 1 || sherdi_world_caps(engine->world) & SHERDI_WORLD_ON_LANE)) {
-        return (sherdi_mark){0};
-    }
-    return engine->times.ops->begin(engine, kind, lane, what,
-                                    sherdi_wire_all_gather(engine->world_size, slice_bytes));
-}
-static inline void sherdi_collective_mark_end(sherd_engine *engine, const sherdi_mark *mark)
-{
-    engine->times.ops->end(engine, sherdi_world_backend(engine->world), mark);
 }
 /** Copies bytes of the host to memory of a space; `src` may change after it returns. */
 void sherdi_space_put(sherd_engine *engine, sherdi_space space, void *dst, const void *src,

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/modules.h"
+#include "engine/run/kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -236,6 +237,72 @@ static void mark_end(sherd_engine *engine, const sherdi_backend *lane, const she
     }
 }
 
+/* ------------------------------------------------------------- operations -- */
+
+static sherdi_mark wait_begin(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    sherdi_mark_kind kind = op->kind == SHERDI_OP_USE    ? SHERDI_MARK_WAIT_GATHER
+                            : op->kind == SHERDI_OP_ZERO ? SHERDI_MARK_WAIT_REDUCE
+                                                         : SHERDI_MARK_WAIT_ACTIVATION;
+
+    return sherdi_op_is_trainers(op->kind) ||
+                   (op->kind == SHERDI_OP_ZERO && op->lane == SHERDI_LANE_COMPUTE)
+               ? mark_begin(engine, kind, lane, engine->model.units[op->unit].name, 0)
+               : (sherdi_mark){0};
+}
+
+/* A collective has two times: the host may wait in the call, and the transfer itself takes time on
+ * a lane. A transport that runs on the host reports that time itself. */
+static sherdi_op_marks transfer_begin(sherd_engine *engine, const sherdi_backend *lane,
+                                      const sherdi_op *op)
+{
+    int             is_reduction = op->kind == SHERDI_OP_REDUCE;
+    const char     *what         = sherdi_run_subject(engine, op);
+    size_t          slice_bytes  = op->elems * sherd_dtype_bytes(op->from);
+    sherdi_op_marks marks        = {.lane = lane};
+
+    marks.wait = mark_begin(
+        engine, is_reduction ? SHERDI_MARK_WAIT_REDUCE : SHERDI_MARK_WAIT_GATHER, NULL, what, 0);
+    if (lane->device->is_async &&
+        (engine->world_size == 1 || sherdi_world_caps(engine->world) & SHERDI_WORLD_ON_LANE)) {
+        marks.mark =
+            mark_begin(engine, is_reduction ? SHERDI_MARK_REDUCE : SHERDI_MARK_GATHER, lane, what,
+                       sherdi_wire_all_gather(engine->world_size, slice_bytes));
+    }
+    return marks;
+}
+
+static sherdi_op_marks op_begin(sherd_engine *engine, const sherdi_backend *lane,
+                                const sherdi_op *op, int is_wait)
+{
+    sherdi_op_marks     marks = {.lane = lane};
+    const sherdi_range *dst   = &op->uses[SHERDI_USE_DST];
+
+    if (is_wait) {
+        marks.mark = wait_begin(engine, lane, op);
+    } else if (op->kind == SHERDI_OP_GATHER || op->kind == SHERDI_OP_REDUCE) {
+        marks = transfer_begin(engine, lane, op);
+    } else if (op->kind == SHERDI_OP_COPY &&
+               (op->lane == SHERDI_LANE_DOWN || op->lane == SHERDI_LANE_UP)) {
+        marks.mark =
+            mark_begin(engine, op->lane == SHERDI_LANE_DOWN ? SHERDI_MARK_DOWN : SHERDI_MARK_UP,
+                       lane, NULL, dst->bytes);
+    } else if (op->kind == SHERDI_OP_UPDATE ||
+               (op->kind == SHERDI_OP_MATRIX && dst->where != SHERDI_AT_NOWHERE)) {
+        marks.mark =
+            mark_begin(engine, SHERDI_MARK_UPDATE, lane, sherdi_run_subject(engine, op), 0);
+    }
+    return marks;
+}
+
+static void op_end(sherd_engine *engine, const sherdi_op_marks *marks)
+{
+    mark_end(engine, marks->lane, &marks->mark);
+    mark_end(engine, NULL, &marks->wait);
+}
+
+/* -------------------------------------------------------------------- sums -- */
+
 static double spent_take(sherdi_marks *marks, int is_beside, sherdi_mark_kind kind)
 {
     return marks == NULL ? 0
@@ -323,6 +390,8 @@ const sherdi_times_ops sherdi_times_marks = {
     .close    = marks_close,
     .begin    = mark_begin,
     .end      = mark_end,
+    .op_begin = op_begin,
+    .op_end   = op_end,
     .add      = mark_add,
     .boundary = marks_boundary,
     .wait     = marks_wait,

@@ -147,53 +147,7 @@ static sherd_status op_follow(sherd_engine *engine, const sherdi_op *op,
     return rings_check(engine, op);
 }
 
-/* Follows, and marks the time that the trainer's lane waits for. */
-static sherd_status op_follow_marked(sherd_engine *engine, const sherdi_op *op,
-                                     const sherdi_follows *follows)
-{
-    sherdi_mark_kind kind = op->kind == SHERDI_OP_USE    ? SHERDI_MARK_WAIT_GATHER
-                            : op->kind == SHERDI_OP_ZERO ? SHERDI_MARK_WAIT_REDUCE
-                                                         : SHERDI_MARK_WAIT_ACTIVATION;
-    sherdi_mark      mark;
-    sherd_status     status;
-
-    if (!sherdi_op_is_trainers(op->kind) &&
-        (op->kind != SHERDI_OP_ZERO || op->lane != SHERDI_LANE_COMPUTE)) {
-        return op_follow(engine, op, follows);
-    }
-    mark   = engine->times.ops->begin(engine, kind, engine->backend,
-                                      engine->model.units[op->unit].name, 0);
-    status = op_follow(engine, op, follows);
-    engine->times.ops->end(engine, engine->backend, &mark);
-    return status;
-}
-
 /* ------------------------------------------------------------------- calls -- */
-
-/* A collective has two times: the host may wait in the call, and the transfer itself takes time on
- * a lane. */
-typedef struct transfer_marks {
-    sherdi_mark wait, transfer;
-} transfer_marks;
-
-static transfer_marks marks_begin(sherd_engine *engine, const sherdi_op *op, int is_reduction)
-{
-    const char    *what = sherdi_run_subject(engine, op);
-    transfer_marks marks;
-
-    marks.wait = engine->times.ops->begin(
-        engine, is_reduction ? SHERDI_MARK_WAIT_REDUCE : SHERDI_MARK_WAIT_GATHER, NULL, what, 0);
-    marks.transfer =
-        sherdi_collective_mark(engine, is_reduction ? SHERDI_MARK_REDUCE : SHERDI_MARK_GATHER, what,
-                               op->elems * sherd_dtype_bytes(op->from));
-    return marks;
-}
-
-static void marks_end(sherd_engine *engine, const transfer_marks *marks)
-{
-    sherdi_collective_mark_end(engine, &marks->transfer);
-    engine->times.ops->end(engine, NULL, &marks->wait);
-}
 
 static sherd_status op_gather(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
@@ -205,14 +159,11 @@ static sherd_status op_gather(sherd_engine *engine, const sherdi_op *op, uint64_
         .what        = sherdi_run_subject(engine, op),
         .observer    = &engine->observer,
     };
-    transfer_marks marks  = marks_begin(engine, op, 0);
-    sherd_status   status = sherdi_world_all_gather(engine->world, &args, number_out);
 
     if (op->flags & SHERDI_OP_ALONE) { /* it publishes the values of a queued update */
         engine->updater.published_bytes += op->moves[SHERDI_MOVES_WIRE];
     }
-    marks_end(engine, &marks);
-    return status;
+    return sherdi_world_all_gather(engine->world, &args, number_out);
 }
 
 /* Whether the transport sums by itself: the configuration asks for it, and the transport can. */
@@ -259,12 +210,9 @@ static sherdi_reduction_args reduction_of(sherd_engine *engine, const sherdi_op 
 
 static sherd_status op_reduce(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
-    sherdi_reduction_args args   = reduction_of(engine, op);
-    transfer_marks        marks  = marks_begin(engine, op, 1);
-    sherd_status          status = sherdi_world_reduce_scatter(engine->world, &args, number_out);
+    sherdi_reduction_args args = reduction_of(engine, op);
 
-    marks_end(engine, &marks);
-    return status;
+    return sherdi_world_reduce_scatter(engine->world, &args, number_out);
 }
 
 static sherd_status op_all_reduce(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
@@ -386,8 +334,11 @@ static sherd_status call_give(sherd_engine *engine, const sherdi_op *op)
     sherdi_run *run = &engine->run;
     uint64_t    number =
         run->given[op->lane] + 1; /* of the wire; the trainer's thread alone uses it */
+    sherdi_op_marks marks  = engine->times.ops->op_begin(engine, lane_of(engine, op->lane), op, 0);
+    sherd_status    status = CALLS[op->kind](engine, op, &number);
 
-    SHERDI_TRY(CALLS[op->kind](engine, op, &number));
+    engine->times.ops->op_end(engine, &marks);
+    SHERDI_TRY(status);
     if (is_async(engine, op->lane)) {
         (void)pthread_mutex_lock(&run->lock);
         op_record(engine, op, number);
@@ -398,8 +349,13 @@ static sherd_status call_give(sherd_engine *engine, const sherdi_op *op)
 
 static void kernel_run(sherd_engine *engine, const sherdi_op *op)
 {
+    const sherdi_backend *lane = lane_of(engine, op->lane);
+    sherdi_op_marks       marks;
+
     if (!sherdi_op_is_trainers(op->kind)) {
-        sherdi_run_kernel(engine, lane_of(engine, op->lane), op);
+        marks = engine->times.ops->op_begin(engine, lane, op, 0);
+        sherdi_run_kernel(engine, lane, op);
+        engine->times.ops->op_end(engine, &marks);
     }
 }
 
@@ -420,9 +376,11 @@ static void kernel_give(sherd_engine *engine, const sherdi_op *op)
 
 static sherd_status op_run(void *ctx, const sherdi_op *op)
 {
-    sherd_engine  *engine = ctx;
-    sherdi_run    *run    = &engine->run;
-    sherdi_follows follows;
+    sherd_engine   *engine = ctx;
+    sherdi_run     *run    = &engine->run;
+    sherdi_follows  follows;
+    sherdi_op_marks marks;
+    sherd_status    status;
 
     engine->updater.ops->beat(engine);
     engine->storage.ops->poll(engine);
@@ -432,7 +390,10 @@ static sherd_status op_run(void *ctx, const sherdi_op *op)
     if (op->lane == SHERDI_LANE_DRIVE) {
         return engine->storage.ops->submit(engine, op, &follows);
     }
-    SHERDI_TRY(op_follow_marked(engine, op, &follows));
+    marks  = engine->times.ops->op_begin(engine, engine->backend, op, 1);
+    status = op_follow(engine, op, &follows);
+    engine->times.ops->op_end(engine, &marks);
+    SHERDI_TRY(status);
     if (CALLS[op->kind] != NULL) {
         return call_give(engine, op);
     }

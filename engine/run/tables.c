@@ -109,6 +109,9 @@ NOTHING(none_begin, sherdi_mark, sherd_engine *engine, sherdi_mark_kind kind,
         const sherdi_backend *lane, const char *what, uint64_t bytes)
 NOTHING_VOID(none_mark_end, sherd_engine *engine, const sherdi_backend *lane,
              const sherdi_mark *mark)
+NOTHING(none_op_begin, sherdi_op_marks, sherd_engine *engine, const sherdi_backend *lane,
+        const sherdi_op *op, int is_wait)
+NOTHING_VOID(none_op_end, sherd_engine *engine, const sherdi_op_marks *marks)
 NOTHING_VOID(none_add, sherd_engine *engine, sherdi_mark_kind kind, const char *what,
              uint64_t bytes, int64_t start_ns, int64_t end_ns)
 
@@ -124,6 +127,8 @@ static const sherdi_times_ops times_none = {
     .close    = none_end,
     .begin    = none_begin,
     .end      = none_mark_end,
+    .op_begin = none_op_begin,
+    .op_end   = none_op_end,
     .add      = none_add,
     .boundary = none_end,
     .wait     = none_do,

@@ -4,6 +4,7 @@
 #ifndef SHERDI_ENGINE_RUN_TIMES_H
 #define SHERDI_ENGINE_RUN_TIMES_H
 
+#include "engine/program/program.h"
 #include "kernels/backend.h"
 
 typedef enum sherdi_mark_kind {
@@ -34,6 +35,12 @@ typedef struct sherdi_mark {
     int              is_beside; /* of a queued update */
 } sherdi_mark;
 
+/* The marks of an operation, on its lane: of the operation, and of the host's wait in it. */
+typedef struct sherdi_op_marks {
+    sherdi_mark           mark, wait;
+    const sherdi_backend *lane;
+} sherdi_op_marks;
+
 /* Nothing here blocks, unless a comment says otherwise. */
 typedef struct sherdi_times_ops {
     /* Opens the marks, and gives the engine this table. E_NOMEM, E_DEVICE, E_IO. */
@@ -45,6 +52,11 @@ typedef struct sherdi_times_ops {
     sherdi_mark (*begin)(sherd_engine *engine, sherdi_mark_kind kind, const sherdi_backend *lane,
                          const char *what, uint64_t bytes);
     void (*end)(sherd_engine *engine, const sherdi_backend *lane, const sherdi_mark *mark);
+    /* Begin and end the marks of an operation. `is_wait`: of the time for which the trainer's lane,
+     * `lane`, waits for those that it follows; else of the operation on its lane. */
+    sherdi_op_marks (*op_begin)(sherd_engine *engine, const sherdi_backend *lane,
+                                const sherdi_op *op, int is_wait);
+    void (*op_end)(sherd_engine *engine, const sherdi_op_marks *marks);
     /* Adds an interval that the caller has timed. Any thread may call it. */
     void (*add)(sherd_engine *engine, sherdi_mark_kind kind, const char *what, uint64_t bytes,
                 int64_t start_ns, int64_t end_ns);
