@@ -9,8 +9,8 @@
  * The effect of a write to parameters depends on the layout: it persists if parameters are whole,
  * and is lost if they are gathered. So it is an error in every layout. */
 #include "engine/modules.h"
+#include "engine/run/differences.h"
 #include "engine/run/engine_impl.h"
-#include "engine/run/loop.h"
 
 static sherd_status hashes_open(sherd_engine *engine)
 {
@@ -72,8 +72,8 @@ static sherd_status params_note(sherd_engine *engine, int unit)
     const sherdi_model_unit *info = &engine->model.units[unit];
 
     for (size_t i = 0; i < info->num_params; i++) {
-        SHERDI_TRY(sherdi_loop_param_hash(engine, (size_t)info->params[i],
-                                          &engine->param_hashes[info->params[i]]));
+        SHERDI_TRY(sherdi_param_hash(engine, (size_t)info->params[i],
+                                     &engine->param_hashes[info->params[i]]));
     }
     return SHERD_OK;
 }
@@ -87,7 +87,7 @@ static sherd_status params_check(sherd_engine *engine, int unit)
         size_t   param = (size_t)info->params[i];
         uint64_t hash;
 
-        SHERDI_TRY(sherdi_loop_param_hash(engine, param, &hash));
+        SHERDI_TRY(sherdi_param_hash(engine, param, &hash));
         if (hash != engine->param_hashes[param]) {
             return sherdi_fail(SHERD_E_STATE,
                                "unit %s: the program wrote to parameter %s while it was acquired, "

@@ -19,5 +19,8 @@ sherd_status sherdi_agree_same(sherd_engine *engine, const char *call, sherd_sta
  *  and the first argument that differs. Call it after seal. */
 sherd_status sherdi_agree_call(sherd_engine *engine, const char *call,
                                const sherdi_argument *arguments, size_t count, sherd_status own);
+/** Hashes all bytes of a parameter, which must be held or whole on every rank; they come to the
+ *  host in portions. E_DEVICE. */
+sherd_status sherdi_param_hash(sherd_engine *engine, size_t param, uint64_t *out);
 
 #endif

@@ -54,7 +54,7 @@ static void values_round(const sherd_engine *engine, sherd_dtype dtype, float *v
     }
 }
 
-static sherd_status values_call(sherd_engine *engine, const sherdi_op *op, float *values)
+sherd_status sherdi_values_pass(sherd_engine *engine, const sherdi_op *op, float *values)
 {
     size_t first = (size_t)(op->index - engine->model.params[op->param].first_index);
 
@@ -63,22 +63,12 @@ static sherd_status values_call(sherd_engine *engine, const sherdi_op *op, float
 
 sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float *values)
 {
-    SHERDI_TRY(values_call(engine, op, values));
+    SHERDI_TRY(sherdi_values_pass(engine, op, values));
     if (op->part == SHERDI_VALUE_COMPUTE) {
         values_round(engine, engine->plan->layout.segments[op->segment].types.compute, values,
                      op->elems);
     }
     return SHERD_OK;
-}
-
-sherd_status sherdi_values_tell(sherd_engine *engine, const sherdi_op *op, float *values)
-{
-    float scale = engine->values_call.scale;
-
-    for (size_t i = 0; scale != 0 && i < op->elems; i++) {
-        values[i] *= scale;
-    }
-    return values_call(engine, op, values);
 }
 
 sherd_status sherdi_values_begin(sherd_engine *engine)

@@ -16,11 +16,10 @@ typedef struct sherdi_fill_source {
     void         *ctx;
 } sherdi_fill_source;
 
-/** Execute SHERDI_OP_FILL and SHERDI_OP_TAKE: `values` are requested from the caller, or returned
- *  to it. */
+/** Executes SHERDI_OP_FILL: requests `values` from the caller. */
 sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float *values);
-sherd_status sherdi_values_tell(sherd_engine *engine, const sherdi_op *op, float *values);
-
+/** Passes the values of an operation to the caller's function, which gives or takes them. */
+sherd_status sherdi_values_pass(sherd_engine *engine, const sherdi_op *op, float *values);
 /** Call it before the first get or put between two steps. Drops the reads ahead for others, and
  *  returns their first failure. */
 sherd_status sherdi_values_begin(sherd_engine *engine);

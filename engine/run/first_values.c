@@ -5,9 +5,37 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
-#include "engine/run/agree.h"
+#include "engine/run/differences.h"
+#include "engine/run/lanes.h"
+#include "engine/run/loop.h"
 
 #include <stdio.h>
+
+/* How much device memory comes to the host at a time. */
+#define PORTION_BYTES ((size_t)16 * 1024)
+
+sherd_status sherdi_param_hash(sherd_engine *engine, size_t param, uint64_t *out)
+{
+    size_t len_bytes = engine->model.params[param].elems *
+                       sherdi_compute_bytes(sherdi_param_segment(engine->plan, param));
+    const unsigned char *memory = len_bytes == 0 ? NULL : sherdi_loop_param(engine, param);
+    unsigned char        portion[PORTION_BYTES];
+
+    *out = 0;
+    for (size_t at = 0; at < len_bytes; at += PORTION_BYTES) {
+        size_t here_bytes = sherdi_min_size(PORTION_BYTES, len_bytes - at);
+
+        SHERDI_TRY(sherdi_space_get(engine, SHERDI_SPACE_DEVICE, portion, memory + at, here_bytes));
+        *out = sherdi_hash_bytes(*out, portion, here_bytes);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_call_hash(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    (void)number_out;
+    return sherdi_param_hash(engine, (size_t)op->param, &engine->run.hash);
+}
 
 /* For a sliced parameter, every rank asks for the same few values, spread evenly: SAMPLES times
  * SAMPLE_ELEMS. */

@@ -1,8 +1,16 @@
-/* The kernel that makes the ratios of optimizers that have ratios, of the norms of tensors. */
+/* The operations of optimizers that have ratios: the sum of the norms of tensors over the ranks, and
+ * the ratios. */
 #include "engine/run/kernels.h"
 
 #include "engine/modules.h"
 #include "engine/run/scalars.h"
+
+sherd_status sherdi_call_sum(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    *number_out = 0; /* no ticket: the sum is done when the call returns */
+    return sherdi_world_sum_u64(engine->world,
+                                (uint64_t *)(void *)engine->kernel_data.on_host.norms, op->elems);
+}
 
 void sherdi_kernel_ratios(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {

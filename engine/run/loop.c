@@ -4,16 +4,12 @@
 #include "engine/run/loop.h"
 
 #include "base/checked.h"
-#include "base/hash.h"
 #include "engine/run/agree.h"
 #include "engine/modules.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/lanes.h"
 
 #include <stdio.h>
-
-/* How much device memory comes to the host at a time. */
-#define PORTION_BYTES ((size_t)16 * 1024)
 
 static sherd_status backward_check(const sherd_engine *engine, int unit)
 {
@@ -258,23 +254,6 @@ unsigned char *sherdi_loop_param(sherd_engine *engine, size_t param)
         return engine->model.params[param].bound_data;
     }
     return segment_whole(engine, segment) + layout->offset_elems * sherdi_compute_bytes(segment);
-}
-
-sherd_status sherdi_loop_param_hash(sherd_engine *engine, size_t param, uint64_t *out)
-{
-    size_t len_bytes = engine->model.params[param].elems *
-                       sherdi_compute_bytes(sherdi_param_segment(engine->plan, param));
-    const unsigned char *memory = len_bytes == 0 ? NULL : sherdi_loop_param(engine, param);
-    unsigned char        portion[PORTION_BYTES];
-
-    *out = 0;
-    for (size_t at = 0; at < len_bytes; at += PORTION_BYTES) {
-        size_t here_bytes = sherdi_min_size(PORTION_BYTES, len_bytes - at);
-
-        SHERDI_TRY(sherdi_space_get(engine, SHERDI_SPACE_DEVICE, portion, memory + at, here_bytes));
-        *out = sherdi_hash_bytes(*out, portion, here_bytes);
-    }
-    return SHERD_OK;
 }
 
 unsigned char *sherdi_loop_micro_gradient(sherd_engine *engine, const sherdi_segment *segment)

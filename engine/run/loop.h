@@ -37,9 +37,6 @@ sherd_status sherdi_loop_room_check(const sherd_engine *engine);
 void sherdi_loop_fetch_ahead(sherd_engine *engine);
 /** Returns a parameter's memory (the trainer's own, if it is bound). Its unit must be held. */
 unsigned char *sherdi_loop_param(sherd_engine *engine, size_t param);
-/** Hashes all bytes of a parameter, which must be held or whole on every rank; they come to the
- *  host in portions. E_DEVICE. */
-sherd_status sherdi_loop_param_hash(sherd_engine *engine, size_t param, uint64_t *out);
 /** Returns where gradients of a segment are made; NULL: it has none. */
 unsigned char *sherdi_loop_micro_gradient(sherd_engine *engine, const sherdi_segment *segment);
 

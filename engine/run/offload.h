@@ -75,8 +75,6 @@ typedef struct sherdi_storage_ops {
 
     /* ---- generations of state in files */
 
-    /* Carries out SHERDI_OP_COMMIT, _ABANDON or _ROLLBACK. Blocks. */
-    sherd_status (*generation)(sherd_engine *engine, sherdi_op_kind kind);
     /* Commits the first values, so that all ranks are at one generation. Collective. */
     sherd_status (*begin)(sherd_engine *engine);
     /* Records the note of the next commit, with the state after update `step`: counters, scaler and
@@ -138,9 +136,6 @@ typedef struct sherdi_updater_ops {
     sherd_status (*read_ahead)(sherd_engine *engine);
     /* Blocks until the updater has begun to read ahead, if it was asked to. */
     void (*settle_ahead)(sherd_engine *engine);
-    /* Carry out SHERDI_OP_POST and SHERDI_OP_AWAIT; the second blocks. */
-    sherd_status (*post)(sherd_engine *engine, const sherdi_op *op);
-    sherd_status (*await)(sherd_engine *engine, const sherdi_op *op);
 } sherdi_updater_ops;
 
 /* The updater of an engine. */

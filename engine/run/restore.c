@@ -16,6 +16,12 @@
 #include <stdio.h>
 #include <string.h>
 
+sherd_status sherdi_call_block(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    (void)number_out;
+    return engine->run.block_fn(engine->run.block_ctx, op);
+}
+
 /* Makes new parameters from the master weights. If one rank fails, all fail. */
 static sherd_status republish(sherd_engine *engine, sherdi_walk walk)
 {

@@ -223,35 +223,10 @@ static sherd_status op_all_reduce(sherd_engine *engine, const sherdi_op *op, uin
     return sherdi_world_all_reduce(engine->world, &args, number_out);
 }
 
-static sherd_status op_hash(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
-{
-    (void)number_out;
-    return sherdi_loop_param_hash(engine, (size_t)op->param, &engine->run.hash);
-}
-
 static sherd_status op_fill(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     (void)number_out;
     return sherdi_values_ask(engine, op, sherdi_run_address(engine, op, SHERDI_USE_DST));
-}
-
-static sherd_status op_take(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
-{
-    (void)number_out;
-    return sherdi_values_tell(engine, op, sherdi_run_address(engine, op, SHERDI_USE_SRC));
-}
-
-static sherd_status op_block(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
-{
-    (void)number_out;
-    return engine->run.block_fn(engine->run.block_ctx, op);
-}
-
-static sherd_status op_sum(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
-{
-    *number_out = 0; /* no ticket: the sum is done when the call returns */
-    return sherdi_world_sum_u64(engine->world,
-                                (uint64_t *)(void *)engine->kernel_data.on_host.norms, op->elems);
 }
 
 sherd_status sherdi_run_answer(sherd_engine *engine, const sherdi_op *op)
@@ -271,46 +246,17 @@ static sherd_status op_exchange(sherd_engine *engine, const sherdi_op *op, uint6
     return sherdi_run_answer(engine, op);
 }
 
-static sherd_status op_post(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
-{
-    (void)number_out;
-    return engine->updater.ops->post(engine, op);
-}
-
-static sherd_status op_await(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
-{
-    (void)number_out;
-    return engine->updater.ops->await(engine, op);
-}
-
-static sherd_status op_generation(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
-{
-    (void)number_out;
-    return engine->storage.ops->generation(engine, op->kind);
-}
-
 /* --------------------------------------------------------------- the loop -- */
 
-/* An operation that can fail at once. *number_out is the lane's next number; a collective replaces
- * it by its ticket, or by 0 if it is done. */
-typedef sherd_status (*call_fn)(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out);
-
-static const call_fn CALLS[SHERDI_OP_KINDS] = {
+static const sherdi_call_fn CALLS[SHERDI_OP_KINDS] = {
     [SHERDI_OP_GATHER]     = op_gather,
     [SHERDI_OP_REDUCE]     = op_reduce,
     [SHERDI_OP_ALL_REDUCE] = op_all_reduce,
     [SHERDI_OP_EXCHANGE]   = op_exchange,
-    [SHERDI_OP_SUM]        = op_sum,
-    [SHERDI_OP_COMMIT]     = op_generation,
-    [SHERDI_OP_ABANDON]    = op_generation,
-    [SHERDI_OP_ROLLBACK]   = op_generation,
     [SHERDI_OP_FILL]       = op_fill,
-    [SHERDI_OP_HASH]       = op_hash,
-    [SHERDI_OP_TAKE]       = op_take,
-    [SHERDI_OP_SAVE]       = op_block,
-    [SHERDI_OP_LOAD]       = op_block,
-    [SHERDI_OP_POST]       = op_post,
-    [SHERDI_OP_AWAIT]      = op_await,
+#define SHERDI_CALL(kind, call) [SHERDI_OP_##kind] = (call),
+#include "engine/run/call_list.h"
+#undef SHERDI_CALL
 };
 
 /* An operation that was submitted to an asynchronous lane: later operations follow it. Under the

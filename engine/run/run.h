@@ -49,6 +49,15 @@ typedef struct sherdi_run {
     void              *block_ctx;
 } sherdi_run;
 
+/** An operation that can fail at once. *number_out is the lane's next number; a collective replaces
+ *  it by its ticket, or by 0 if it is done. */
+typedef sherd_status (*sherdi_call_fn)(sherd_engine *engine, const sherdi_op *op,
+                                       uint64_t *number_out);
+#define SHERDI_CALL(kind, call)                                                                    \
+    sherd_status call(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out);
+#include "engine/run/call_list.h"
+#undef SHERDI_CALL
+
 /** Makes events for the lanes; call it after the plan was made. E_NOMEM,
  *  E_DEVICE. */
 sherd_status sherdi_run_open(sherd_engine *engine);

@@ -778,19 +778,20 @@ sherd_status sherdi_store_blobs(sherd_engine *engine)
     return sherdi_agree_status(engine, status);
 }
 
-static sherd_status store_generation(sherd_engine *engine, sherdi_op_kind kind)
+sherd_status sherdi_call_generation(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     sherdi_store *store = engine->storage.store;
-    sherdi_state *state = store->state;
+    sherdi_state *state = store == NULL ? NULL : store->state;
     int64_t       start = sherdi_now_ns();
 
+    (void)number_out;
     if (state == NULL) {
         return SHERD_OK;
     }
-    if (kind == SHERDI_OP_ABANDON) {
+    if (op->kind == SHERDI_OP_ABANDON) {
         return sherdi_state_abandon(state);
     }
-    if (kind != SHERDI_OP_COMMIT) {
+    if (op->kind != SHERDI_OP_COMMIT) {
         SHERDI_TRY(sherdi_state_rollback(state));
         (void)sherdi_state_get_note(state, &store->record, sizeof(store->record));
         return SHERD_OK;
@@ -856,7 +857,6 @@ const sherdi_storage_ops sherdi_storage_drive = {
     .waits_take   = store_waits_take,
     .traffic_take = sherdi_updater_traffic_take,
     .traffic      = sherdi_updater_traffic,
-    .generation   = store_generation,
     .begin        = sherdi_restore_begin,
     .note         = sherdi_store_note,
     .commit       = sherdi_store_commit,

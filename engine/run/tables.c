@@ -22,7 +22,6 @@
 NOTHING(none_do, sherd_status, sherd_engine *engine)
 NOTHING(none_is, int, const sherd_engine *engine)
 NOTHING(none_bytes, size_t, const sherd_engine *engine)
-NOTHING(none_op, sherd_status, sherd_engine *engine, const sherdi_op *op)
 NOTHING_VOID(none_end, sherd_engine *engine)
 
 /* ---------------------------------------------------------------- storage -- */
@@ -34,7 +33,6 @@ NOTHING(none_status, sherd_status, const sherd_engine *engine, sherdi_ring ring)
 NOTHING(none_settle, sherd_status, sherd_engine *engine, sherdi_ring ring)
 NOTHING(none_waits, sherdi_storage_waits, sherd_engine *engine, sherdi_user user, sherdi_ring ring)
 NOTHING(none_traffic, sherdi_file_traffic, sherd_engine *engine)
-NOTHING(none_generation, sherd_status, sherd_engine *engine, sherdi_op_kind kind)
 NOTHING(none_commit, sherd_status, sherd_engine *engine, uint64_t fingerprint)
 NOTHING_VOID(none_drop, sherd_engine *engine, sherdi_ring ring)
 NOTHING_VOID(none_note, sherd_engine *engine, int64_t step, const sherdi_scaler *scaler,
@@ -61,7 +59,6 @@ const sherdi_storage_ops sherdi_storage_none = {
     .waits_take   = none_waits,
     .traffic_take = none_traffic,
     .traffic      = none_traffic,
-    .generation   = none_generation,
     .begin        = none_do,
     .note         = none_note,
     .commit       = none_commit,
@@ -99,8 +96,6 @@ const sherdi_updater_ops sherdi_updater_none = {
     .forget       = none_end,
     .read_ahead   = none_read_ahead,
     .settle_ahead = none_end,
-    .post         = none_op,
-    .await        = none_op,
 };
 
 /* ------------------------------------------------------------------ times -- */

@@ -394,11 +394,12 @@ static void updater_settle_ahead(sherd_engine *engine)
 
 /* ----------------------------------------------------------- operations -- */
 
-static sherd_status updater_post(sherd_engine *engine, const sherdi_op *op)
+sherd_status sherdi_call_post(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     sherdi_post post = (sherdi_post)op->part;
 
-    if (post == SHERDI_POST_END) {
+    (void)number_out;
+    if (engine->updater.own == NULL || post == SHERDI_POST_END) {
         return SHERD_OK; /* the state says so, when the thread has ended */
     }
     if (post == SHERDI_POST_WALK) {
@@ -423,11 +424,15 @@ static sherd_status board_await(sherd_engine *engine, const sherdi_op *op)
     return failed < 0 ? status : failure_note(engine, failed);
 }
 
-static sherd_status updater_await(sherd_engine *engine, const sherdi_op *op)
+sherd_status sherdi_call_await(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     int64_t      start_ns = sherdi_now_ns();
     sherd_status status   = SHERD_OK;
 
+    (void)number_out;
+    if (engine->updater.own == NULL) {
+        return SHERD_OK;
+    }
     if (op->part == SHERDI_POST_END) {
         updater_wait(engine);
     } else {
@@ -585,6 +590,4 @@ const sherdi_updater_ops sherdi_updater_thread = {
     .forget       = updater_forget,
     .read_ahead   = updater_read_ahead,
     .settle_ahead = updater_settle_ahead,
-    .post         = updater_post,
-    .await        = updater_await,
 };

@@ -3,7 +3,7 @@
 #include "engine/run/values.h"
 
 #include "base/checked.h"
-#include "engine/run/engine_impl.h"
+#include "engine/run/kernels.h"
 #include "engine/run/optimizer.h"
 
 size_t sherdi_values_find_refused(const sherdi_segment *segment, int part, size_t count,
@@ -19,6 +19,18 @@ size_t sherdi_values_find_refused(const sherdi_segment *segment, int part, size_
         }
     }
     return count;
+}
+
+sherd_status sherdi_call_take(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    float *values = sherdi_run_address(engine, op, SHERDI_USE_SRC);
+    float  scale  = engine->values_call.scale;
+
+    (void)number_out;
+    for (size_t i = 0; scale != 0 && i < op->elems; i++) {
+        values[i] *= scale;
+    }
+    return sherdi_values_pass(engine, op, values);
 }
 
 sherd_status sherdi_values_end(sherd_engine *engine)
