@@ -14,6 +14,11 @@
 
 #include <pthread.h>
 
+/* Time that a thread has waited for transfers. */
+typedef struct sherdi_storage_waits {
+    int64_t read_ns, write_ns;
+} sherdi_storage_waits;
+
 /* A transfer, from its submission until its end has been noted. */
 typedef struct sherdi_transfer {
     sherdi_io      io;

@@ -20,11 +20,6 @@ typedef enum sherdi_user {
     SHERDI_USERS,
 } sherdi_user;
 
-/* Time that a thread has waited for transfers. */
-typedef struct sherdi_storage_waits {
-    int64_t read_ns, write_ns;
-} sherdi_storage_waits;
-
 /* Bytes that copies have moved. */
 typedef struct sherdi_link {
     uint64_t down_bytes, up_bytes; /* device to host, host to device */
@@ -65,11 +60,9 @@ typedef struct sherdi_storage_ops {
     sherd_status (*settle)(sherd_engine *engine, sherdi_ring ring);
     /* Blocks in the same way for reads whose results nobody needs: failures do not matter. */
     void (*drop)(sherd_engine *engine, sherdi_ring ring);
-    /* Returns the time that a thread has waited for a ring since the last call. */
-    sherdi_storage_waits (*waits_take)(sherd_engine *engine, sherdi_user user, sherdi_ring ring);
-    /* Returns the bytes that the trainer's calls have moved since the last call, including reads
-     * ahead for an update that was not queued. */
-    sherdi_file_traffic (*traffic_take)(sherd_engine *engine);
+    /* Adds to a report for how long the trainer's thread has waited and what its calls have moved
+     * since the last call, including reads ahead for an update that was not queued. */
+    void (*report)(sherd_engine *engine, sherd_step_report *report);
     /* Returns all that was moved, but for an update under way. Blocks until the rest is over. */
     sherdi_file_traffic (*traffic)(sherd_engine *engine);
 

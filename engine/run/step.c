@@ -247,34 +247,20 @@ static void step_mark_end(sherd_engine *engine)
  * begin anew. */
 static void boundary_close(sherd_engine *engine)
 {
-    sherdi_run         *run     = &engine->run;
-    const sherdi_link  *own     = &run->links[SHERDI_USER_TRAINER];
-    sherd_step_report  *report  = &engine->report;
-    sherdi_file_traffic traffic = engine->storage.ops->traffic_take(engine);
+    sherdi_run        *run    = &engine->run;
+    const sherdi_link *own    = &run->links[SHERDI_USER_TRAINER];
+    sherd_step_report *report = &engine->report;
 
-    report->wait_read_s = report->wait_write_s = report->wait_param_s = 0;
-    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
-        sherdi_storage_waits waits =
-            engine->storage.ops->waits_take(engine, SHERDI_USER_TRAINER, (sherdi_ring)ring);
-
-        if (ring == SHERDI_RING_ACTIVATIONS) {
-            continue; /* wait_activation_s has these */
-        }
-        *(ring == SHERDI_RING_PARAMS ? &report->wait_param_s : &report->wait_read_s) +=
-            (double)waits.read_ns * 1e-9;
-        report->wait_write_s += (double)waits.write_ns * 1e-9;
-    }
+    engine->storage.ops->report(engine, report);
     sherdi_lanes_join(engine);
     step_mark_end(engine);
     engine->times.boundary_wire = engine->run.given[SHERDI_LANE_WIRE];
     engine->times.ops->boundary(engine);
-    report->nvme_read_bytes    = traffic.read_bytes;
-    report->nvme_written_bytes = traffic.written_bytes;
-    report->link_down_bytes    = own->down_bytes - run->reported_link.down_bytes;
-    report->link_up_bytes      = own->up_bytes - run->reported_link.up_bytes;
-    report->stored_step        = engine->storage.ops->stored_step(engine);
-    run->reported_link         = *own;
-    engine->boundary           = *report;
+    report->link_down_bytes = own->down_bytes - run->reported_link.down_bytes;
+    report->link_up_bytes   = own->up_bytes - run->reported_link.up_bytes;
+    report->stored_step     = engine->storage.ops->stored_step(engine);
+    run->reported_link      = *own;
+    engine->boundary        = *report;
     sherdi_modules_boundary(engine);
 }
 

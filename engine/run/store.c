@@ -622,7 +622,7 @@ static void store_drop(sherd_engine *engine, sherdi_ring ring)
     sherdi_drive_drop(&engine->storage.store->drive, ring);
 }
 
-static sherdi_storage_waits store_waits_take(sherd_engine *engine, sherdi_user user,
+sherdi_storage_waits sherdi_store_waits_take(sherd_engine *engine, sherdi_user user,
                                              sherdi_ring ring)
 {
     sherdi_storage_waits *waits = &engine->storage.store->drive.waits[user][ring];
@@ -630,6 +630,25 @@ static sherdi_storage_waits store_waits_take(sherd_engine *engine, sherdi_user u
 
     *waits = (sherdi_storage_waits){0};
     return taken;
+}
+
+static void store_report(sherd_engine *engine, sherd_step_report *report)
+{
+    sherdi_file_traffic traffic = sherdi_updater_traffic_take(engine);
+
+    report->nvme_read_bytes    = traffic.read_bytes;
+    report->nvme_written_bytes = traffic.written_bytes;
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        sherdi_storage_waits waits =
+            sherdi_store_waits_take(engine, SHERDI_USER_TRAINER, (sherdi_ring)ring);
+
+        if (ring == SHERDI_RING_ACTIVATIONS) {
+            continue; /* wait_activation_s has these */
+        }
+        *(ring == SHERDI_RING_PARAMS ? &report->wait_param_s : &report->wait_read_s) +=
+            (double)waits.read_ns * 1e-9;
+        report->wait_write_s += (double)waits.write_ns * 1e-9;
+    }
 }
 
 /* ------------------------------------------------------------ generations -- */
@@ -843,26 +862,25 @@ static void store_verify(sherd_engine *engine, int is_on)
 }
 
 const sherdi_storage_ops sherdi_storage_drive = {
-    .open         = store_open,
-    .resume       = sherdi_restore_resume,
-    .stop         = store_stop,
-    .close        = store_close,
-    .submit       = store_submit,
-    .poll         = store_poll,
-    .wait         = store_wait,
-    .wait_all     = store_wait_all,
-    .status       = store_status,
-    .settle       = store_settle,
-    .drop         = store_drop,
-    .waits_take   = store_waits_take,
-    .traffic_take = sherdi_updater_traffic_take,
-    .traffic      = sherdi_updater_traffic,
-    .begin        = sherdi_restore_begin,
-    .note         = sherdi_store_note,
-    .commit       = sherdi_store_commit,
-    .agreed       = sherdi_store_agreed,
-    .restore      = sherdi_restore_agreed,
-    .stored_step  = sherdi_store_step,
-    .verify       = store_verify,
-    .blob_bytes   = blob_bytes,
+    .open        = store_open,
+    .resume      = sherdi_restore_resume,
+    .stop        = store_stop,
+    .close       = store_close,
+    .submit      = store_submit,
+    .poll        = store_poll,
+    .wait        = store_wait,
+    .wait_all    = store_wait_all,
+    .status      = store_status,
+    .settle      = store_settle,
+    .drop        = store_drop,
+    .report      = store_report,
+    .traffic     = sherdi_updater_traffic,
+    .begin       = sherdi_restore_begin,
+    .note        = sherdi_store_note,
+    .commit      = sherdi_store_commit,
+    .agreed      = sherdi_store_agreed,
+    .restore     = sherdi_restore_agreed,
+    .stored_step = sherdi_store_step,
+    .verify      = store_verify,
+    .blob_bytes  = blob_bytes,
 };

@@ -62,6 +62,9 @@ int64_t sherdi_store_step(sherd_engine *engine);
 sherd_status sherdi_store_commit(sherd_engine *engine, uint64_t fingerprint);
 void         sherdi_store_agreed(sherd_engine *engine);
 
+/** Returns the time that a thread has waited for a ring since the last call. */
+sherdi_storage_waits sherdi_store_waits_take(sherd_engine *engine, sherdi_user user,
+                                             sherdi_ring ring);
 /** Replaces the blobs by those of the live generation of the state. Collective. Errors: E_IO
  *  (damaged), E_NOMEM. */
 sherd_status sherdi_store_blobs(sherd_engine *engine);

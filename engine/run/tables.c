@@ -23,6 +23,7 @@ NOTHING(none_do, sherd_status, sherd_engine *engine)
 NOTHING(none_is, int, const sherd_engine *engine)
 NOTHING(none_bytes, size_t, const sherd_engine *engine)
 NOTHING_VOID(none_end, sherd_engine *engine)
+NOTHING_VOID(none_report, sherd_engine *engine, sherd_step_report *report)
 
 /* ---------------------------------------------------------------- storage -- */
 
@@ -31,7 +32,6 @@ NOTHING(none_submit, sherd_status, sherd_engine *engine, const sherdi_op *op,
 NOTHING(none_wait, sherd_status, sherd_engine *engine, uint64_t number)
 NOTHING(none_status, sherd_status, const sherd_engine *engine, sherdi_ring ring)
 NOTHING(none_settle, sherd_status, sherd_engine *engine, sherdi_ring ring)
-NOTHING(none_waits, sherdi_storage_waits, sherd_engine *engine, sherdi_user user, sherdi_ring ring)
 NOTHING(none_traffic, sherdi_file_traffic, sherd_engine *engine)
 NOTHING(none_commit, sherd_status, sherd_engine *engine, uint64_t fingerprint)
 NOTHING_VOID(none_drop, sherd_engine *engine, sherdi_ring ring)
@@ -45,28 +45,27 @@ static int64_t none_stored_step(sherd_engine *engine)
 }
 
 const sherdi_storage_ops sherdi_storage_none = {
-    .open         = none_do,
-    .resume       = none_do,
-    .stop         = none_end,
-    .close        = none_end,
-    .submit       = none_submit,
-    .poll         = none_end,
-    .wait         = none_wait,
-    .wait_all     = none_do,
-    .status       = none_status,
-    .settle       = none_settle,
-    .drop         = none_drop,
-    .waits_take   = none_waits,
-    .traffic_take = none_traffic,
-    .traffic      = none_traffic,
-    .begin        = none_do,
-    .note         = none_note,
-    .commit       = none_commit,
-    .agreed       = none_end,
-    .restore      = none_do,
-    .stored_step  = none_stored_step,
-    .verify       = none_verify,
-    .blob_bytes   = none_bytes,
+    .open        = none_do,
+    .resume      = none_do,
+    .stop        = none_end,
+    .close       = none_end,
+    .submit      = none_submit,
+    .poll        = none_end,
+    .wait        = none_wait,
+    .wait_all    = none_do,
+    .status      = none_status,
+    .settle      = none_settle,
+    .drop        = none_drop,
+    .report      = none_report,
+    .traffic     = none_traffic,
+    .begin       = none_do,
+    .note        = none_note,
+    .commit      = none_commit,
+    .agreed      = none_end,
+    .restore     = none_do,
+    .stored_step = none_stored_step,
+    .verify      = none_verify,
+    .blob_bytes  = none_bytes,
 };
 
 /* ---------------------------------------------------------------- updater -- */
@@ -75,8 +74,6 @@ static const sherdi_program *none_program(const sherd_engine *engine)
 {
     return &engine->run.program;
 }
-
-NOTHING_VOID(none_report, sherd_engine *engine, sherd_step_report *report)
 
 static sherd_status none_read_ahead(sherd_engine *engine)
 {

@@ -273,9 +273,9 @@ static void moved_take(sherd_engine *engine)
                                .copy_s   = sherdi_marks_take_beside(engine, SHERDI_MARK_DOWN) +
                                          sherdi_marks_take_beside(engine, SHERDI_MARK_UP),
                                .waited_s = sherdi_marks_take(engine, SHERDI_MARK_WAIT_UPDATE)};
-    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+    for (int ring = 0; ring < SHERDI_RINGS && engine->storage.store != NULL; ring++) {
         sherdi_storage_waits waits =
-            engine->storage.ops->waits_take(engine, SHERDI_USER_UPDATER, (sherdi_ring)ring);
+            sherdi_store_waits_take(engine, SHERDI_USER_UPDATER, (sherdi_ring)ring);
 
         updater->times.read_ns += waits.read_ns;
         updater->times.write_ns += waits.write_ns;

@@ -60,7 +60,7 @@ sherd_status sherdi_updater_open_program(sherd_engine *engine);
 void         sherdi_updater_close_program(sherd_engine *engine);
 /** Returns the account (sherdi_io_account) of a transfer. */
 int sherdi_updater_account(const sherd_engine *engine, const sherdi_op *op);
-/** sherdi_storage_ops.traffic_take and .traffic. */
+/** What the trainer's calls have moved since the last call, and sherdi_storage_ops.traffic. */
 sherdi_file_traffic sherdi_updater_traffic_take(sherd_engine *engine);
 sherdi_file_traffic sherdi_updater_traffic(sherd_engine *engine);
 /** Makes the rings the trainer's again that the updater does not need any more. */
