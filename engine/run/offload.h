@@ -49,12 +49,12 @@ typedef struct sherdi_storage_ops {
                            const sherdi_follows *follows);
     /* Starts what can start of the calling thread's transfers, and notes which ones are over. */
     void (*poll)(sherd_engine *engine);
-    /* Block until one transfer is over, or all of the calling thread. Return its failure, or the
-     * first one. */
+    /* Blocks until one transfer is over. Returns its failure. */
     sherd_status (*wait)(sherd_engine *engine, uint64_t number);
-    sherd_status (*wait_all)(sherd_engine *engine);
-    /* Returns the first failure of a ring since the last `settle`. */
-    sherd_status (*status)(const sherd_engine *engine, sherdi_ring ring);
+    /* Blocks until those are over that the operation, of another lane, follows. Returns the first
+     * failure, of a ring whose buffer the operation uses, too. */
+    sherd_status (*follow)(sherd_engine *engine, const sherdi_op *op,
+                           const sherdi_follows *follows);
     /* Blocks until all transfers of a ring are over; reads that have not started are dropped.
      * Returns the first failure, and forgets it. */
     sherd_status (*settle)(sherd_engine *engine, sherdi_ring ring);

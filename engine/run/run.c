@@ -112,24 +112,6 @@ static sherd_status lane_follow(sherd_engine *engine, sherdi_lane_id lane, sherd
     return SHERD_OK;
 }
 
-/* Returns the failure of a ring whose buffer the operation uses. */
-static sherd_status rings_check(const sherd_engine *engine, const sherdi_op *op)
-{
-    const int BUFFERS[SHERDI_RINGS] = {
-        SHERDI_BUFFER_STATE_RING, SHERDI_BUFFER_PARAM_RING, SHERDI_BUFFER_GRAD_RING,
-        engine->plan->machine.has_device ? SHERDI_BUFFER_HOST_ACTIVATIONS
-                                         : SHERDI_BUFFER_ACTIVATIONS};
-
-    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
-        for (int role = 0; role < SHERDI_USES; role++) {
-            if (op->uses[role].where == BUFFERS[ring]) {
-                SHERDI_TRY(engine->storage.ops->status(engine, (sherdi_ring)ring));
-            }
-        }
-    }
-    return SHERD_OK;
-}
-
 static sherd_status op_follow(sherd_engine *engine, const sherdi_op *op,
                               const sherdi_follows *follows)
 {
@@ -138,13 +120,7 @@ static sherd_status op_follow(sherd_engine *engine, const sherdi_op *op,
             SHERDI_TRY(lane_follow(engine, op->lane, (sherdi_lane_id)lane, follows->last[lane]));
         }
     }
-    for (size_t i = 0; i < follows->num_drives; i++) {
-        SHERDI_TRY(engine->storage.ops->wait(engine, follows->drives[i]));
-    }
-    if (follows->is_all_drives) {
-        SHERDI_TRY(engine->storage.ops->wait_all(engine));
-    }
-    return rings_check(engine, op);
+    return engine->storage.ops->follow(engine, op, follows);
 }
 
 /* ------------------------------------------------------------------- calls -- */

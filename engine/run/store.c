@@ -602,14 +602,34 @@ static sherd_status store_wait(sherd_engine *engine, uint64_t number)
     return sherdi_drive_wait(&engine->storage.store->drive, number);
 }
 
-static sherd_status store_wait_all(sherd_engine *engine)
+/* Returns the failure of a ring whose buffer the operation uses. */
+static sherd_status rings_check(const sherd_engine *engine, const sherdi_op *op)
 {
-    return sherdi_drive_wait_all(&engine->storage.store->drive, sherdi_run_user(engine));
+    const int BUFFERS[SHERDI_RINGS] = {
+        SHERDI_BUFFER_STATE_RING, SHERDI_BUFFER_PARAM_RING, SHERDI_BUFFER_GRAD_RING,
+        engine->plan->machine.has_device ? SHERDI_BUFFER_HOST_ACTIVATIONS
+                                         : SHERDI_BUFFER_ACTIVATIONS};
+
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        for (int role = 0; role < SHERDI_USES; role++) {
+            if (op->uses[role].where == BUFFERS[ring]) {
+                SHERDI_TRY(sherdi_drive_status(&engine->storage.store->drive, (sherdi_ring)ring));
+            }
+        }
+    }
+    return SHERD_OK;
 }
 
-static sherd_status store_status(const sherd_engine *engine, sherdi_ring ring)
+static sherd_status store_follow(sherd_engine *engine, const sherdi_op *op,
+                                 const sherdi_follows *follows)
 {
-    return sherdi_drive_status(&engine->storage.store->drive, ring);
+    for (size_t i = 0; i < follows->num_drives; i++) {
+        SHERDI_TRY(store_wait(engine, follows->drives[i]));
+    }
+    if (follows->is_all_drives) {
+        SHERDI_TRY(sherdi_drive_wait_all(&engine->storage.store->drive, sherdi_run_user(engine)));
+    }
+    return rings_check(engine, op);
 }
 
 static sherd_status store_settle(sherd_engine *engine, sherdi_ring ring)
@@ -869,8 +889,7 @@ const sherdi_storage_ops sherdi_storage_drive = {
     .submit      = store_submit,
     .poll        = store_poll,
     .wait        = store_wait,
-    .wait_all    = store_wait_all,
-    .status      = store_status,
+    .follow      = store_follow,
     .settle      = store_settle,
     .drop        = store_drop,
     .report      = store_report,

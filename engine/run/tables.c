@@ -30,7 +30,6 @@ NOTHING_VOID(none_report, sherd_engine *engine, sherd_step_report *report)
 NOTHING(none_submit, sherd_status, sherd_engine *engine, const sherdi_op *op,
         const sherdi_follows *follows)
 NOTHING(none_wait, sherd_status, sherd_engine *engine, uint64_t number)
-NOTHING(none_status, sherd_status, const sherd_engine *engine, sherdi_ring ring)
 NOTHING(none_settle, sherd_status, sherd_engine *engine, sherdi_ring ring)
 NOTHING(none_traffic, sherdi_file_traffic, sherd_engine *engine)
 NOTHING(none_commit, sherd_status, sherd_engine *engine, uint64_t fingerprint)
@@ -52,8 +51,7 @@ const sherdi_storage_ops sherdi_storage_none = {
     .submit      = none_submit,
     .poll        = none_end,
     .wait        = none_wait,
-    .wait_all    = none_do,
-    .status      = none_status,
+    .follow      = none_submit,
     .settle      = none_settle,
     .drop        = none_drop,
     .report      = none_report,
