@@ -182,22 +182,21 @@ struct sherd_engine {
     struct sherdi_blobs  *blobs; /* of the module (blobs.h) */
 
     /* from seal on */
-    sherdi_plan          *plan;
-    sherdi_memory         memory;
-    size_t                control_bytes[SHERDI_CONTROLS];
-    uint64_t             *param_hashes; /* by parameter, while its unit is held; debug.c */
-    sherdi_fill           fill;
-    sherdi_values_call    values_call; /* of the event under way */
-    sherdi_kernel_data    kernel_data;
-    sherdi_exchange       exchange;
-    sherdi_fingerprints   fingerprints;
-    uint64_t              wire_at_seal; /* bytes that the world had sent by then */
-    sherdi_storage        storage;
-    sherdi_run            run;
-    sherdi_updater        updater;
-    sherdi_times          times;
-    sherdi_world_observer observer; /* of the calls of this engine */
-    struct sherdi_watch  *watch;    /* what people watch (watch.c); NULL: nothing */
+    sherdi_plan         *plan;
+    sherdi_memory        memory;
+    size_t               control_bytes[SHERDI_CONTROLS];
+    uint64_t            *param_hashes; /* by parameter, while its unit is held; debug.c */
+    sherdi_fill          fill;
+    sherdi_values_call   values_call; /* of the event under way */
+    sherdi_kernel_data   kernel_data;
+    sherdi_exchange      exchange;
+    sherdi_fingerprints  fingerprints;
+    uint64_t             wire_at_seal; /* bytes that the world had sent by then */
+    sherdi_storage       storage;
+    sherdi_run           run;
+    sherdi_updater       updater;
+    sherdi_times         times;
+    struct sherdi_watch *watch; /* what people watch (watch.c); NULL: nothing */
 
     int               is_evaluating; /* 1: between sherd_eval_begin and sherd_eval_end */
     sherdi_window     window;

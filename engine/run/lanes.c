@@ -6,23 +6,12 @@
 
 #include "engine/run/engine_impl.h"
 
-/* Records the time that a transport measured itself; called on the thread that ran the transfer. */
-static void transfer_tell(void *ctx, int is_reduction, const char *what, uint64_t bytes,
-                          int64_t start_ns, int64_t end_ns)
-{
-    sherd_engine *engine = ctx;
-
-    engine->times.ops->add(engine, is_reduction ? SHERDI_MARK_REDUCE : SHERDI_MARK_GATHER, what,
-                           bytes, start_ns, end_ns);
-}
-
 sherd_status sherdi_lanes_open(sherd_engine *engine)
 {
     sherdi_backend          *compute = engine->backend;
     const sherdi_device_ops *device  = compute->device;
 
     SHERDI_TRY(sherdi_times_open(engine));
-    engine->observer = (sherdi_world_observer){.tell = transfer_tell, .ctx = engine};
     SHERDI_TRY(device->lane_create(compute, "update", NULL, &engine->lanes.update));
     SHERDI_TRY(device->lane_create(compute, "up", NULL, &engine->lanes.up));
     SHERDI_TRY(device->lane_create(compute, "down", NULL, &engine->lanes.down));

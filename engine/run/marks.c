@@ -32,67 +32,6 @@ static const kind_info KINDS[SHERDI_MARK_KINDS] = {
     [SHERDI_MARK_STEP]            = {"step", SHERDI_TRACE_STEP},
 };
 
-static sherd_status slots_open(sherd_engine *engine)
-{
-    sherdi_marks            *marks  = engine->times.own;
-    const sherdi_device_ops *device = engine->backend->device;
-
-    marks->slots = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, SHERDI_MARK_SLOTS,
-                                      sizeof(*marks->slots));
-    if (marks->slots == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    for (int i = 0; i < SHERDI_MARK_SLOTS; i++) {
-        SHERDI_TRY(device->event_create(engine->backend, 1, &marks->slots[i].start));
-        SHERDI_TRY(device->event_create(engine->backend, 1, &marks->slots[i].end));
-    }
-    return SHERD_OK;
-}
-
-static sherd_status marks_open(sherd_engine *engine)
-{
-    sherdi_marks *marks = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, sizeof(*marks));
-    const char   *path  = getenv("SHERD_TRACE");
-    int is_timed = engine->settings.watch.wall_clock_breakdown || engine->settings.watch.logs_comms;
-
-    if (marks == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    memset(marks, 0, sizeof(*marks));
-    (void)pthread_mutex_init(&marks->lock, NULL);
-    engine->times = (sherdi_times){.ops = &sherdi_times_marks, .own = marks};
-    marks->units  = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, engine->model.num_units,
-                                       sizeof(*marks->units));
-    if (marks->units == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    if (path != NULL && path[0] != '\0') {
-        SHERDI_TRY(
-            sherdi_trace_open(path, engine->rank, engine->world_size, &engine->mem, &marks->trace));
-        is_timed = 1;
-    }
-    return is_timed && engine->backend->device->is_async ? slots_open(engine) : SHERD_OK;
-}
-
-static void marks_close(sherd_engine *engine)
-{
-    sherdi_marks            *marks  = engine->times.own;
-    const sherdi_device_ops *device = engine->backend->device;
-
-    if (marks->slots != NULL) {
-        sherdi_marks_resolve(engine);
-        for (int i = 0; i < SHERDI_MARK_SLOTS; i++) {
-            device->event_destroy(marks->slots[i].start);
-            device->event_destroy(marks->slots[i].end);
-        }
-    }
-    sherdi_free(marks->slots);
-    sherdi_free(marks->units);
-    sherdi_trace_close(marks->trace);
-    sherdi_free(marks);
-    engine->times.own = NULL;
-}
-
 static void sum_add(sherdi_mark_sum *sum, uint64_t bytes, int64_t ns)
 {
     (void)atomic_fetch_add_explicit(&sum->count, 1, memory_order_relaxed);
@@ -137,6 +76,77 @@ static void mark_add(sherd_engine *engine, sherdi_mark_kind kind, const char *wh
         .kind = kind, .what = what, .bytes = bytes, .is_beside = is_beside_here};
 
     interval_add(engine->times.own, &mark, start_ns, end_ns);
+}
+
+/* Records the time that a transport measured itself; called on the thread that ran the transfer. */
+static void transfer_tell(void *ctx, int is_reduction, const char *what, uint64_t bytes,
+                          int64_t start_ns, int64_t end_ns)
+{
+    mark_add(ctx, is_reduction ? SHERDI_MARK_REDUCE : SHERDI_MARK_GATHER, what, bytes, start_ns,
+             end_ns);
+}
+
+static sherd_status slots_open(sherd_engine *engine)
+{
+    sherdi_marks            *marks  = engine->times.own;
+    const sherdi_device_ops *device = engine->backend->device;
+
+    marks->slots = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, SHERDI_MARK_SLOTS,
+                                      sizeof(*marks->slots));
+    if (marks->slots == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (int i = 0; i < SHERDI_MARK_SLOTS; i++) {
+        SHERDI_TRY(device->event_create(engine->backend, 1, &marks->slots[i].start));
+        SHERDI_TRY(device->event_create(engine->backend, 1, &marks->slots[i].end));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status marks_open(sherd_engine *engine)
+{
+    sherdi_marks *marks = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, sizeof(*marks));
+    const char   *path  = getenv("SHERD_TRACE");
+    int is_timed = engine->settings.watch.wall_clock_breakdown || engine->settings.watch.logs_comms;
+
+    if (marks == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    memset(marks, 0, sizeof(*marks));
+    (void)pthread_mutex_init(&marks->lock, NULL);
+    marks->observer = (sherdi_world_observer){.tell = transfer_tell, .ctx = engine};
+    engine->times =
+        (sherdi_times){.ops = &sherdi_times_marks, .own = marks, .observer = &marks->observer};
+    marks->units = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, engine->model.num_units,
+                                      sizeof(*marks->units));
+    if (marks->units == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    if (path != NULL && path[0] != '\0') {
+        SHERDI_TRY(
+            sherdi_trace_open(path, engine->rank, engine->world_size, &engine->mem, &marks->trace));
+        is_timed = 1;
+    }
+    return is_timed && engine->backend->device->is_async ? slots_open(engine) : SHERD_OK;
+}
+
+static void marks_close(sherd_engine *engine)
+{
+    sherdi_marks            *marks  = engine->times.own;
+    const sherdi_device_ops *device = engine->backend->device;
+
+    if (marks->slots != NULL) {
+        sherdi_marks_resolve(engine);
+        for (int i = 0; i < SHERDI_MARK_SLOTS; i++) {
+            device->event_destroy(marks->slots[i].start);
+            device->event_destroy(marks->slots[i].end);
+        }
+    }
+    sherdi_free(marks->slots);
+    sherdi_free(marks->units);
+    sherdi_trace_close(marks->trace);
+    sherdi_free(marks);
+    engine->times.own = NULL;
 }
 
 /* Returns the oldest mark that was not read; NULL: there is none, or it has not ended. */

@@ -41,7 +41,8 @@ typedef struct sherdi_marks {
     int             logs_transfers; /* log a line for each gather and reduction; rank 0 only */
     sherdi_compute_marks *units;    /* by unit */
     uint64_t              boundary_begun; /* `begun` at the end of the last boundary */
-    double forward_s, backward_s;         /* the trainer's time between the last two boundaries */
+    sherdi_world_observer observer;
+    double forward_s, backward_s; /* the trainer's time between the last two boundaries */
 } sherdi_marks;
 
 /** Adds the times of the marks that the device has passed. Never blocks. */

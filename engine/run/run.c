@@ -133,7 +133,7 @@ static sherd_status op_gather(sherd_engine *engine, const sherdi_op *op, uint64_
         .slice_bytes = op->elems * sherd_dtype_bytes(op->to),
         .flags       = op->flags & SHERDI_OP_STABLE ? SHERDI_COLL_STABLE : 0,
         .what        = sherdi_run_subject(engine, op),
-        .observer    = &engine->observer,
+        .observer    = engine->times.observer,
     };
 
     if (op->flags & SHERDI_OP_ALONE) { /* it publishes the values of a queued update */
@@ -180,7 +180,7 @@ static sherdi_reduction_args reduction_of(sherd_engine *engine, const sherdi_op 
             op->uses[SHERDI_USE_SCALARS].where == SHERDI_AT_NOWHERE ? NULL : fixed_sink(engine),
         .flags    = is_vendors(engine) ? SHERDI_COLL_VENDOR_SUM : 0,
         .what     = sherdi_run_subject(engine, op),
-        .observer = &engine->observer,
+        .observer = engine->times.observer,
     };
 }
 

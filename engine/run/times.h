@@ -4,6 +4,7 @@
 #ifndef SHERDI_ENGINE_RUN_TIMES_H
 #define SHERDI_ENGINE_RUN_TIMES_H
 
+#include "collectives/world.h"
 #include "engine/program/program.h"
 #include "kernels/backend.h"
 
@@ -74,6 +75,7 @@ typedef struct sherdi_times {
     sherdi_mark             step;          /* of the boundary in progress */
     uint64_t                boundary_wire; /* last operation of the wire that it had enqueued */
     struct sherdi_marks    *own;           /* of the module */
+    const sherdi_world_observer *observer; /* of the engine's collectives; NULL: nobody listens */
 } sherdi_times;
 
 #define SHERDI_TIMES(table) extern const sherdi_times_ops table;
