@@ -460,11 +460,6 @@ SHERD_API void *sherd_param_grad(sherd_engine *engine, sherd_param param);
 /** Returns the factor by which the trainer multiplies the loss (or its gradient) before backward.
  *  It is constant between boundaries, and 1 unless fp16 is on. */
 SHERD_API float sherd_loss_scale(const sherd_engine *engine);
-/** Returns the learning rate that the configuration sets for a group in update number `step`, which
- *  counts from 1: the rate of the schedule, or the group's own rate without a schedule. Rates that
- *  a trainer passed to sherd_step_apply are ignored. NaN for an engine, group or step that does not
- *  exist, and for an engine without updates (optimizer.type none). Local. */
-SHERD_API double sherd_group_lr(const sherd_engine *engine, sherd_group group, int64_t step);
 
 typedef struct sherd_step_report {
     size_t   struct_size;
@@ -551,28 +546,6 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step(sherd_engine *engine, sherd_ste
  *  sherd_checkpoint_load. sherd_engine_destroy then preserves the files of the state, and logs a
  *  failure that no call has returned. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_queue(sherd_engine *engine);
-/** Drops the window. Its gradients are lost. Every unit that this rank still has acquired, for any
- *  pass, counts as released, and its memory must not be used any more. Nothing else changes.
- *  Training continues from the first micro-batch of the window as if the window had not begun.
- *  micro_step has the value that it had before the window; after a prepared boundary it does not
- *  change, because all ranks have seen the window.
- *
- *  Call it instead of sherd_step_apply, or at any other time after seal. It is the right call after
- *  an exception in forward, backward or an evaluation, and after an acquire or release that failed.
- *
- *  Collective, blocking: it returns when all ranks have called it, independently of where each of
- *  them stopped. A rank that does not know of the discard continues to its next synchronizing call
- *  (a gather or a reduction in which ranks wait for each other, a step, or a call of the world).
- *  The call fails with E_STATE and says that the window was dropped, and the rank must call
- *  sherd_step_discard too. With nccl, and with mpi over several hosts, a collective that some ranks
- *  have begun cannot be cancelled. All ranks must then have acquired and released the same units;
- *  otherwise the world is lost, with a message that names a rank or at the time limit. If one world
- *  has several engines, synchronizing calls of the other engines fail too.
- *
- *  Errors: E_STATE (before seal; after the failure of an update was reported on all ranks: call
- *  sherd_step_undo), E_PEER_LOST. After a queued step, the call does not affect the update in
- *  flight. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_step_discard(sherd_engine *engine);
 /** Returns the complete report of the last boundary. The report of sherd_step lacks only the times
  *  of work that a device has not finished yet ("wall_clock_breakdown", SHERD_TRACE). These times
  *  count for the next report, unless this call, which waits for the work, is made before the next

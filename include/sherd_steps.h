@@ -1,5 +1,5 @@
-/* A step in two parts, and evaluation in many passes: calls of the module "steps". sherd.h includes
- * this header, and has the conventions. */
+/* A step in two parts, windows that the trainer ends or drops, and evaluation in many passes: calls
+ * of the module "steps". sherd.h includes this header, and has the conventions. */
 #ifndef SHERD_STEPS_H
 #define SHERD_STEPS_H
 
@@ -40,12 +40,40 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step_prepare(sherd_engine      *engi
  *  describes the calls that follow. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_apply(sherd_engine            *engine,
                                                        const sherd_step_params *params);
+/** Drops the window. Its gradients are lost. Every unit that this rank still has acquired, for any
+ *  pass, counts as released, and its memory must not be used any more. Nothing else changes.
+ *  Training continues from the first micro-batch of the window as if the window had not begun.
+ *  micro_step has the value that it had before the window; after a prepared boundary it does not
+ *  change, because all ranks have seen the window.
+ *
+ *  Call it instead of sherd_step_apply, or at any other time after seal. It is the right call after
+ *  an exception in forward, backward or an evaluation, and after an acquire or release that failed.
+ *
+ *  Collective, blocking: it returns when all ranks have called it, independently of where each of
+ *  them stopped. A rank that does not know of the discard continues to its next synchronizing call
+ *  (a gather or a reduction in which ranks wait for each other, a step, or a call of the world).
+ *  The call fails with E_STATE and says that the window was dropped, and the rank must call
+ *  sherd_step_discard too. With nccl, and with mpi over several hosts, a collective that some ranks
+ *  have begun cannot be cancelled. All ranks must then have acquired and released the same units;
+ *  otherwise the world is lost, with a message that names a rank or at the time limit. If one world
+ *  has several engines, synchronizing calls of the other engines fail too.
+ *
+ *  Errors: E_STATE (before seal; after the failure of an update was reported on all ranks: call
+ *  sherd_step_undo), E_PEER_LOST. After a queued step, the call does not affect the update in
+ *  flight. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_step_discard(sherd_engine *engine);
 /** Makes the next sherd_step or _prepare a boundary even if the window is short. The mean is taken
  *  over the micro-batches that the window contains. With sherd.open_windows a window ends only in
  *  this way. The next step may end a micro-batch; or, if the data have ended, it may follow the
  *  previous step without another backward. All ranks must make this call at the same time of the
  *  window. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_close_window(sherd_engine *engine);
+
+/** Returns the learning rate that the configuration sets for a group in update number `step`, which
+ *  counts from 1: the rate of the schedule, or the group's own rate without a schedule. Rates that
+ *  a trainer passed to sherd_step_apply are ignored. NaN for an engine, group or step that does not
+ *  exist, and for an engine without updates (optimizer.type none). Local. */
+SHERD_API double sherd_group_lr(const sherd_engine *engine, sherd_group group, int64_t step);
 
 /* -------------------------------------------------- evaluation --- */
 

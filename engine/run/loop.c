@@ -155,18 +155,6 @@ sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass
     return sherdi_outcome_end(&seen);
 }
 
-void sherdi_loop_let_go(sherd_engine *engine)
-{
-    for (size_t u = 0; u < engine->plan->layout.num_units; u++) {
-        for (int pass = SHERD_FORWARD; pass <= SHERD_EVAL; pass++) {
-            if (sherdi_unit_of(engine, (int)u)->acquired[pass] > 0) {
-                sherdi_modules_unit_let_go(engine, (int)u, (sherd_pass)pass);
-            }
-        }
-    }
-    sherdi_program_let_go(&engine->run.program);
-}
-
 /* Ends the transfers of activations; a failure of one that nobody has asked for does not matter. */
 static void activations_settle(sherd_engine *engine)
 {

@@ -13,9 +13,6 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
  *  failure; this returns it, too. */
 sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status);
 sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass);
-/** Releases all acquired units without completing their gradients; the caller drops the window
- *  next. */
-void sherdi_loop_let_go(sherd_engine *engine);
 /** Ends a micro-batch: completes the gradients that are open, in the order of the plan. */
 sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine);
 /** Records that this rank alone ends its step with a failure, before it has met the other ranks. */

@@ -103,26 +103,24 @@ static sherd_status range_check(const sherdi_fixed_counts *counts)
                        (unsigned long long)counts->out_of_range, SHERDI_FIXED_RANGE);
 }
 
-/* Ends the operations of the trainer's calls in a ring. Those of a queued update continue. */
-static void ring_leave(sherd_engine *engine, sherdi_ring ring)
+void sherdi_step_leave_ring(sherd_engine *engine, sherdi_ring ring)
 {
     if (engine->run.users[ring] == SHERDI_USER_TRAINER) {
         (void)sherdi_run_settle(engine, ring);
     }
 }
 
-/* Drops the gradients of this window; nothing was updated. Returns `status`, which says why. Ranks
- * may be in different micro-batches of the window, so they go back to its first; not from a
+/* Ranks may be in different micro-batches of the window, so they go back to its first; not from a
  * prepared step, to which all ranks have come. */
-static sherd_status window_drop(sherd_engine *engine, sherd_status status)
+sherd_status sherdi_step_drop_window(sherd_engine *engine, sherd_status status)
 {
     const sherdi_outcome why = sherdi_outcome_of(status);
 
     if (engine->phase == SHERDI_PHASE_RUNNING) {
         engine->counters.micro_step = engine->window.first_micro;
     }
-    ring_leave(engine, SHERDI_RING_STATE);
-    ring_leave(engine, SHERDI_RING_GRADS);
+    sherdi_step_leave_ring(engine, SHERDI_RING_STATE);
+    sherdi_step_leave_ring(engine, SHERDI_RING_GRADS);
     sherdi_loop_window_begin(engine);
     if (!engine->window.is_left) {
         sherdi_loop_fetch_ahead(engine);
@@ -144,7 +142,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
         status = sherdi_agree_uses(engine);
     }
     if (status != SHERD_OK) {
-        return window_drop(engine, status); /* the window's gradients are of no use */
+        return sherdi_step_drop_window(engine, status); /* the window's gradients are of no use */
     }
     status = sherdi_program_window_end(&engine->run.program);
     if (status != SHERD_E_PEER_LOST) {
@@ -156,7 +154,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
     if (status !=
         SHERD_OK) { /* the boundary before is still the last one, and its report is not complete */
         engine->fingerprints.is_sent = 0; /* the norm has come to its place */
-        return window_drop(engine, status);
+        return sherdi_step_drop_window(engine, status);
     }
     SHERDI_TRY(sherdi_program_forget(&engine->run.program));
     sherdi_modules_reported(engine); /* the boundary before: nobody has asked for its fingerprint */
@@ -192,7 +190,7 @@ static sherd_status window_leave(sherd_engine *engine, sherd_status status, int 
     if (engine->window.is_left && meets && sherdi_world_takes_back(engine->world)) {
         (void)sherdi_world_interrupt(engine->world, why.status, why.text);
     }
-    return window_drop(engine, sherdi_outcome_end(&why));
+    return sherdi_step_drop_window(engine, sherdi_outcome_end(&why));
 }
 
 static sherd_status step_prepare(sherd_engine *engine)
@@ -236,8 +234,7 @@ static sherd_status step_prepare(sherd_engine *engine)
 
 /* ------------------------------------------------------------------ apply -- */
 
-/* Ends the step's own mark, however the step ended; does nothing where it has ended. */
-static void step_mark_end(sherd_engine *engine)
+void sherdi_step_mark_end(sherd_engine *engine)
 {
     engine->times.ops->end(engine, engine->backend, &engine->times.step);
     engine->times.step = (sherdi_mark){0};
@@ -253,7 +250,7 @@ static void boundary_close(sherd_engine *engine)
 
     engine->storage.ops->report(engine, report);
     sherdi_lanes_join(engine);
-    step_mark_end(engine);
+    sherdi_step_mark_end(engine);
     engine->times.boundary_wire = engine->run.given[SHERDI_LANE_WIRE];
     engine->times.ops->boundary(engine);
     report->link_down_bytes = own->down_bytes - run->reported_link.down_bytes;
@@ -342,7 +339,7 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
     status = sherdi_update_measure(engine);
     if (status != SHERD_OK) { /* nothing was written: the state is whole */
         engine->phase = SHERDI_PHASE_RUNNING;
-        return window_drop(engine, status);
+        return sherdi_step_drop_window(engine, status);
     }
     status = sherdi_update_range(engine, is_awaited);
     if (status != SHERD_OK) {
@@ -384,7 +381,7 @@ sherd_status sherdi_step_prepare(sherd_engine *engine, sherdi_step_call call)
     sherdi_mem_forbid_begin();
     status = step_prepare(engine);
     if (engine->phase != SHERDI_PHASE_PREPARED) {
-        step_mark_end(engine);
+        sherdi_step_mark_end(engine);
     }
     sherdi_mem_forbid_end();
     return sherdi_engine_outcome(engine, status);
@@ -398,7 +395,7 @@ sherd_status sherdi_step_apply(sherd_engine *engine, const sherd_step_params *pa
 
     sherdi_mem_forbid_begin();
     status = step_apply(engine, params, compare, is_awaited);
-    step_mark_end(engine);
+    sherdi_step_mark_end(engine);
     sherdi_mem_forbid_end();
     if (status == SHERD_OK) {
         status = sherdi_modules_stepped(engine);
@@ -427,41 +424,6 @@ sherd_status sherd_step_queue(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_step_check(engine, "sherd_step_queue"));
     return step_whole(engine, 0);
-}
-
-/* The ranks come together first. Some may wait in a gather: its result is not needed any more, nor
- * is anything that was gathered ahead. */
-static sherd_status step_discard(sherd_engine *engine)
-{
-    sherd_status status = sherdi_world_regroup(engine->world);
-
-    if (status == SHERD_OK) {
-        engine->window.untold_text[0] = '\0';
-        engine->window.is_left        = 0;
-    }
-    sherdi_loop_let_go(engine);
-    engine->is_evaluating          = 0; /* as sherd_eval_end does, but for gathered units */
-    engine->run.progress.eval_keep = 0;
-    if (status != SHERD_OK || engine->phase == SHERDI_PHASE_SEALED) { /* no window has begun */
-        return status;
-    }
-    ring_leave(engine, SHERDI_RING_PARAMS); /* read again where it is needed */
-    SHERDI_TRY(sherdi_program_forget(&engine->run.program));
-    (void)window_drop(engine, SHERD_OK); /* a failed read is returned where its result is needed */
-    engine->phase = SHERDI_PHASE_RUNNING;
-    return SHERD_OK;
-}
-
-sherd_status sherd_step_discard(sherd_engine *engine)
-{
-    sherd_status status;
-
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_discard", SHERDI_NEED_SEALED));
-    sherdi_mem_forbid_begin();
-    status = step_discard(engine);
-    step_mark_end(engine);
-    sherdi_mem_forbid_end();
-    return sherdi_engine_outcome(engine, status);
 }
 
 /* Takes the outcome of a queued update on this rank. */
@@ -520,13 +482,4 @@ sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
 float sherd_loss_scale(const sherd_engine *engine)
 {
     return engine == NULL ? 1 : (float)engine->scaler.scale;
-}
-
-double sherd_group_lr(const sherd_engine *engine, sherd_group group, int64_t step)
-{
-    if (engine == NULL || engine->settings.update.optimizer->is_inference || group < 0 ||
-        (size_t)group >= engine->model.num_groups || step < 1) {
-        return NAN;
-    }
-    return sherdi_optimizer_group_lr(engine, NULL, group, step);
 }

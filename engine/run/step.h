@@ -13,6 +13,12 @@ sherd_status sherdi_step_late_start(sherd_engine *engine);
 sherd_status sherdi_step_report_check(const sherd_step_report *out);
 /** Ends a micro-batch; at a boundary the engine is prepared afterwards. Collective. */
 sherd_status sherdi_step_prepare(sherd_engine *engine, sherdi_step_call call);
+/** Ends the operations of the trainer's calls in a ring. Those of a queued update continue. */
+void sherdi_step_leave_ring(sherd_engine *engine, sherdi_ring ring);
+/** Drops the gradients of this window; nothing was updated. Returns `status`, which says why. */
+sherd_status sherdi_step_drop_window(sherd_engine *engine, sherd_status status);
+/** Ends the step's own mark, however the step ended; does nothing where it has ended. */
+void sherdi_step_mark_end(sherd_engine *engine);
 /** Makes the update of a prepared step. `compare`: compares a number for the choices of this rank's
  *  trainer with the other ranks', before anything is written; NULL: there were no choices.
  *  is_awaited: as in sherdi_update_range. Collective. */

@@ -1,9 +1,12 @@
 /* A step in two parts: sherd_step_prepare, and sherd_step_apply with the trainer's own choices; and
- * windows that the trainer ends. step.c makes the parts. */
+ * windows that the trainer ends or drops. step.c makes the parts. */
 #include "engine/run/step.h"
 
+#include "engine/modules.h"
 #include "engine/run/differences.h"
+#include "engine/run/failure.h"
 #include "engine/run/needs.h"
+#include "engine/run/optimizer.h"
 
 #include <math.h>
 
@@ -132,4 +135,62 @@ sherd_status sherd_step_close_window(sherd_engine *engine)
     SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_STARTED | SHERDI_NEED_UNPREPARED));
     engine->window.is_closing = 1;
     return SHERD_OK;
+}
+
+/* Releases all acquired units without completing their gradients. */
+static void units_let_go(sherd_engine *engine)
+{
+    for (size_t u = 0; u < engine->plan->layout.num_units; u++) {
+        for (int pass = SHERD_FORWARD; pass <= SHERD_EVAL; pass++) {
+            if (sherdi_unit_of(engine, (int)u)->acquired[pass] > 0) {
+                sherdi_modules_unit_let_go(engine, (int)u, (sherd_pass)pass);
+            }
+        }
+    }
+    sherdi_program_let_go(&engine->run.program);
+}
+
+/* The ranks come together first. Some may wait in a gather: its result is not needed any more, nor
+ * is anything that was gathered ahead. */
+static sherd_status step_discard(sherd_engine *engine)
+{
+    sherd_status status = sherdi_world_regroup(engine->world);
+
+    if (status == SHERD_OK) {
+        engine->window.untold_text[0] = '\0';
+        engine->window.is_left        = 0;
+    }
+    units_let_go(engine);
+    engine->is_evaluating          = 0; /* as sherd_eval_end does, but for gathered units */
+    engine->run.progress.eval_keep = 0;
+    if (status != SHERD_OK || engine->phase == SHERDI_PHASE_SEALED) { /* no window has begun */
+        return status;
+    }
+    sherdi_step_leave_ring(engine, SHERDI_RING_PARAMS); /* read again where it is needed */
+    SHERDI_TRY(sherdi_program_forget(&engine->run.program));
+    (void)sherdi_step_drop_window(
+        engine, SHERD_OK); /* a failed read is returned where its result is needed */
+    engine->phase = SHERDI_PHASE_RUNNING;
+    return SHERD_OK;
+}
+
+sherd_status sherd_step_discard(sherd_engine *engine)
+{
+    sherd_status status;
+
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_discard", SHERDI_NEED_SEALED));
+    sherdi_mem_forbid_begin();
+    status = step_discard(engine);
+    sherdi_step_mark_end(engine);
+    sherdi_mem_forbid_end();
+    return sherdi_engine_outcome(engine, status);
+}
+
+double sherd_group_lr(const sherd_engine *engine, sherd_group group, int64_t step)
+{
+    if (engine == NULL || engine->settings.update.optimizer->is_inference || group < 0 ||
+        (size_t)group >= engine->model.num_groups || step < 1) {
+        return NAN;
+    }
+    return sherdi_optimizer_group_lr(engine, NULL, group, step);
 }
