@@ -41,6 +41,8 @@ extern "C" {
 #define SHERD_API
 #define SHERD_MUST_USE
 #endif
+/* A call that can fail. */
+#define SHERD_CALL SHERD_API SHERD_MUST_USE sherd_status
 
 #define SHERD_VERSION_MAJOR 0
 #define SHERD_VERSION_MINOR 1
@@ -150,18 +152,17 @@ typedef struct sherd_world_params {
 SHERD_API void sherd_world_params_init(sherd_world_params *params);
 
 /** Creates a world of one rank. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_world_self(sherd_world **out);
+SHERD_CALL sherd_world_self(sherd_world **out);
 
 /** Creates the worlds of `world_size` ranks in this process: worlds_out[r] is for the thread that
  *  plays rank r. Each world is destroyed separately. Not collective. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_world_threads(int world_size, sherd_world **worlds_out);
+SHERD_CALL sherd_world_threads(int world_size, sherd_world **worlds_out);
 
 /** Does the same with `params`, which apply to all ranks. Its transport must be NULL or "threads";
  *  local_rank has no meaning here. On a GPU, rank r uses device r modulo the number of devices. If
  *  `device` is set, all ranks use it. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_world_threads_with(int                       world_size,
-                                                               const sherd_world_params *params,
-                                                               sherd_world **worlds_out);
+SHERD_CALL sherd_world_threads_with(int world_size, const sherd_world_params *params,
+                                    sherd_world **worlds_out);
 
 /* For a NULL world these return -1, 0, -1 and "". */
 SHERD_API int         sherd_world_rank(const sherd_world *world);
@@ -172,13 +173,11 @@ SHERD_API const char *sherd_world_transport(const sherd_world *world); /* "shm",
 /** Replaces values[0 .. count) by their sums over the ranks. The values are added in double, in the
  *  order of ranks, so all ranks get the same bits. `count` must be equal on all ranks. Collective,
  *  blocking. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_world_sum_f64(sherd_world *world, double *values,
-                                                          size_t count);
+SHERD_CALL sherd_world_sum_f64(sherd_world *world, double *values, size_t count);
 /** Copies data[0 .. len_bytes) of rank `root` to all ranks. Collective, blocking. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_world_broadcast(sherd_world *world, void *data,
-                                                            size_t len_bytes, int root);
+SHERD_CALL sherd_world_broadcast(sherd_world *world, void *data, size_t len_bytes, int root);
 /** Returns when all ranks have called it. Collective, blocking. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_world_barrier(sherd_world *world);
+SHERD_CALL sherd_world_barrier(sherd_world *world);
 /** Ends the world for all ranks. The current and later calls of every rank on it return
  *  E_PEER_LOST, and the message contains this rank and `why`. Any thread may call it. Never blocks.
  *  Accepts NULL. */
@@ -249,8 +248,7 @@ SHERD_API void sherd_settings_init(sherd_settings *settings);
  *             that the batch sizes agree), E_NOTSUP (an optimizer that this build does not
  *             support), E_NOMEM.
  */
-SHERD_API SHERD_MUST_USE sherd_status sherd_config_from_settings(const sherd_settings *settings,
-                                                                 sherd_config        **out);
+SHERD_CALL sherd_config_from_settings(const sherd_settings *settings, sherd_config **out);
 
 /** Receives text in pieces. A return other than SHERD_OK stops the writer. */
 typedef sherd_status (*sherd_write_fn)(void *ctx, const char *text, size_t len_bytes);
@@ -328,40 +326,32 @@ SHERD_API void sherd_param_params_init(sherd_param_params *params);
 
 /** Creates an engine. Holds a reference to `world`, and copies the values that it needs from
  *  `config`. Collective: the ranks compare their configurations. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_create(sherd_world        *world,
-                                                          const sherd_config *config,
-                                                          sherd_engine      **out);
+SHERD_CALL sherd_engine_create(sherd_world *world, const sherd_config *config, sherd_engine **out);
 
 /* Declarations. Every rank makes the same declarations, before seal. Units and parameters have
  * names, so `params` is required for them. Each call is local; seal compares the models of all
  * ranks and names the first difference. A model has at most 2^17 units, 2^17 acquires in a pass,
  * and 2^20 parameters; a larger number is E_INVAL. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_group_add(sherd_engine             *engine,
-                                                      const sherd_group_params *params,
-                                                      sherd_group              *out);
-SHERD_API SHERD_MUST_USE sherd_status sherd_unit_add(sherd_engine            *engine,
-                                                     const sherd_unit_params *params,
-                                                     sherd_unit              *out);
-SHERD_API SHERD_MUST_USE sherd_status sherd_param_add(sherd_engine *engine, sherd_unit unit,
-                                                      const sherd_param_params *params,
-                                                      sherd_param              *out);
+SHERD_CALL sherd_group_add(sherd_engine *engine, const sherd_group_params *params,
+                           sherd_group *out);
+SHERD_CALL sherd_unit_add(sherd_engine *engine, const sherd_unit_params *params, sherd_unit *out);
+SHERD_CALL sherd_param_add(sherd_engine *engine, sherd_unit unit, const sherd_param_params *params,
+                           sherd_param *out);
 /** Declares that `unit` reads `param`, which belongs to another unit: while `unit` is acquired,
  *  `param` is readable too, and in backward the trainer may add to the gradient of `param`. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_unit_reads(sherd_engine *engine, sherd_unit unit,
-                                                       sherd_param param);
+SHERD_CALL sherd_unit_reads(sherd_engine *engine, sherd_unit unit, sherd_param param);
 /** Declares `unit` as the next one in the order of `pass`; a unit may be repeated. A pass for which
  *  this function is never called has a default order: FORWARD the order of declaration, BACKWARD
  *  the reverse of FORWARD, EVAL the order of FORWARD. A unit that is in no pass can be acquired at
  *  any time: its memory overlaps with no other unit's. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add(sherd_engine *engine, sherd_pass pass,
-                                                     sherd_unit unit);
+SHERD_CALL sherd_pass_add(sherd_engine *engine, sherd_pass pass, sherd_unit unit);
 /** Does the same for a unit that is held past the next acquire: it is released after
  *  `held_acquires` further acquires of the pass. After the last acquire of FORWARD the acquires of
  *  BACKWARD count. A number larger than the remaining acquires means: to the end. The plan assigns
  *  disjoint memory to units that are held at the same time. A default order holds no unit, with one
  *  exception: the default order of EVAL holds the units that the list of FORWARD holds. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add_held(sherd_engine *engine, sherd_pass pass,
-                                                          sherd_unit unit, size_t held_acquires);
+SHERD_CALL sherd_pass_add_held(sherd_engine *engine, sherd_pass pass, sherd_unit unit,
+                               size_t held_acquires);
 
 /** Makes the plan, compares it with the plans of the other ranks, and allocates all memory. After
  *  seal the training loop allocates nothing, with one exception: with several ranks, the call that
@@ -369,7 +359,7 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add_held(sherd_engine *engine, 
  *  blocking. Errors: E_INVAL (the ranks' models differ, or a setting cannot be satisfied), E_NOMEM
  *  (the plan does not fit; the message says how much memory is missing and names the nearest
  *  setting that fits; the call may be repeated), E_STATE (already sealed). */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_seal(sherd_engine *engine);
+SHERD_CALL sherd_engine_seal(sherd_engine *engine);
 
 /** Writes the initial values of a parameter's elements [first_elem, first_elem + count_elems),
  *  row-major, to out[0 .. count_elems). The engine may ask for any range, in any order, and for
@@ -387,8 +377,7 @@ typedef sherd_status (*sherd_fill_fn)(void *ctx, size_t first_elem, size_t count
  *  reverse writes each value once and reads none, if the ring has four buffers or more. For a
  *  trainable parameter whose state was resumed (sherd_engine_query: is_resumed) the values remain,
  *  and `fill` is not called. Errors: the status that `fill` returns, E_STATE, E_INVAL, E_IO. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param,
-                                                       sherd_fill_fn fill, void *ctx);
+SHERD_CALL sherd_param_fill(sherd_engine *engine, sherd_param param, sherd_fill_fn fill, void *ctx);
 
 /** Acquires a unit: makes its parameters readable and, for BACKWARD, its gradients writable. The
  *  gradients are zero at the first acquire of a micro-batch.
@@ -437,14 +426,12 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill(sherd_engine *engine, she
  *                          sherd_checkpoint_load; or call sherd_engine_destroy and resume in a new
  *                          engine.
  */
-SHERD_API SHERD_MUST_USE sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit,
-                                                         sherd_pass pass);
+SHERD_CALL sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pass pass);
 /** Releases a unit. The unit is released even if the call fails. If its gradient cannot be reduced,
  *  the next sherd_step fails with the same error and drops the window. With several ranks, the
  *  other ranks then wait in their step, and this rank accepts only sherd_step_discard. Errors:
  *  E_STATE (not acquired), E_IO, E_PEER_LOST. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit,
-                                                         sherd_pass pass);
+SHERD_CALL sherd_unit_release(sherd_engine *engine, sherd_unit unit, sherd_pass pass);
 /** Returns the parameter's elements in its type (sherd_param_params.dtype), row-major. The pointer
  *  is valid while the parameter's unit, or a unit that reads it, is acquired; at any other time the
  *  call returns NULL, with sherd_last_error(). Do not write to this memory: only the optimizer
@@ -526,7 +513,7 @@ SHERD_API void sherd_step_report_init(sherd_step_report *report);
  *  E_NUMERIC is also returned for an overflow at fp16.min_loss_scale; the step is skipped like any
  *  other overflow. After a failure in the update itself, call sherd_step_undo where it is possible,
  *  or sherd_checkpoint_load, or destroy the engine. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out);
+SHERD_CALL sherd_step(sherd_engine *engine, sherd_step_report *out);
 /** Does the same as sherd_step, but returns when the ranks have agreed on the norm. The update is
  *  queued. A device makes its part during the next micro-batch. A thread of the engine updates the
  *  blocks that are updated on the host, with their transfers and their commit. sherd_step_wait
@@ -545,7 +532,7 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step(sherd_engine *engine, sherd_ste
  *  waits for the update. After the failure the engine refuses calls until sherd_step_undo or
  *  sherd_checkpoint_load. sherd_engine_destroy then preserves the files of the state, and logs a
  *  failure that no call has returned. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_step_queue(sherd_engine *engine);
+SHERD_CALL sherd_step_queue(sherd_engine *engine);
 /** Returns the complete report of the last boundary. The report of sherd_step lacks only the times
  *  of work that a device has not finished yet ("wall_clock_breakdown", SHERD_TRACE). These times
  *  count for the next report, unless this call, which waits for the work, is made before the next
@@ -555,21 +542,20 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step_queue(sherd_engine *engine);
  *  the compute stream after this call (on the CPU: code after it) finds the new values at
  *  sherd_param_address, without an acquire. Errors: E_STATE (before seal), E_INVAL, E_PEER_LOST,
  *  E_DEVICE. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out);
+SHERD_CALL sherd_step_wait(sherd_engine *engine, sherd_step_report *out);
 
 /* -------------------------------------------------- fingerprints --- */
 
 /** Computes the fingerprint from the state: the sum modulo 2^64, over all elements, of a mix of
  *  (global element index, bits of the fp32 master weight); see docs/numerics.md. Collective. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out);
+SHERD_CALL sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out);
 
 /* -------------------------------------------------------------- device --- */
 
 /** Copies between host memory and memory that the engine returned (sherd_param_data,
  *  sherd_param_grad), after all work of the compute stream. Blocks until the bytes are copied. For
  *  programs that work on the host with any backend. Local. E_DEVICE. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_copy(sherd_engine *engine, void *dst, const void *src,
-                                                 size_t len_bytes);
+SHERD_CALL sherd_copy(sherd_engine *engine, void *dst, const void *src, size_t len_bytes);
 
 /* ------------------------------------------- looking inside an engine ---- */
 
@@ -607,8 +593,7 @@ typedef struct sherd_engine_info {
 SHERD_API void sherd_engine_info_init(sherd_engine_info *info);
 /** Returns the numbers of the engine. Before seal, the counts of elements include the declarations
  *  so far. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_query(const sherd_engine *engine,
-                                                         sherd_engine_info  *out);
+SHERD_CALL sherd_engine_query(const sherd_engine *engine, sherd_engine_info *out);
 /** Returns the bytes that this rank has sent and received since the world was created; 0 for a NULL
  *  world. Either pointer may be NULL. */
 SHERD_API void sherd_world_traffic(const sherd_world *world, uint64_t *sent_bytes_out,
@@ -628,11 +613,8 @@ SHERD_API void sherd_world_traffic(const sherd_world *world, uint64_t *sent_byte
  *  sherd_world_barrier. */
 SHERD_API void sherd_engine_destroy(sherd_engine *engine);
 
-#ifdef __cplusplus
-}
-#endif
-
-/* Calls of modules (modules.txt). In a build without its module a call returns E_NOTSUP. */
+/* Calls of modules (modules.txt). In a build without its module a call returns E_NOTSUP. These
+ * headers are for this place alone: each includes this header if a program includes it first. */
 #include "sherd_checkpoints.h"
 #include "sherd_config.h"
 #include "sherd_memory.h"
@@ -641,4 +623,7 @@ SHERD_API void sherd_engine_destroy(sherd_engine *engine);
 #include "sherd_values.h"
 #include "sherd_worlds.h"
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -1,14 +1,10 @@
 /* What outlives a training run: descriptions, generations of state on NVMe, blobs, checkpoints,
  * weights in and out. Calls of the modules "offload", "blobs", "checkpoints" and "weights". sherd.h
  * includes this header, and has the conventions. */
-#ifndef SHERD_CHECKPOINTS_H
-#define SHERD_CHECKPOINTS_H
-
+#ifndef SHERD_H
 #include "sherd.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
+#elif !defined(SHERD_CHECKPOINTS_H)
+#define SHERD_CHECKPOINTS_H
 
 /** Describes this training run with a text of the trainer's choice, for example the seed and the
  *  data, which the engine does not know. Every commit of state on NVMe stores the text, together
@@ -16,8 +12,7 @@ extern "C" {
  *  other values, it logs a warning, sets sherd_engine_info.resume_differs, and continues. The
  *  trainer may refuse to continue. At most 255 bytes; copied. Local, before seal. Errors: E_INVAL
  *  (longer), E_STATE. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_describe_run(sherd_engine *engine,
-                                                                const char   *text);
+SHERD_CALL sherd_engine_describe_run(sherd_engine *engine, const char *text);
 /** Restores the state before the last update, including parameters and counters. After an update
  *  that failed, it restores the state before the failed update, and the engine is usable again. The
  *  call restores a commit; filling and updates make commits. Steps that were skipped for an
@@ -29,12 +24,12 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_describe_run(sherd_engine *en
  *  ranks may have restored the state when E_IO is returned, the engine accepts only another undo,
  *  which restores it on all ranks, or destroy. A run that resumes then continues from one of the
  *  two states. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_step_undo(sherd_engine *engine);
+SHERD_CALL sherd_step_undo(sherd_engine *engine);
 /** Decides whether the state files on NVMe remain after a clean end (like "keep" of
  *  offload_optimizer). For a program that was asked to stop and is to continue later. No effect if
  *  no state is on NVMe. Local; if one rank preserves its state, all ranks do. E_STATE before
  *  seal. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_keep_state(sherd_engine *engine, int is_kept);
+SHERD_CALL sherd_engine_keep_state(sherd_engine *engine, int is_kept);
 
 /* --------------------------------------------------------------- blobs --- */
 
@@ -63,16 +58,14 @@ SHERD_API void sherd_blob_params_init(sherd_blob_params *params);
  *  ones. If a blob is not per rank, each rank has the copy that it set itself, but only rank 0's is
  *  saved, and all ranks find rank 0's after a load. Local; at any time after create. Errors:
  *  E_INVAL (key, too many bytes of small blobs), E_NOMEM; the earlier blob then remains. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_blob_set(sherd_engine *engine, const char *key,
-                                                     const void *data, size_t len_bytes,
-                                                     const sherd_blob_params *params);
+SHERD_CALL sherd_blob_set(sherd_engine *engine, const char *key, const void *data, size_t len_bytes,
+                          const sherd_blob_params *params);
 /** Copies the blob to `data`, which has room for *len_bytes_inout bytes, and sets *len_bytes_inout
  *  to the blob's length. It sets the length also if `data` is NULL, and if the room is too small
  *  (E_INVAL). After a load of a checkpoint that another number of ranks saved, rank r has the blobs
  *  of the saved ranks r, r + world_size and so on. Local. E_INVAL: no blob has that key. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_blob_get(sherd_engine *engine, const char *key,
-                                                     void *data, size_t *len_bytes_inout,
-                                                     const sherd_blob_params *params);
+SHERD_CALL sherd_blob_get(sherd_engine *engine, const char *key, void *data,
+                          size_t *len_bytes_inout, const sherd_blob_params *params);
 
 /* --------------------------------------------------------- checkpoints --- */
 
@@ -113,9 +106,8 @@ SHERD_API void sherd_save_params_init(sherd_save_params *params);
  *  E_IO (too little space, with the number of missing bytes; a folder that a rank does not see; a
  *  file or folder of this name that is no checkpoint; a failure of the drive), E_NOTSUP
  *  (asynchronous without checkpoint.async, a build without libxxhash), E_NOMEM. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_save(sherd_engine *engine, const char *dir,
-                                                            const char              *tag,
-                                                            const sherd_save_params *params);
+SHERD_CALL sherd_checkpoint_save(sherd_engine *engine, const char *dir, const char *tag,
+                                 const sherd_save_params *params);
 
 /* Report of the last save or load of this rank. */
 typedef struct sherd_checkpoint_report {
@@ -135,13 +127,11 @@ SHERD_API void sherd_checkpoint_report_init(sherd_checkpoint_report *report);
  *  that finds the save complete or failed ends it too, and continues. The failure is then returned
  *  by this call, or by the next save or load, which does nothing else. `out` may be NULL.
  *  Collective while a save is in progress. E_IO. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_wait(sherd_engine            *engine,
-                                                            sherd_checkpoint_report *out);
+SHERD_CALL sherd_checkpoint_wait(sherd_engine *engine, sherd_checkpoint_report *out);
 /** Returns the same report without waiting; is_running says whether a save is in progress. A save
  *  ends at a boundary, on all ranks at the same boundary. sherd_checkpoint_wait returns its
  *  failure. Local. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_query(const sherd_engine      *engine,
-                                                             sherd_checkpoint_report *out);
+SHERD_CALL sherd_checkpoint_query(const sherd_engine *engine, sherd_checkpoint_report *out);
 
 typedef struct sherd_load_params {
     size_t struct_size;
@@ -170,9 +160,8 @@ SHERD_API void sherd_load_params_init(sherd_load_params *params);
  *  or a damaged file: the message names the tensor and the rank), E_PEER_LOST. A failure before the
  *  first value is written does not change the engine. After a later failure it accepts only load,
  *  undo if a spare generation exists, or destroy. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_load(sherd_engine *engine, const char *dir,
-                                                            const char              *tag,
-                                                            const sherd_load_params *params);
+SHERD_CALL sherd_checkpoint_load(sherd_engine *engine, const char *dir, const char *tag,
+                                 const sherd_load_params *params);
 
 /* -------------------------------------------------- weights in and out ---- */
 
@@ -230,14 +219,12 @@ SHERD_API void sherd_export_params_init(sherd_export_params *params);
  *             value is too large for `dtype`), E_STATE, E_NOMEM. The files of an earlier export
  *             then remain unchanged.
  */
-SHERD_API SHERD_MUST_USE sherd_status sherd_export_safetensors(sherd_engine              *engine,
-                                                               const char                *path,
-                                                               const sherd_export_params *params);
+SHERD_CALL sherd_export_safetensors(sherd_engine *engine, const char *path,
+                                    const sherd_export_params *params);
 /** Writes the weights to one file of another format: `header` (may be NULL if header_bytes is 0),
  *  then the tensors in sequence without gaps. The names in the map are used only in messages. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_export_raw(sherd_engine *engine, const char *path,
-                                                       const void *header, size_t header_bytes,
-                                                       const sherd_export_params *params);
+SHERD_CALL sherd_export_raw(sherd_engine *engine, const char *path, const void *header,
+                            size_t header_bytes, const sherd_export_params *params);
 
 typedef struct sherd_import_params {
     size_t                  struct_size;
@@ -271,16 +258,11 @@ SHERD_API void sherd_import_params_init(sherd_import_params *params);
  *  Errors     E_INVAL (tensors missing, extra, of another shape or type, by name; a damaged file),
  *             E_IO, E_STATE, E_NOMEM. Values that were written before a failure stay written.
  */
-SHERD_API SHERD_MUST_USE sherd_status sherd_import_safetensors(sherd_engine              *engine,
-                                                               const char                *path,
-                                                               const sherd_import_params *params);
+SHERD_CALL sherd_import_safetensors(sherd_engine *engine, const char *path,
+                                    const sherd_import_params *params);
 /** Reads weights from a file with a header of `header_bytes` bytes. After the header, the tensors
  *  of the map (required) follow each other in `dtype` up to the end of the file. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_import_raw(sherd_engine *engine, const char *path,
-                                                       size_t header_bytes, sherd_dtype dtype,
-                                                       const sherd_import_params *params);
+SHERD_CALL sherd_import_raw(sherd_engine *engine, const char *path, size_t header_bytes,
+                            sherd_dtype dtype, const sherd_import_params *params);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -1,14 +1,10 @@
 /* Memory of the trainer and of the engine: memory that is bound to parameters, addresses that stay,
  * tensors of other libraries, activations, streams of a device. Calls of the modules "memory",
  * "dlpack", "activations" and "devices". sherd.h includes this header, and has the conventions. */
-#ifndef SHERD_MEMORY_H
-#define SHERD_MEMORY_H
-
+#ifndef SHERD_H
 #include "sherd.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
+#elif !defined(SHERD_MEMORY_H)
+#define SHERD_MEMORY_H
 
 /** Binds memory of the trainer to a parameter, at stages 0 to 2 and before seal. `data` and `grad`
  *  have the parameter's shape and type, row-major, unpadded; `grad` is NULL for a frozen parameter.
@@ -23,8 +19,7 @@ extern "C" {
  *  the memory of sherd_param_data: the master weights are stored elsewhere, and the next update
  *  overwrites anything that the trainer wrote. Errors: E_NOTSUP at stage 3; E_INVAL also for memory
  *  on which the engine's device cannot compute. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_param_bind(sherd_engine *engine, sherd_param param,
-                                                       void *data, void *grad);
+SHERD_CALL sherd_param_bind(sherd_engine *engine, sherd_param param, void *data, void *grad);
 
 /** Return the addresses that sherd_param_data and sherd_param_grad return whenever the unit is
  *  acquired. The addresses are constant from seal to destroy, so a table, a view or a captured
@@ -50,14 +45,13 @@ typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
  *  after the trainer's memory is freed) no program may touch its elements. The consumer of the
  *  tensor calls its deleter once, on any thread, also after sherd_engine_destroy. Called after
  *  seal. Local. Errors: E_STATE, E_NOTSUP (as sherd_param_address), E_NOMEM. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_param_dlpack(sherd_engine *engine, sherd_param param,
-                                                         DLManagedTensorVersioned **out);
+SHERD_CALL sherd_param_dlpack(sherd_engine *engine, sherd_param param,
+                              DLManagedTensorVersioned **out);
 /** Does the same for sherd_param_grad_address; the consumer adds to the tensor. Its elements are
  *  the gradient while the unit is acquired for BACKWARD, or while the gradient is retained. E_STATE
  *  also for a frozen parameter. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_param_grad_dlpack(sherd_engine              *engine,
-                                                              sherd_param                param,
-                                                              DLManagedTensorVersioned **out);
+SHERD_CALL sherd_param_grad_dlpack(sherd_engine *engine, sherd_param param,
+                                   DLManagedTensorVersioned **out);
 
 typedef struct sherd_activation_params {
     size_t struct_size;
@@ -75,8 +69,8 @@ SHERD_API void sherd_activation_params_init(sherd_activation_params *params);
  *  declaration, no bytes, an unknown device, nvme without a folder); E_NOTSUP (a unit with
  *  SHERD_USES_ANY, or an engine without an optimizer; at seal, a unit that a pass lists more than
  *  once). */
-SHERD_API SHERD_MUST_USE sherd_status sherd_activation_add(sherd_engine *engine, sherd_unit unit,
-                                                           const sherd_activation_params *params);
+SHERD_CALL sherd_activation_add(sherd_engine *engine, sherd_unit unit,
+                                const sherd_activation_params *params);
 /** Returns the memory [sherd_activation_params.len_bytes] into which the unit's forward writes its
  *  activation. It is on the engine's device and aligned to 4096 bytes. The trainer's lane waits
  *  until the memory is free. The memory belongs to the trainer until the unit is released for
@@ -89,15 +83,13 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_activation_add(sherd_engine *engine,
  *          contains an activation that cannot be moved, because the units do not run in the order
  *          of the passes: the message names it), E_IO.
  */
-SHERD_API SHERD_MUST_USE sherd_status sherd_activation_put(sherd_engine *engine, sherd_unit unit,
-                                                           void **out);
+SHERD_CALL sherd_activation_put(sherd_engine *engine, sherd_unit unit, void **out);
 /** Returns the activation on the device, at the address that sherd_activation_put returned. The
  *  trainer's lane waits for the bytes. They are read-only, and invalid after the unit is released
  *  for BACKWARD. Called while the unit is acquired for BACKWARD. Local. Blocks only for a drive.
  *  Errors  E_STATE (not acquired; nothing was put in this micro-batch), E_IO (the bytes are lost:
  *          the window has to be dropped with sherd_step_discard). */
-SHERD_API SHERD_MUST_USE sherd_status sherd_activation_get(sherd_engine *engine, sherd_unit unit,
-                                                           void **out);
+SHERD_CALL sherd_activation_get(sherd_engine *engine, sherd_unit unit, void **out);
 
 /** Returns the compute stream, a cudaStream_t as void *: the engine makes parameters readable on it
  *  and takes gradients from it. The trainer enqueues its kernels on this stream. It may use another
@@ -110,13 +102,10 @@ SHERD_API void *sherd_engine_stream(const sherd_engine *engine);
  *  sherd_engine_stream then returns cudaStreamLegacy. With cudaStreamPerThread, which is a
  *  different stream in every thread, only one thread may call the engine. Before seal. Local.
  *  Errors: E_STATE after seal, E_NOTSUP on the CPU. Typed: sherd_cuda.h. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_set_stream(sherd_engine *engine, void *stream);
+SHERD_CALL sherd_engine_set_stream(sherd_engine *engine, void *stream);
 
 /** Returns how many devices of a backend ("cuda") this process can use; 0, with the reason in
  *  sherd_last_error(), also for NULL. */
 SHERD_API int sherd_device_count(const char *backend);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

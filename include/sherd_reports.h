@@ -1,14 +1,10 @@
 /* Looking inside an engine: its plan, its memory, its traffic, and files of its numbers. Calls of
  * the modules "reports", "proof" and "monitors". sherd.h includes this header, and has the
  * conventions. */
-#ifndef SHERD_REPORTS_H
-#define SHERD_REPORTS_H
-
+#ifndef SHERD_H
 #include "sherd.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
+#elif !defined(SHERD_REPORTS_H)
+#define SHERD_REPORTS_H
 
 typedef enum sherd_plan_format {
     SHERD_PLAN_TABLE = 0,
@@ -16,9 +12,8 @@ typedef enum sherd_plan_format {
 } sherd_plan_format;
 /** Writes the plan of this rank. Before seal the plan is made from the declarations so far, and
  *  nothing else is allocated, so the call works on a simulated world of any size. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_plan(sherd_engine     *engine,
-                                                        sherd_plan_format format,
-                                                        sherd_write_fn write, void *ctx);
+SHERD_CALL sherd_engine_plan(sherd_engine *engine, sherd_plan_format format, sherd_write_fn write,
+                             void *ctx);
 
 /* Bytes of this rank, by purpose. `planned`: the bytes in the plan; `held`: the bytes that are
  * allocated now. */
@@ -69,8 +64,7 @@ SHERD_API void sherd_memory_report_init(sherd_memory_report *report);
 /** Fills the report. Before seal the planned bytes are filled too, and the held bytes are 0. Local.
  *  The call asks the GPU for its free memory, which takes microseconds on most machines and
  *  milliseconds on some. The planned bytes do not change after seal. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_memory(sherd_engine        *engine,
-                                                          sherd_memory_report *out);
+SHERD_CALL sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out);
 
 /* Bytes that this rank moves between media. A queued update (sherd_step_queue) counts when a call
  * has waited for it. The planned bytes are those of a trainer that follows the plan: `micro` per
@@ -104,8 +98,7 @@ SHERD_API void sherd_traffic_report_init(sherd_traffic_report *report);
 /** Reports this rank's traffic; before seal only the planned numbers. The wire counts all engines
  *  of the world. Local. The call waits for the transfers of the drive that are in flight, including
  *  reads ahead, so between steps the counts do not depend on the drive's speed. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_traffic(sherd_engine         *engine,
-                                                           sherd_traffic_report *out);
+SHERD_CALL sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *out);
 
 /** Writes a number of the trainer's own, such as the loss, to the files of the configuration's
  *  csv_monitor and tensorboard. It is written under `tag` ("Train/Samples/train_loss"; 1 to 127
@@ -113,10 +106,6 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_traffic(sherd_engine         
  *  far, like that of the numbers of the last boundary. Does nothing on ranks other than 0, before
  *  seal, and if no monitor is on. A failure to write is reported in the log. Local; writes a file.
  *  Errors: E_INVAL, E_STATE. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_monitor_write(sherd_engine *engine, const char *tag,
-                                                          double value);
+SHERD_CALL sherd_monitor_write(sherd_engine *engine, const char *tag, double value);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -1,13 +1,9 @@
 /* A step in two parts, windows that the trainer ends or drops, and evaluation in many passes: calls
  * of the module "steps". sherd.h includes this header, and has the conventions. */
-#ifndef SHERD_STEPS_H
-#define SHERD_STEPS_H
-
+#ifndef SHERD_H
 #include "sherd.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
+#elif !defined(SHERD_STEPS_H)
+#define SHERD_STEPS_H
 
 typedef struct sherd_step_params {
     size_t struct_size;
@@ -31,15 +27,13 @@ SHERD_API void sherd_step_params_init(sherd_step_params *params);
 /** Begins a step in two parts. If the call is not a boundary, it only counts (report: is_boundary
  *  0), and no second part follows. At a boundary the trainer chooses the second part:
  *  sherd_step_apply or sherd_step_discard must follow. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_step_prepare(sherd_engine      *engine,
-                                                         sherd_step_report *out);
+SHERD_CALL sherd_step_prepare(sherd_engine *engine, sherd_step_report *out);
 /** Makes the update of a prepared step. Before anything is written, the ranks compare their
  *  choices. If `params` differ (E_INVAL), or another rank discards (E_STATE), the step stays
  *  prepared: call apply again, or discard. After a later failure (E_IO) the engine is poisoned.
  *  With `is_queued` the call returns when the update is queued; the comment of sherd_step_queue
  *  describes the calls that follow. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_step_apply(sherd_engine            *engine,
-                                                       const sherd_step_params *params);
+SHERD_CALL sherd_step_apply(sherd_engine *engine, const sherd_step_params *params);
 /** Drops the window. Its gradients are lost. Every unit that this rank still has acquired, for any
  *  pass, counts as released, and its memory must not be used any more. Nothing else changes.
  *  Training continues from the first micro-batch of the window as if the window had not begun.
@@ -61,13 +55,13 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step_apply(sherd_engine            *
  *  Errors: E_STATE (before seal; after the failure of an update was reported on all ranks: call
  *  sherd_step_undo), E_PEER_LOST. After a queued step, the call does not affect the update in
  *  flight. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_step_discard(sherd_engine *engine);
+SHERD_CALL sherd_step_discard(sherd_engine *engine);
 /** Makes the next sherd_step or _prepare a boundary even if the window is short. The mean is taken
  *  over the micro-batches that the window contains. With sherd.open_windows a window ends only in
  *  this way. The next step may end a micro-batch; or, if the data have ended, it may follow the
  *  previous step without another backward. All ranks must make this call at the same time of the
  *  window. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_step_close_window(sherd_engine *engine);
+SHERD_CALL sherd_step_close_window(sherd_engine *engine);
 
 /** Returns the learning rate that the configuration sets for a group in update number `step`, which
  *  counts from 1: the rate of the schedule, or the group's own rate without a schedule. Rates that
@@ -103,13 +97,9 @@ SHERD_API void sherd_eval_params_init(sherd_eval_params *params);
  *             arguments differ). If no unit was acquired before, also the errors of the first
  *             acquire.
  */
-SHERD_API SHERD_MUST_USE sherd_status sherd_eval_begin(sherd_engine            *engine,
-                                                       const sherd_eval_params *params);
+SHERD_CALL sherd_eval_begin(sherd_engine *engine, const sherd_eval_params *params);
 /** Ends the evaluation and drops the units that stayed gathered. Collective, blocking; no unit may
  *  be acquired. E_STATE. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_eval_end(sherd_engine *engine);
+SHERD_CALL sherd_eval_end(sherd_engine *engine);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -27,9 +27,8 @@ SHERD_API void sherd_simulate_params_init(sherd_simulate_params *params);
 /** Does the same as sherd_world_simulate, for the described machine. Engines in this world compute
  *  on the CPU, whatever machine the plan is for, so they can be sealed only with "cpu". Errors:
  *  E_INVAL (no such backend, a negative number). */
-SHERD_API SHERD_MUST_USE sherd_status sherd_world_simulate_with(int rank, int world_size,
-                                                                const sherd_simulate_params *params,
-                                                                sherd_world                **out);
+SHERD_CALL sherd_world_simulate_with(int rank, int world_size, const sherd_simulate_params *params,
+                                     sherd_world **out);
 
 /* --------------------------------------------------------------- plans --- */
 
@@ -62,9 +61,8 @@ SHERD_API void sherd_prediction_init(sherd_prediction *prediction);
  *  operation starts on its lane after the operations that it depends on. Work that overlaps with
  *  the trainer's work therefore costs no time. Before or after seal. Local. E_INVAL (a rate below 0
  *  or not a number). */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_predict(sherd_engine      *engine,
-                                                           const sherd_rates *rates,
-                                                           sherd_prediction  *out);
+SHERD_CALL sherd_engine_predict(sherd_engine *engine, const sherd_rates *rates,
+                                sherd_prediction *out);
 
 /* One part of an optimizer's state in one encoding, on this rank, in one generation. */
 typedef struct sherd_state_part {
@@ -85,13 +83,12 @@ typedef struct sherd_state_part {
 typedef sherd_status (*sherd_state_part_fn)(void *ctx, const sherd_state_part *part);
 /** Calls `fn` for each optimizer, part and encoding that the plan has on this rank. Before or after
  *  seal. Local. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_state_parts(sherd_engine       *engine,
-                                                               sherd_state_part_fn fn, void *ctx);
+SHERD_CALL sherd_engine_state_parts(sherd_engine *engine, sherd_state_part_fn fn, void *ctx);
 
 /** Returns the status that seal would return for the memory: SHERD_OK, or E_NOMEM;
  *  sherd_last_error() then says how much memory is missing and names the nearest setting that would
  *  fit. Allocates nothing of the model's size. Before seal. Collective. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_fits(sherd_engine *engine);
+SHERD_CALL sherd_engine_fits(sherd_engine *engine);
 
 /** Makes the plans of all ranks of the engine's world, one after the other, from the declarations,
  *  and checks each plan and all plans together:
@@ -106,7 +103,7 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_fits(sherd_engine *engine);
  *     rank 1, of the last rank, and of each rank whose blocks differ from those of the others.
  *  The call moves no data, and works for simulated worlds of any size. Local. E_STATE with the rank
  *  and the violated rule, or with the two operations, means a bug in sherd. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_check_plans(sherd_engine *engine);
+SHERD_CALL sherd_engine_check_plans(sherd_engine *engine);
 
 /* --------------------------------------------------------- state files --- */
 
@@ -132,11 +129,10 @@ typedef sherd_status (*sherd_state_file_fn)(void *ctx, const sherd_state_file *f
 /** Calls `fn` for every state file in `folder`, in order of name, including the files of active
  *  training runs. The files are opened only for reading. Errors: E_IO, E_NOTSUP (a build without
  *  libxxhash). */
-SHERD_API SHERD_MUST_USE sherd_status sherd_state_files_find(const char         *folder,
-                                                             sherd_state_file_fn fn, void *ctx);
+SHERD_CALL sherd_state_files_find(const char *folder, sherd_state_file_fn fn, void *ctx);
 /** Removes a state file, with its stripes in other folders. Errors: E_STATE when a process has it
  *  open, E_INVAL when its name is not that of a state file, E_IO. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_state_file_remove(const char *path);
+SHERD_CALL sherd_state_file_remove(const char *path);
 
 /* --------------------------------------------------------- checkpoints --- */
 
@@ -173,21 +169,19 @@ typedef struct sherd_checkpoint_info {
 typedef sherd_status (*sherd_checkpoint_fn)(void *ctx, const sherd_checkpoint_info *info);
 /** Calls `fn` for every checkpoint in `dir`, the oldest first, incomplete ones included. Local.
  *  Errors: E_IO, E_NOMEM, E_NOTSUP (a build without libxxhash). */
-SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoints_find(const char         *dir,
-                                                             sherd_checkpoint_fn fn, void *ctx);
+SHERD_CALL sherd_checkpoints_find(const char *dir, sherd_checkpoint_fn fn, void *ctx);
 /** Removes DIR/TAG. If it was the newest, DIR/latest then names the one before, or is removed. If
  *  the process dies during the removal, the next save completes it. Errors: E_IO (does not exist, a
  *  symbolic link), E_STATE (a folder that is no checkpoint, or that contains folders; nothing is
  *  removed), E_INVAL (no tag). */
-SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_remove(const char *dir, const char *tag);
+SHERD_CALL sherd_checkpoint_remove(const char *dir, const char *tag);
 
 /* A checkpoint that is open for reading. One thread at a time may use it. */
 typedef struct sherd_checkpoint sherd_checkpoint;
 /** Opens the checkpoint DIR/TAG (NULL: the one that DIR/latest names) and reads its manifest. Data
  *  is read on demand. Errors: E_IO (does not exist), E_INVAL (damaged, hostile, of another format),
  *  E_NOMEM, E_NOTSUP (a build without libxxhash). */
-SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_open(const char *dir, const char *tag,
-                                                            sherd_checkpoint **out);
+SHERD_CALL sherd_checkpoint_open(const char *dir, const char *tag, sherd_checkpoint **out);
 /** Closes it. Accepts NULL. */
 SHERD_API void sherd_checkpoint_close(sherd_checkpoint *checkpoint);
 /** Returns the properties of the checkpoint, valid until close; NULL for NULL. */
@@ -205,36 +199,31 @@ typedef struct sherd_checkpoint_param {
 SHERD_API void sherd_checkpoint_param_init(sherd_checkpoint_param *param);
 /** Returns parameter number `index` of info.num_params, in the order of declaration. E_INVAL
  *  (`index` is too large). */
-SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_param_at(const sherd_checkpoint *checkpoint,
-                                                                size_t                  index,
-                                                                sherd_checkpoint_param *out);
+SHERD_CALL sherd_checkpoint_param_at(const sherd_checkpoint *checkpoint, size_t index,
+                                     sherd_checkpoint_param *out);
 /** Reads elements [first, first + count) of a part of a parameter, as fp32: "master" (also for a
  *  frozen parameter, which was saved in the compute type), or another part of the optimizer's state
  *  by name. The bytes are compared with their checksums before the call returns. Sequential reads
  *  are fast. On failure `out` is undefined. Errors: E_INVAL (no such parameter, part or range;
  *  damaged: which tensor of which rank), E_IO, E_NOMEM. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_read(sherd_checkpoint *checkpoint,
-                                                            const char *param, const char *part,
-                                                            size_t first, size_t count, float *out);
+SHERD_CALL sherd_checkpoint_read(sherd_checkpoint *checkpoint, const char *param, const char *part,
+                                 size_t first, size_t count, float *out);
 /** Passes to `write` the bytes of the blob that the training run stored under `key` (sherd_blob_set
  *  without is_per_rank), in one call, after a comparison with their checksums. If the blob does not
  *  exist, *is_there_out is 0 and `write` is not called. A status of `write` other than SHERD_OK is
  *  returned. Errors: E_INVAL (damaged), E_IO, E_NOMEM. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_blob(sherd_checkpoint *checkpoint,
-                                                            const char *key, int *is_there_out,
-                                                            sherd_write_fn write, void *ctx);
+SHERD_CALL sherd_checkpoint_blob(sherd_checkpoint *checkpoint, const char *key, int *is_there_out,
+                                 sherd_write_fn write, void *ctx);
 /** Writes the contents of the manifest, for people or as JSON: the model with its shapes, parts,
  *  counters, files. A return of `write` other than SHERD_OK ends it. E_NOMEM. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_write(const sherd_checkpoint *checkpoint,
-                                                             sherd_plan_format       format,
-                                                             sherd_write_fn write, void *ctx);
+SHERD_CALL sherd_checkpoint_write(const sherd_checkpoint *checkpoint, sherd_plan_format format,
+                                  sherd_write_fn write, void *ctx);
 
 /** Does the same as sherd_export_safetensors (sherd.h), for a checkpoint and without an engine:
  *  writes the weights, of any model, as files that other programs read. Errors: those of
  *  sherd_checkpoint_read; E_INVAL (a map that does not fit), E_NUMERIC. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_export(sherd_checkpoint          *checkpoint,
-                                                              const char                *path,
-                                                              const sherd_export_params *params);
+SHERD_CALL sherd_checkpoint_export(sherd_checkpoint *checkpoint, const char *path,
+                                   const sherd_export_params *params);
 
 /** Makes the checkpoint DIR/TAG from weights that other programs have written, without an engine.
  *  It contains only master weights, at step 0, as one rank would have saved them. Every engine of
@@ -252,11 +241,9 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_export(sherd_checkpoint  
  *  Local, blocking; holds 8 MiB, whatever the sizes. A failure does not change the folder. Errors:
  *  E_INVAL (tensors, by name; a damaged file; the tag exists), E_IO, E_NOMEM, E_NOTSUP (a build
  *  without libxxhash). */
-SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_import(const char *path, const char *dir,
-                                                              const char                   *tag,
-                                                              const sherd_checkpoint_param *model,
-                                                              size_t                     num_params,
-                                                              const sherd_import_params *params);
+SHERD_CALL sherd_checkpoint_import(const char *path, const char *dir, const char *tag,
+                                   const sherd_checkpoint_param *model, size_t num_params,
+                                   const sherd_import_params *params);
 
 /* One damage that sherd_checkpoint_verify found. */
 typedef struct sherd_checkpoint_damage {
@@ -282,8 +269,7 @@ SHERD_API void sherd_verify_params_init(sherd_verify_params *params);
  *  manifest, and the tensors in them with the parameters: each element of each part must exist
  *  once. The call does not stop at the first damage. `params` may be NULL. Blocks. Errors: E_INVAL
  *  (damaged: how many damages, and the first one), E_NOMEM. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_verify(sherd_checkpoint          *checkpoint,
-                                                              const sherd_verify_params *params);
+SHERD_CALL sherd_checkpoint_verify(sherd_checkpoint *checkpoint, const sherd_verify_params *params);
 
 /* ------------------------------------------------------------- outputs --- */
 
@@ -291,21 +277,19 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_verify(sherd_checkpoint  
  *  file. sherd makes this check for every file that it writes under a temporary name and renames,
  *  before anything is written. A symbolic link is refused like a folder, a device, a pipe or a
  *  socket: pass the path of its target instead. Errors: E_IO, with the kind of file that exists. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_output_check(const char *path);
+SHERD_CALL sherd_output_check(const char *path);
 /** Writes a file atomically: checks its path, writes to ".NAME.partial" in the same folder, syncs,
  *  and renames. The old file remains until the new file is complete. Blocks. Errors: E_IO; E_INVAL
  *  (the path is too long). */
-SHERD_API SHERD_MUST_USE sherd_status sherd_output_write(const char *path, const void *data,
-                                                         size_t len_bytes);
+SHERD_CALL sherd_output_write(const char *path, const void *data, size_t len_bytes);
 
 /* -------------------------------------------------- build and reference -- */
 
 /** Writes the reference page of all keys (name, type, default, range, meaning) as Markdown. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_config_reference(sherd_write_fn write, void *ctx);
+SHERD_CALL sherd_config_reference(sherd_write_fn write, void *ctx);
 /** Writes the features of this build and this machine: one "name: value" line each, or one JSON
  *  object. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_env_write(sherd_plan_format format,
-                                                      sherd_write_fn write, void *ctx);
+SHERD_CALL sherd_env_write(sherd_plan_format format, sherd_write_fn write, void *ctx);
 
 #ifdef __cplusplus
 }

@@ -1,13 +1,9 @@
 /* Worlds of several processes, worlds that are split from others, and simulated worlds: calls of
  * modules (modules.txt). sherd.h includes this header, and has the conventions. */
-#ifndef SHERD_WORLDS_H
-#define SHERD_WORLDS_H
-
+#ifndef SHERD_H
 #include "sherd.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
+#elif !defined(SHERD_WORLDS_H)
+#define SHERD_WORLDS_H
 
 /** Creates the world that the launcher set up: torchrun, mpirun, mpiexec, srun, or explicit
  *  SHERD_RANK, SHERD_WORLD_SIZE and SHERD_RENDEZVOUS. If no launcher is found, the world consists
@@ -16,8 +12,7 @@ extern "C" {
  *  each other, ranks have different secrets, no socket can exist at the meeting point), E_NOTSUP
  *  (several hosts, and no transport that can move data between them), E_PEER_LOST (a rank did not
  *  arrive; the message of every rank names it). */
-SHERD_API SHERD_MUST_USE sherd_status sherd_world_from_env(const sherd_world_params *params,
-                                                           sherd_world             **out);
+SHERD_CALL sherd_world_from_env(const sherd_world_params *params, sherd_world **out);
 
 /** Returns the launcher whose variables sherd_world_from_env would use: "SHERD_*", "torchrun",
  *  "mpirun", "mpiexec" (MPICH's) or "srun"; NULL: none, this process is alone. Static storage. */
@@ -25,23 +20,18 @@ SHERD_API const char *sherd_launcher(void);
 
 /** Creates a world at an explicit meeting point. `rendezvous` is "tcp://host:port" (rank 0 listens
  *  there) or "unix:///path/of/socket" (one host). Collective, blocking. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_world_create(int rank, int world_size,
-                                                         const char               *rendezvous,
-                                                         const sherd_world_params *params,
-                                                         sherd_world             **out);
+SHERD_CALL sherd_world_create(int rank, int world_size, const char *rendezvous,
+                              const sherd_world_params *params, sherd_world **out);
 
 /** Creates a simulated world, seen from rank `rank` of `world_size`. It moves no data but counts
  *  all traffic; plans for large worlds are made on it. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_world_simulate(int rank, int world_size,
-                                                           sherd_world **out);
+SHERD_CALL sherd_world_simulate(int rank, int world_size, sherd_world **out);
 
 /** Creates a world from an MPI communicator; call it through sherd_mpi.h, which wraps it. `comm`
  *  points at an MPI_Comm of `comm_bytes` bytes. E_NOTSUP in a build without MPI, and where the
  *  program's MPI is not Open MPI 3 to 5. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_world_from_mpi_handle(const void *comm,
-                                                                  size_t      comm_bytes,
-                                                                  const sherd_world_params *params,
-                                                                  sherd_world             **out);
+SHERD_CALL sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
+                                       const sherd_world_params *params, sherd_world **out);
 
 /* A color for sherd_world_split: this rank gets no world. */
 #define SHERD_SPLIT_NONE (-1)
@@ -64,8 +54,7 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_from_mpi_handle(const void *co
  *              world is destroyed, a later failure of `world`, such as a dead rank, is also a
  *              failure of *out. A failure of *out is not a failure of `world`.
  */
-SHERD_API SHERD_MUST_USE sherd_status sherd_world_split(sherd_world *world, int color, int key,
-                                                        sherd_world **out);
+SHERD_CALL sherd_world_split(sherd_world *world, int color, int key, sherd_world **out);
 
 /** Creates a world over an NCCL communicator of the trainer, which remains the trainer's property
  *  and must outlive the world; call it through sherd_cuda.h, which wraps it. `comm` is an
@@ -74,11 +63,7 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_split(sherd_world *world, int 
  *  SHERD_TIMEOUT. After a failure of the world, work of NCCL on the device may never end, and only
  *  the communicator's owner may end it: call ncclCommAbort(comm) before destroying the engine or
  *  the world, which wait for the device. E_NOTSUP in a build without NCCL. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_world_from_nccl_handle(void                     *comm,
-                                                                   const sherd_world_params *params,
-                                                                   sherd_world             **out);
+SHERD_CALL sherd_world_from_nccl_handle(void *comm, const sherd_world_params *params,
+                                        sherd_world **out);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -182,6 +182,7 @@ def read_header(path, api):
     known = api["constants"]
     known.update(constants_of(directives, known))
     text = re.sub(r'extern\s+"C"\s*\{', "", expand_lists(directives, text))
+    text = re.sub(r"\bSHERD_CALL\b", "SHERD_API SHERD_MUST_USE sherd_status", text)
     rest = take_functions(take_types(text, api, known), api)
     if rest.replace("}", "").strip():
         fail(f"{path} has what is not understood", rest)

@@ -1,10 +1,10 @@
 #!/bin/sh
-# The shared library exports what the public headers mark SHERD_API, all of it and nothing else, and each is called with
+# The shared library exports what the public headers mark SHERD_API or SHERD_CALL, all of it and nothing else, and each is called with
 # what a caller can get wrong: symbols.sh LIBRARY HEADER ...
 set -eu
 library=$1
 shift
-wanted=$(cat "$@" | tr '\n' ' ' | grep -oE 'SHERD_API[^;]*;' | grep -oE '\bsherd_[a-z0-9_]+\(' | tr -d '(' | sort -u)
+wanted=$(cat "$@" | tr '\n' ' ' | grep -oE 'SHERD_(API|CALL)[^;]*;' | grep -oE '\bsherd_[a-z0-9_]+\(' | tr -d '(' | sort -u)
 got=$(nm -D --defined-only "$library" | awk '{ print $3 }' | sed 's/@.*//' | sort -u)
 if [ "$wanted" != "$got" ]; then
     echo "declared in the headers (<) and exported (>) differ:"

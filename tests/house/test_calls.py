@@ -43,7 +43,7 @@ def calls_of_headers():
     for header in sorted(Path(include).glob("sherd*.h")):
         text = header.read_text(encoding="utf-8")
         comment, blank = "", False
-        for part in re.finditer(r"/\*(.*?)\*/|^\s*\n|(?:SHERD_API|static inline)\s[\w\s*]*?\b(sherd_\w+)\(", text, re.S | re.M):
+        for part in re.finditer(r"/\*(.*?)\*/|^\s*\n|(?:SHERD_API|SHERD_CALL|static inline)\s[\w\s*]*?\b(sherd_\w+)\(", text, re.S | re.M):
             if part[2]:
                 found[part[2]] = comment
             elif part[1] is not None and text[: part.start()].rsplit("\n", 1)[-1].strip() == "":
