@@ -516,9 +516,6 @@ static sherd_status unit_call_check(const sherd_engine *engine, const char *call
             SHERD_E_INVAL,
             "pass %d does not exist; it is SHERD_FORWARD, SHERD_BACKWARD or SHERD_EVAL", (int)pass);
     }
-    if (pass != SHERD_EVAL) {
-        SHERDI_TRY(sherdi_loop_room_check(engine));
-    }
     if (pass == SHERD_BACKWARD && engine->settings.update.optimizer->is_inference) {
         return sherdi_fail(SHERD_E_STATE,
                            "unit %s: optimizer.type is none, so the engine is for inference and "

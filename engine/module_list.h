@@ -21,6 +21,9 @@ SHERDI_MODULE(sherdi_module_encodings)
 #ifdef SHERDI_MODULE_ACTIVATIONS
 SHERDI_MODULE(sherdi_module_activations)
 #endif
+#ifdef SHERDI_MODULE_DETERMINISTIC
+SHERDI_MODULE(sherdi_module_fixed)
+#endif
 #ifdef SHERDI_MODULE_LAMB
 SHERDI_MODULE(sherdi_module_ratios)
 #endif

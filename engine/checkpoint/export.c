@@ -2,6 +2,7 @@
 #include "engine/checkpoint/export.h"
 
 #include "engine/run/agree.h"
+#include "engine/run/blocks.h"
 #include "engine/run/failure.h"
 #include "engine/run/needs.h"
 

@@ -8,6 +8,7 @@
 #include "engine/checkpoint/fit.h"
 #include "engine/checkpoint/weights_match.h"
 #include "engine/run/agree.h"
+#include "engine/run/blocks.h"
 #include "engine/run/failure.h"
 #include "engine/run/needs.h"
 

@@ -2,6 +2,7 @@
 #include "engine/run/blocks.h"
 
 #include "base/checked.h"
+#include "engine/run/failure.h"
 #include "engine/run/kernels.h"
 #include "engine/run/lanes.h"
 
@@ -93,4 +94,14 @@ void sherdi_run_block_put(sherd_engine *engine, const sherdi_op *op, int part, s
     }
     sherdi_space_put(engine, op->space, block_part(engine, op, part, offset_elems), values,
                      count * sizeof(*values));
+}
+
+void sherdi_engine_progress(sherd_engine *engine, const char *call, sherd_progress_fn progress,
+                            void *ctx, uint64_t done_bytes, uint64_t all_bytes)
+{
+    if (progress != NULL) {
+        sherdi_engine_callback_begin(engine, call);
+        progress(ctx, done_bytes, all_bytes);
+        sherdi_engine_callback_end(engine);
+    }
 }

@@ -1,4 +1,4 @@
-/* The values of blocks, for checkpoints. */
+/* The values of blocks, for checkpoints, and their progress. */
 #ifndef SHERDI_ENGINE_RUN_BLOCKS_H
 #define SHERDI_ENGINE_RUN_BLOCKS_H
 
@@ -11,5 +11,9 @@ sherd_status sherdi_run_block_get(sherd_engine *engine, const sherdi_op *op, int
 /** Copies `values` into the part; they may change after it returns. */
 void sherdi_run_block_put(sherd_engine *engine, const sherdi_op *op, int part, size_t offset_elems,
                           size_t count, const float *values);
+
+/** Calls a `progress` that may be NULL, as a function of the program (failure.h). */
+void sherdi_engine_progress(sherd_engine *engine, const char *call, sherd_progress_fn progress,
+                            void *ctx, uint64_t done_bytes, uint64_t all_bytes);
 
 #endif

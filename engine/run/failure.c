@@ -36,16 +36,6 @@ void sherdi_engine_callback_end(sherd_engine *engine)
     engine->callback.of = NULL;
 }
 
-void sherdi_engine_progress(sherd_engine *engine, const char *call, sherd_progress_fn progress,
-                            void *ctx, uint64_t done_bytes, uint64_t all_bytes)
-{
-    if (progress != NULL) {
-        sherdi_engine_callback_begin(engine, call);
-        progress(ctx, done_bytes, all_bytes);
-        sherdi_engine_callback_end(engine);
-    }
-}
-
 const char *sherdi_engine_way_out(const sherd_engine *engine)
 {
     return engine->plan != NULL && !engine->failure.is_final &&

@@ -16,9 +16,6 @@ sherd_status sherdi_engine_check_alive(const sherd_engine *engine, const char *c
  *  and its world are refused meanwhile. */
 void sherdi_engine_callback_begin(sherd_engine *engine, const char *call);
 void sherdi_engine_callback_end(sherd_engine *engine);
-/** Does this around a `progress` that may be NULL. */
-void sherdi_engine_progress(sherd_engine *engine, const char *call, sherd_progress_fn progress,
-                            void *ctx, uint64_t done_bytes, uint64_t all_bytes);
 /** Returns the remedy after the failure of an update or a write. */
 const char *sherdi_engine_way_out(const sherd_engine *engine);
 /** Marks the engine as lost; the thread's last error says why. */

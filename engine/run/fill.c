@@ -136,8 +136,7 @@ static sherd_status values_fill(sherd_engine *engine, sherdi_fill_source *given)
     return sherdi_outcome_end(&outcome);
 }
 
-/* Fills a parameter on this rank; `fn` NULL: from the trainer's own memory. */
-static sherd_status param_fill(sherd_engine *engine, size_t param, sherd_fill_fn fn, void *ctx)
+sherd_status sherdi_fill_param(sherd_engine *engine, size_t param, sherd_fill_fn fn, void *ctx)
 {
     sherdi_fill       *fill  = &engine->fill;
     uint64_t          *share = &engine->kernel_data.on_host.head->fingerprint;
@@ -191,21 +190,7 @@ sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param, sherd_fil
     if (sherdi_fill_is_kept(engine, param)) {
         return SHERD_OK;
     }
-    return param_fill(engine, (size_t)param, fill, ctx);
-}
-
-sherd_status sherdi_fill_bound(sherd_engine *engine)
-{
-    int is_started = engine->phase != SHERDI_PHASE_SEALED;
-
-    for (size_t p = 0; p < engine->model.num_params && !is_started; p++) {
-        if (engine->model.params[p].bound_data != NULL && !engine->model.params[p].is_frozen &&
-            !engine->fill.is_filled[p]) {
-            SHERDI_TRY(param_fill(engine, p, NULL, NULL));
-            engine->fill.is_filled[p] = 0; /* the trainer may still fill it, or write its memory */
-        }
-    }
-    return is_started ? SHERD_OK : sherdi_fill_settle(engine);
+    return sherdi_fill_param(engine, (size_t)param, fill, ctx);
 }
 
 /* ------------------------------------------------------- the first acquire -- */
@@ -222,7 +207,7 @@ static sherd_status unfilled_take(sherd_engine *engine)
                                "the first acquire",
                                engine->model.params[p].name);
         }
-        SHERDI_TRY(param_fill(engine, p, NULL, NULL));
+        SHERDI_TRY(sherdi_fill_param(engine, p, NULL, NULL));
     }
     return SHERD_OK;
 }

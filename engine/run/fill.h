@@ -42,9 +42,8 @@ sherd_status sherdi_fill_open(sherd_engine *engine);
 void         sherdi_fill_close(sherd_engine *engine);
 /** Waits until everything that was filled is on the drive. E_IO: another call tries again. */
 sherd_status sherdi_fill_settle(sherd_engine *engine);
-/** Before the start: takes the values of bound parameters that were not filled so far, since a load
- *  that lacks them would write over them. Local. */
-sherd_status sherdi_fill_bound(sherd_engine *engine);
+/** Fills a parameter on this rank; `fn` NULL: from the trainer's own memory. */
+sherd_status sherdi_fill_param(sherd_engine *engine, size_t param, sherd_fill_fn fn, void *ctx);
 /** Ends the filling and starts the engine, if it has not started: at the first acquire, or in an
  *  earlier call that needs it. Checks that every parameter is filled (fills bound ones from their
  *  own memory), that parameters that are whole on every rank are equal, and that the ranks agree on

@@ -2,6 +2,9 @@
  * kernels.c has those of every build. A build has the lines of its modules (modules.txt). */
 #include "sherd_build.h"
 
+#ifdef SHERDI_MODULE_DETERMINISTIC
+SHERDI_KERNEL(WIDEN, sherdi_kernel_widen)
+#endif
 #ifdef SHERDI_MODULE_ENCODINGS
 SHERDI_KERNEL(ENCODE, sherdi_kernel_encode)
 SHERDI_KERNEL(DECODE, sherdi_kernel_decode)

@@ -148,12 +148,6 @@ static void op_accumulate(sherd_engine *engine, const sherdi_backend *lane, cons
     op_make(engine, lane, op, accumulate_make);
 }
 
-static void op_widen(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
-{
-    lane->kernels->fixed_to_f32(lane, sherdi_run_address(engine, op, SHERDI_USE_DST),
-                                sherdi_run_address(engine, op, SHERDI_USE_SRC), op->elems);
-}
-
 static void op_norm(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
     lane->kernels->sumsq(lane, sherdi_run_address(engine, op, SHERDI_USE_SRC), op->from, op->elems,
@@ -274,12 +268,17 @@ static void op_poison(sherd_engine *engine, const sherdi_backend *lane, const sh
 /* -------------------------------------------------------------------- table -- */
 
 static const sherdi_kernel_fn KERNELS[SHERDI_OP_KINDS] = {
-    [SHERDI_OP_ZERO] = op_zero,     [SHERDI_OP_COPY] = op_copy,
-    [SHERDI_OP_CAST] = op_cast,     [SHERDI_OP_ACCUMULATE] = op_accumulate,
-    [SHERDI_OP_WIDEN] = op_widen,   [SHERDI_OP_NORM] = op_norm,
-    [SHERDI_OP_UPDATE] = op_update, [SHERDI_OP_FINGERPRINT] = op_fingerprint,
-    [SHERDI_OP_CLEAR] = op_clear,   [SHERDI_OP_POISON] = op_poison,
-    [SHERDI_OP_COEFFS] = op_coeffs, [SHERDI_OP_COLLECT] = op_collect,
+    [SHERDI_OP_ZERO]        = op_zero,
+    [SHERDI_OP_COPY]        = op_copy,
+    [SHERDI_OP_CAST]        = op_cast,
+    [SHERDI_OP_ACCUMULATE]  = op_accumulate,
+    [SHERDI_OP_NORM]        = op_norm,
+    [SHERDI_OP_UPDATE]      = op_update,
+    [SHERDI_OP_FINGERPRINT] = op_fingerprint,
+    [SHERDI_OP_CLEAR]       = op_clear,
+    [SHERDI_OP_POISON]      = op_poison,
+    [SHERDI_OP_COEFFS]      = op_coeffs,
+    [SHERDI_OP_COLLECT]     = op_collect,
 #define SHERDI_KERNEL(kind, kernel) [SHERDI_OP_##kind] = (kernel),
 #include "engine/run/kernel_list.h"
 #undef SHERDI_KERNEL

@@ -200,20 +200,6 @@ int sherdi_loop_ends_after(const sherd_engine *engine, int micro_batches)
                                          micro_batches >= engine->settings.batch.accumulation);
 }
 
-sherd_status sherdi_loop_room_check(const sherd_engine *engine)
-{
-    if (!engine->settings.numerics.deterministic ||
-        engine->window.micro_seen < engine->settings.batch.accumulation) {
-        return SHERD_OK;
-    }
-    return sherdi_fail(
-        SHERD_E_STATE,
-        "the window has %d micro-batches, and gradient_accumulation_steps is %d, the "
-        "most that \"deterministic\": true can add with sherd.open_windows; close "
-        "the window before, or give a larger number",
-        engine->window.micro_seen, engine->settings.batch.accumulation);
-}
-
 void sherdi_loop_fetch_ahead(sherd_engine *engine)
 {
     /* a failed read is returned when its result is needed */

@@ -27,9 +27,6 @@ void sherdi_loop_give_up(sherd_engine *engine);
 void sherdi_loop_window_begin(sherd_engine *engine);
 /** Returns whether the window is over after this number of micro-batches. */
 int sherdi_loop_ends_after(const sherd_engine *engine, int micro_batches);
-/** Returns E_STATE for a further micro-batch of a window that has as many as the deterministic mode
- *  can add. */
-sherd_status sherdi_loop_room_check(const sherd_engine *engine);
 /** Reads parameters ahead for the next training pass. */
 void sherdi_loop_fetch_ahead(sherd_engine *engine);
 /** Returns a parameter's memory (the trainer's own, if it is bound). Its unit must be held. */

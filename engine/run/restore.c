@@ -240,12 +240,28 @@ sherd_status sherdi_restore_begin(sherd_engine *engine)
 
 /* ------------------------------------------------------------------- load -- */
 
+/* Before the start: takes the values of bound parameters that were not filled so far, since a load
+ * that lacks them would write over them. */
+static sherd_status bound_fill(sherd_engine *engine)
+{
+    int is_started = engine->phase != SHERDI_PHASE_SEALED;
+
+    for (size_t p = 0; p < engine->model.num_params && !is_started; p++) {
+        if (engine->model.params[p].bound_data != NULL && !engine->model.params[p].is_frozen &&
+            !engine->fill.is_filled[p]) {
+            SHERDI_TRY(sherdi_fill_param(engine, p, NULL, NULL));
+            engine->fill.is_filled[p] = 0; /* the trainer may still fill it, or write its memory */
+        }
+    }
+    return is_started ? SHERD_OK : sherdi_fill_settle(engine);
+}
+
 static sherd_status parts_load(sherd_engine *engine, sherdi_walk walk,
                                const sherdi_load_parts *parts)
 {
     sherd_status own = sherdi_run_drop(engine);
 
-    SHERDI_TRY(sherdi_agree_status(engine, own == SHERD_OK ? sherdi_fill_bound(engine) : own));
+    SHERDI_TRY(sherdi_agree_status(engine, own == SHERD_OK ? bound_fill(engine) : own));
     SHERDI_TRY(parts->frozen(parts->ctx));
     engine->run.block_fn  = parts->block;
     engine->run.block_ctx = parts->ctx;
