@@ -13,8 +13,11 @@ SHERDI_TRIED(machine, (sherd_world * world, sherdi_machine *machine), (world, ma
 /* The model is declared, or a plan of what was declared so far is asked for: completes the
  * model. A second call changes nothing. */
 SHERDI_TRIED(declared, (sherd_engine * engine), (engine))
-/* A segment of a plan is known, and nothing is laid out yet: changes it. */
-SHERDI_CALLED(segment_made, (const sherdi_plan *plan, sherdi_segment *segment), (plan, segment))
+/* The segments of a plan and their slices are known, and nothing is laid out yet: changes them. */
+SHERDI_CALLED(segments_made, (sherdi_plan * plan), (plan))
+/* The blocks of a plan are known, and nothing of them is laid out: says which of them do not rest
+ * on the device, and lays those out. E_NOMEM. */
+SHERDI_TRIED(blocks_made, (sherdi_plan * plan, const sherdi_model *model), (plan, model))
 /* Units, segments and schedule of a plan are known: checks them, and lays out what the module
  * adds. */
 SHERDI_TRIED(lay_out, (sherdi_plan * plan, const sherdi_model *model), (plan, model))

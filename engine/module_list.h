@@ -15,6 +15,9 @@ SHERDI_MODULE(sherdi_module_proof)
 #ifdef SHERDI_MODULE_CHECKPOINTS
 SHERDI_MODULE(sherdi_module_checkpoints)
 #endif
+#ifdef SHERDI_MODULE_OFFLOAD
+SHERDI_MODULE(sherdi_module_offload)
+#endif
 #ifdef SHERDI_MODULE_ENCODINGS
 SHERDI_MODULE(sherdi_module_encodings)
 #endif

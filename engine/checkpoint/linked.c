@@ -153,14 +153,14 @@ static void encoding_describe(const listing *l, const sherdi_block *block, int p
                               size_t offset_elems, sherdi_linked_tensor *tensor)
 {
     const sherdi_segment *segment = &l->plan->layout.segments[block->segment];
-    size_t                extents = l->plan->offload.num_extents[SHERDI_SPACE_STORAGE];
+    size_t                extents = l->plan->offload.num_state_extents;
 
     tensor->encoding = segment->encodings[part];
     if (part > 0) {
         tensor->has_more      = part == segment->ties_part;
         tensor->values_extent = TIES;
     } else if (sherdi_segment_is_beside(segment)) {
-        size_t head    = l->plan->offload.extents[SHERDI_SPACE_STORAGE][block->extent].len_bytes;
+        size_t head    = l->plan->offload.state_extents[block->extent].len_bytes;
         int    is_tail = block->value_offset >= head;
 
         tensor->has_more = tensor->has_values = 1;

@@ -167,25 +167,11 @@ static void buffers_name(sherdi_plan *plan)
                                             .is_host = 1},
         [SHERDI_BUFFER_FILL]             = {.name = "first values", .purpose = SHERDI_MEM_STAGING},
     };
-    const sherdi_settings *settings = &plan->settings;
 
     memcpy(plan->packing.buffers, NAMES, sizeof(NAMES));
     plan->packing.buffers[SHERDI_BUFFER_GRADS].is_shared     = !plan->layout.has_slices;
     plan->packing.buffers[SHERDI_BUFFER_TRANSIENT].is_shared = plan->layout.has_slices;
-    /* offloaded slices come up into the gathered unit itself, where peers read them */
-    plan->packing.buffers[SHERDI_BUFFER_GATHER].is_shared =
-        settings->sharding.stage == 3 && settings->offload.params.space != SHERDI_SPACE_DEVICE;
-    plan->packing.buffers[SHERDI_BUFFER_STATE_RING].is_pinned = settings->offload.state.pin_memory;
-    plan->packing.buffers[SHERDI_BUFFER_GRAD_RING].is_pinned  = settings->offload.state.pin_memory;
-    plan->packing.buffers[SHERDI_BUFFER_PARAM_RING].is_pinned = settings->offload.params.pin_memory;
-    if (plan->machine.has_device) { /* host buffers that copies from and to the device use */
-        plan->packing.buffers[SHERDI_BUFFER_HOST_GRADS].is_pinned =
-            settings->offload.state.pin_memory;
-        plan->packing.buffers[SHERDI_BUFFER_BOUNCE].is_pinned = 1;
-        plan->packing.buffers[SHERDI_BUFFER_HOST_PARAMS].is_pinned =
-            settings->offload.params.pin_memory;
-        plan->packing.buffers[SHERDI_BUFFER_HOST_ACTIVATIONS].is_pinned =
-            settings->offload.activations.pin_memory;
+    if (plan->machine.has_device) {
         plan->packing.buffers[SHERDI_BUFFER_FILL].is_host   = 1; /* where the trainer gives them */
         plan->packing.buffers[SHERDI_BUFFER_FILL].is_pinned = 1;
         plan->packing.buffers[SHERDI_BUFFER_FILL].purpose   = SHERDI_MEM_HOST_STAGING;
@@ -384,9 +370,7 @@ void sherdi_plan_destroy(sherdi_plan *plan)
     sherdi_free(plan->offload.measured_grads);
     sherdi_free(plan->layout.blocks);
     sherdi_free(plan->layout.spans);
-    for (int space = 0; space < SHERDI_SPACES; space++) {
-        sherdi_free(plan->offload.extents[space]);
-    }
+    sherdi_free(plan->offload.state_extents);
     sherdi_free(plan->offload.pieces);
     sherdi_free(plan->offload.piece_extents);
     sherdi_free(plan->offload.grad_extents);

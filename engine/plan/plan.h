@@ -123,8 +123,8 @@ typedef struct sherdi_block {
     size_t       stride_elems;
     size_t       first_span, num_spans;
     sherdi_space space;        /* where its state rests and it is updated (NVMe: on the host) */
-    size_t       extent;       /* number in its space's tier */
-    size_t       state_offset; /* bytes, inside that extent */
+    size_t       state_offset; /* bytes in that space's arena; on storage, inside its extent ... */
+    size_t       extent;       /* ... of this number */
     /* On storage, where the bf16 parameter is a half of the master: the parameter's values are
      * stored with the state, this many bytes from the start of the extent's slot
      * (sherdi_block_keeps_values). Values after all state of the extent are its tail. */
@@ -301,6 +301,8 @@ typedef struct sherdi_plan_layout {
     size_t                 num_optimizers, cap_optimizers;
     sherdi_block          *blocks;
     size_t                 num_blocks, cap_blocks;
+    size_t                 block_elems; /* the most that a block has */
+    const char            *block_key;   /* the key that decides it */
     sherdi_span           *spans;
     size_t                 num_spans, cap_spans;
     size_t                 widest_bytes;  /* of an element of the widest parameter type */
@@ -345,9 +347,10 @@ typedef struct sherdi_plan_packing {
 
 /* Data that does not rest on the device, by extent of its tier, and activations. */
 typedef struct sherdi_plan_offload {
-    /* Extents of the state by space, of the parameters and of the gradients on NVMe. */
-    sherdi_extent *extents[SHERDI_SPACES];
-    size_t         num_extents[SHERDI_SPACES], cap_extents[SHERDI_SPACES];
+    /* Extents on storage: of the state, and below of the parameters and of the gradients. */
+    sherdi_extent *state_extents;
+    size_t         num_state_extents, cap_state_extents;
+    int            has_generations; /* all state has a spare generation */
     /* By extent of the state, and of the gradients, on NVMe: whether the first of two sweeps needs
      * it. NULL: all are needed. */
     unsigned char *measured_state, *measured_grads;
@@ -528,15 +531,15 @@ void sherdi_plan_held(const sherdi_plan *plan, size_t param, size_t elems, size_
 sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_plan_schedule_make(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model);
-sherd_status sherdi_plan_fetches(sherdi_plan *plan);
 
 /** Decides where activations rest. E_NOTSUP: a pass lists a unit with an activation more than once,
  *  or does not list it. */
 sherd_status sherdi_plan_activations_lay_out(sherdi_plan *plan, const sherdi_model *model);
 
-/* In plan_offload.c, for the layout. */
 /** Returns the bytes of a block's state: all its parts together. */
 size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block);
+
+/* In plan_offload.c. */
 /** Returns whether the values of a block's parameter are stored with its state: the bf16 parameter
  *  is a half of the master, so a commit needs both. */
 int sherdi_plan_keeps_values(const sherdi_plan *plan, const sherdi_block *block);
@@ -548,20 +551,11 @@ size_t sherdi_plan_values_bytes(const sherdi_plan *plan, const sherdi_block *blo
 size_t sherdi_plan_values_begin(const sherdi_plan *plan, const sherdi_block *block);
 /** Returns the bytes of the state and of values that are read with it. */
 size_t sherdi_plan_stored_bytes(const sherdi_plan *plan, const sherdi_block *block);
-/** Returns the space where a segment's parameters rest; adds their part of the host's budget to
- *  *host_elems. */
-sherdi_space sherdi_plan_param_space(const sherdi_plan *plan, const sherdi_segment *segment,
-                                     size_t *host_elems);
 /** Returns the number of extents of the state's tier on storage, tails included. */
 static inline size_t sherdi_plan_stored(const sherdi_plan *plan)
 {
-    return plan->offload.num_extents[SHERDI_SPACE_STORAGE] + plan->offload.num_tails;
+    return plan->offload.num_state_extents + plan->offload.num_tails;
 }
-/** Returns the most elements that a block has. */
-size_t sherdi_plan_block_elems(const sherdi_plan *plan);
-/** Decides where each block's state and gradient rest, the pieces of parameters, and the buffers
- *  between. */
-sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan, const sherdi_model *model);
 
 /** Returns the bytes that this rank moves in a step. */
 static inline uint64_t sherdi_plan_moved(const sherdi_plan *plan, sherdi_medium medium)
@@ -574,9 +568,20 @@ static inline uint64_t sherdi_plan_moved(const sherdi_plan *plan, sherdi_medium 
 int sherdi_plan_accumulates_on_device(const sherdi_plan *plan);
 /** Return whether any state rests elsewhere than on the device, whether anything rests in files,
  *  and whether all state has a spare generation. */
-int sherdi_plan_offloads_state(const sherdi_plan *plan);
-int sherdi_plan_has_files(const sherdi_plan *plan);
-int sherdi_plan_has_generations(const sherdi_plan *plan);
+static inline int sherdi_plan_offloads_state(const sherdi_plan *plan)
+{
+    return plan->settings.offload.state.space != SHERDI_SPACE_DEVICE &&
+           plan->settings.offload.ratio > 0;
+}
+static inline int sherdi_plan_has_files(const sherdi_plan *plan)
+{
+    return (plan->offload.num_state_extents > 0 && plan->settings.offload.state.tier->has_files) ||
+           (plan->offload.num_pieces > 0 && plan->settings.offload.params.tier->has_files);
+}
+static inline int sherdi_plan_has_generations(const sherdi_plan *plan)
+{
+    return plan->offload.has_generations;
+}
 
 /** Returns "trainable" and so on. */
 const char *sherdi_segment_kind_name(sherdi_segment_kind kind);

@@ -60,6 +60,13 @@ static void segment_encode(const sherdi_plan *plan, sherdi_segment *segment)
     }
 }
 
+static void segments_encode(sherdi_plan *plan)
+{
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        segment_encode(plan, &plan->layout.segments[s]);
+    }
+}
+
 static const char *space_name(sherdi_space space)
 {
     return space == SHERDI_SPACE_DEVICE ? "on the device"
@@ -106,5 +113,5 @@ static sherd_status encodings_check(sherdi_plan *plan, const sherdi_model *model
     return SHERD_OK;
 }
 
-const sherdi_module sherdi_module_encodings = {.segment_made = segment_encode,
-                                               .lay_out      = encodings_check};
+const sherdi_module sherdi_module_encodings = {.segments_made = segments_encode,
+                                               .lay_out       = encodings_check};

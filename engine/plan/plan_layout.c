@@ -222,8 +222,7 @@ static sherd_status segment_take(sherdi_plan *plan, const sherdi_segment *wanted
     }
     SHERDI_TRY(SHERDI_GROW(plan->mem, plan->layout.segments, plan->layout.num_segments,
                            plan->layout.cap_segments));
-    plan->layout.segments[plan->layout.num_segments] = *wanted;
-    sherdi_modules_segment_made(plan, &plan->layout.segments[plan->layout.num_segments++]);
+    plan->layout.segments[plan->layout.num_segments++] = *wanted;
     return SHERD_OK;
 }
 
@@ -306,7 +305,7 @@ static size_t arena_take(sherdi_plan_buffer *arena, size_t elems, size_t elem_by
     return offset;
 }
 
-static void segment_lay_out(sherdi_plan *plan, sherdi_segment *segment, size_t *host_elems)
+static void segment_lay_out(sherdi_plan *plan, sherdi_segment *segment)
 {
     const sherdi_settings *settings  = &plan->settings;
     sherdi_plan_unit      *unit      = &plan->layout.units[segment->unit];
@@ -316,7 +315,6 @@ static void segment_lay_out(sherdi_plan *plan, sherdi_segment *segment, size_t *
     sherdi_plan_buffer     transient = {.bytes = unit->transient_bytes};
 
     plan->layout.widest_bytes = sherdi_max_size(plan->layout.widest_bytes, elem);
-    segment->param_space      = sherdi_plan_param_space(plan, segment, host_elems);
     segment->is_resident      = settings->sharding.stage < 3 ||
                            segment->kind == SHERDI_SEGMENT_PERSISTENT ||
                            (plan->world_size == 1 && segment->param_space == SHERDI_SPACE_DEVICE);
@@ -465,28 +463,10 @@ static size_t blocks_count(const sherdi_plan *plan, size_t most, size_t *elems_o
     return count;
 }
 
-/* The key that decides how many elements a block has. */
-static const char *block_key(const sherdi_plan *plan)
-{
-    const sherdi_settings *settings = &plan->settings;
-    const char            *key      = "zero_optimization.sub_group_size";
-    size_t                 least    = settings->sharding.sub_group_size;
-
-    if (sherdi_plan_offloads_state(plan) && settings->offload.state.buffer_elems < least) {
-        key   = "zero_optimization.offload_optimizer.buffer_size";
-        least = settings->offload.state.buffer_elems;
-    }
-    if (settings->offload.params.space != SHERDI_SPACE_DEVICE &&
-        settings->offload.params.buffer_elems < least) {
-        key = "zero_optimization.offload_param.buffer_size";
-    }
-    return key;
-}
-
 /* Limits the number of blocks, before tables for them take all memory there is. */
 static sherd_status blocks_check(const sherdi_plan *plan)
 {
-    size_t most = sherdi_plan_block_elems(plan);
+    size_t most = plan->layout.block_elems;
     size_t elems;
     size_t count = blocks_count(plan, most, &elems);
 
@@ -497,14 +477,14 @@ static sherd_status blocks_check(const sherdi_plan *plan)
         SHERD_E_NOMEM,
         "rank %d would update %zu elements in %zu blocks of %zu, and a plan has at "
         "most %zu; raise %s to %zu or more, or share the model among more ranks",
-        plan->rank, elems, count, most, SHERDI_MOST_BLOCKS, block_key(plan),
+        plan->rank, elems, count, most, SHERDI_MOST_BLOCKS, plan->layout.block_key,
         sherdi_round_up(sherdi_div_up(elems, SHERDI_MOST_BLOCKS - plan->layout.num_segments),
                         SHERD_ALIGN_BYTES));
 }
 
 static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
 {
-    size_t most = sherdi_plan_block_elems(plan);
+    size_t most = plan->layout.block_elems;
 
     /* a block with nothing but padding has no spans, and its first_span must still be valid */
     SHERDI_TRY(
@@ -520,7 +500,11 @@ static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
         }
         for (size_t at = 0; at < owned; at += most) {
             sherdi_block block = {
-                .segment = (int)s, .offset_elems = at, .elems = sherdi_min_size(most, owned - at)};
+                .segment      = (int)s,
+                .offset_elems = at,
+                .elems        = sherdi_min_size(most, owned - at),
+                .value_offset = SHERDI_NO_OFFSET,
+            };
 
             block.stride_elems = block.elems + (block.elems % ALIASING_ELEMS == 0 ? SKEW_ELEMS : 0);
             SHERDI_TRY(block_add_spans(plan, model, &block, first + at));
@@ -531,6 +515,82 @@ static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
         segment->num_blocks = plan->layout.num_blocks - segment->first_block;
     }
     return SHERD_OK;
+}
+
+size_t sherdi_plan_part_offset(const sherdi_plan *plan, const sherdi_block *block, int part,
+                               size_t offset_elems)
+{
+    const sherdi_segment *segment = &plan->layout.segments[block->segment];
+    size_t                offset  = sherdi_segment_part_bytes(segment, part, offset_elems);
+
+    for (int i = segment->has_master ? 0 : 1; i < part; i++) {
+        offset += sherdi_segment_part_bytes(segment, i, block->stride_elems);
+    }
+    return offset;
+}
+
+size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block)
+{
+    const sherdi_segment *segment = &plan->layout.segments[block->segment];
+    int                   last    = sherdi_segment_parts(segment) - 1;
+
+    return last == 0 && !segment->has_master
+               ? 0
+               : sherdi_plan_part_offset(plan, block, last, block->elems);
+}
+
+/* Lays out the state that rests on the device, block by block. */
+static void states_lay_out(sherdi_plan *plan)
+{
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        sherdi_block *block = &plan->layout.blocks[b];
+
+        if (block->space == SHERDI_SPACE_DEVICE) {
+            block->state_offset = arena_take(&plan->packing.buffers[SHERDI_BUFFER_STATE],
+                                             sherdi_plan_state_bytes(plan, block), 1);
+        }
+    }
+}
+
+/* Lays out the device's gradient arena: whole gradients; whole slices; and of a staged segment only
+ * the blocks whose gradient rests there. */
+static void gradients_lay_out(sherdi_plan *plan)
+{
+    size_t *bytes = &plan->packing.buffers[SHERDI_BUFFER_GRADS].bytes;
+
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        sherdi_segment *segment = &plan->layout.segments[s];
+        size_t          elem    = sherdi_grad_bytes(plan, segment);
+        size_t          first; /* the begin of this rank's elements in the stored array */
+
+        (void)sherdi_plan_owned(plan, segment, &first);
+        first                = plan->layout.has_slices ? 0 : first;
+        segment->grad_offset = SHERDI_NO_OFFSET;
+        if (!segment->has_gradient) {
+            continue;
+        }
+        if (segment->is_staged) {
+            for (size_t b = 0; b < segment->num_blocks; b++) {
+                sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
+
+                if (block->grad_space == SHERDI_SPACE_DEVICE) {
+                    block->grad_offset = *bytes;
+                    *bytes += sherdi_round_up(block->elems * elem, SHERD_ALIGN_BYTES);
+                }
+            }
+            continue;
+        }
+        segment->grad_offset = *bytes;
+        *bytes += sherdi_round_up(
+            (plan->layout.has_slices ? segment->slice_elems : segment->padded_elems) * elem,
+            SHERD_ALIGN_BYTES);
+        for (size_t b = 0; b < segment->num_blocks; b++) {
+            sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
+
+            block->grad_space  = SHERDI_SPACE_DEVICE;
+            block->grad_offset = segment->grad_offset + (first + block->offset_elems) * elem;
+        }
+    }
 }
 
 /* The elements that an update converts from integers to fp32 at a time: a block; or a whole
@@ -623,15 +683,20 @@ static void directions_size(sherdi_plan *plan, const sherdi_model *model)
 
 sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
 {
-    size_t host_elems = 0;
-
     SHERDI_TRY(segments_make(plan, model));
+    plan->layout.block_key   = "zero_optimization.sub_group_size";
+    plan->layout.block_elems = sherdi_max_size(plan->settings.sharding.sub_group_size /
+                                                   SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS,
+                                               SHERD_CHUNK_ELEMS);
+    sherdi_modules_segments_made(plan);
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
-        segment_lay_out(plan, &plan->layout.segments[s], &host_elems);
+        segment_lay_out(plan, &plan->layout.segments[s]);
     }
     SHERDI_TRY(blocks_check(plan));
     SHERDI_TRY(blocks_make(plan, model));
-    SHERDI_TRY(sherdi_plan_offload_lay_out(plan, model));
+    SHERDI_TRY(sherdi_modules_blocks_made(plan, model));
+    states_lay_out(plan);
+    gradients_lay_out(plan);
     staging_size(plan);
     directions_size(plan, model);
     fill_size(plan, model);

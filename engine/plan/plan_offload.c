@@ -1,8 +1,7 @@
 /* Offload: decides where the state, gradient and parameters of each block rest, which of them
  * travel as one extent, and the buffers between. Everything follows from the settings; nothing is
- * measured. Below are the checks of these decisions, the order of fetches, and the wear of a
- * drive. */
-#include "engine/plan/plan.h"
+ * measured. */
+#include "engine/modules.h"
 
 #include "base/checked.h"
 
@@ -10,31 +9,12 @@
  * type. */
 #define PIECE_ELEMS (SHERD_ALIGN_BYTES / 2)
 
-int sherdi_plan_offloads_state(const sherdi_plan *plan)
-{
-    return plan->settings.offload.state.space != SHERDI_SPACE_DEVICE &&
-           plan->settings.offload.ratio > 0;
-}
+/* ----------------------------------------------------------------- spaces -- */
 
-int sherdi_plan_has_files(const sherdi_plan *plan)
-{
-    const sherdi_settings *settings = &plan->settings;
-
-    return (plan->offload.num_extents[SHERDI_SPACE_STORAGE] > 0 &&
-            settings->offload.state.tier->has_files) ||
-           (plan->offload.num_pieces > 0 && settings->offload.params.tier->has_files);
-}
-
-int sherdi_plan_has_generations(const sherdi_plan *plan)
-{
-    return plan->settings.offload.state.tier->index_bytes != NULL &&
-           plan->offload.num_extents[SHERDI_SPACE_STORAGE] > 0 &&
-           plan->offload.num_extents[SHERDI_SPACE_DEVICE] == 0 &&
-           plan->offload.num_extents[SHERDI_SPACE_HOST] == 0;
-}
-
-sherdi_space sherdi_plan_param_space(const sherdi_plan *plan, const sherdi_segment *segment,
-                                     size_t *host_elems)
+/* Returns the space where a segment's parameters rest; adds their part of the host's budget to
+ * *host_elems. */
+static sherdi_space param_space(const sherdi_plan *plan, const sherdi_segment *segment,
+                                size_t *host_elems)
 {
     const sherdi_settings *settings = &plan->settings;
 
@@ -50,24 +30,45 @@ sherdi_space sherdi_plan_param_space(const sherdi_plan *plan, const sherdi_segme
     return settings->offload.params.space;
 }
 
-size_t sherdi_plan_block_elems(const sherdi_plan *plan)
+static void elems_limit(size_t *most, const char **key, size_t elems, const char *key_of_elems)
+{
+    if (elems < *most) {
+        *most = elems;
+        *key  = key_of_elems;
+    }
+}
+
+/* Limits the elements of a block to those that a buffer has room for. */
+static void blocks_limit(sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
     size_t                 most     = settings->sharding.sub_group_size;
+    size_t                 grain    = SHERD_CHUNK_ELEMS;
 
     if (sherdi_plan_offloads_state(plan)) {
-        most = sherdi_min_size(most, settings->offload.state.buffer_elems);
+        elems_limit(&most, &plan->layout.block_key, settings->offload.state.buffer_elems,
+                    "zero_optimization.offload_optimizer.buffer_size");
     }
     if (settings->offload.params.space != SHERDI_SPACE_DEVICE) {
-        most = sherdi_min_size(most, settings->offload.params.buffer_elems);
+        elems_limit(&most, &plan->layout.block_key, settings->offload.params.buffer_elems,
+                    "zero_optimization.offload_param.buffer_size");
+        grain = settings->offload.params.space == SHERDI_SPACE_STORAGE ? PIECE_ELEMS : grain;
     }
-    if (settings->offload.params.space == SHERDI_SPACE_STORAGE) {
-        return sherdi_max_size(most / PIECE_ELEMS * PIECE_ELEMS, PIECE_ELEMS);
-    }
-    return sherdi_max_size(most / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS, SHERD_CHUNK_ELEMS);
+    plan->layout.block_elems = sherdi_max_size(most / grain * grain, grain);
 }
 
-/* ----------------------------------------------------------------- spaces -- */
+/* Chooses where parameters rest, and how large blocks may be. */
+static void param_spaces_choose(sherdi_plan *plan)
+{
+    size_t host_elems = 0;
+
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        sherdi_segment *segment = &plan->layout.segments[s];
+
+        segment->param_space = param_space(plan, segment, &host_elems);
+    }
+    blocks_limit(plan);
+}
 
 /* Chooses the blocks that are offloaded, spread evenly over all blocks, so that offload_ratio holds
  * from the first block on. */
@@ -88,28 +89,6 @@ static void state_spaces_choose(sherdi_plan *plan)
             offloaded += elems;
         }
     }
-}
-
-size_t sherdi_plan_part_offset(const sherdi_plan *plan, const sherdi_block *block, int part,
-                               size_t offset_elems)
-{
-    const sherdi_segment *segment = &plan->layout.segments[block->segment];
-    size_t                offset  = sherdi_segment_part_bytes(segment, part, offset_elems);
-
-    for (int i = segment->has_master ? 0 : 1; i < part; i++) {
-        offset += sherdi_segment_part_bytes(segment, i, block->stride_elems);
-    }
-    return offset;
-}
-
-size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block)
-{
-    const sherdi_segment *segment = &plan->layout.segments[block->segment];
-    int                   last    = sherdi_segment_parts(segment) - 1;
-
-    return last == 0 && !segment->has_master
-               ? 0
-               : sherdi_plan_part_offset(plan, block, last, block->elems);
 }
 
 int sherdi_plan_keeps_values(const sherdi_plan *plan, const sherdi_block *block)
@@ -185,49 +164,76 @@ static int extent_is_joined(const sherdi_plan *plan, const sherdi_block *before,
     return bytes + sherdi_plan_stored_bytes(plan, block) <= most;
 }
 
-/* Makes the extents of the state. In memory each block is an extent. On a drive an extent has at
- * most as many bytes as the largest block, except for a segment of matrices. */
-static sherd_status state_extents_make(sherdi_plan *plan)
+/* Returns the bytes of the largest block on the drive. */
+static size_t longest_block(const sherdi_plan *plan)
 {
-    const sherdi_block *before = NULL; /* the last block on the drive */
-    size_t              most   = 0;
+    size_t most = 0;
 
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
         if (plan->layout.blocks[b].space == SHERDI_SPACE_STORAGE) {
             most = sherdi_max_size(most, sherdi_plan_stored_bytes(plan, &plan->layout.blocks[b]));
         }
     }
-    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
-        sherdi_block   *block   = &plan->layout.blocks[b];
-        sherdi_extent **extents = &plan->offload.extents[block->space];
-        size_t         *count   = &plan->offload.num_extents[block->space];
-        size_t          bytes   = sherdi_plan_stored_bytes(plan, block);
-        sherdi_extent  *last    = *count == 0 ? NULL : &(*extents)[*count - 1];
+    return most;
+}
 
-        block->state_offset = 0;
-        if (block->space == SHERDI_SPACE_STORAGE && last != NULL &&
-            extent_is_joined(plan, before, block, last->len_bytes, most)) {
-            block->state_offset = last->len_bytes;
-            last->len_bytes += bytes;
-        } else {
-            SHERDI_TRY(
-                extent_add(plan, extents, count, &plan->offload.cap_extents[block->space], bytes));
+/* Places the state that does not rest on the device. In host memory blocks follow each other. On a
+ * drive they are joined to extents of at most as many bytes as the largest block has, except for a
+ * segment of matrices. */
+static sherd_status states_lay_out(sherdi_plan *plan)
+{
+    const sherdi_block *before = NULL; /* the last block on the drive */
+    size_t             *arena  = &plan->packing.buffers[SHERDI_BUFFER_HOST_STATE].bytes;
+    size_t              most   = longest_block(plan);
+
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        sherdi_block *block = &plan->layout.blocks[b];
+        size_t        count = plan->offload.num_state_extents;
+        size_t        bytes = sherdi_plan_stored_bytes(plan, block);
+
+        if (block->space == SHERDI_SPACE_HOST) {
+            block->state_offset = *arena;
+            *arena += bytes;
         }
-        block->extent = *count - 1;
-        before        = block->space == SHERDI_SPACE_STORAGE ? block : before;
+        if (block->space != SHERDI_SPACE_STORAGE) {
+            continue;
+        }
+        if (before != NULL &&
+            extent_is_joined(plan, before, block, plan->offload.state_extents[count - 1].len_bytes,
+                             most)) {
+            block->state_offset = plan->offload.state_extents[count - 1].len_bytes;
+            plan->offload.state_extents[count - 1].len_bytes += bytes;
+        } else {
+            SHERDI_TRY(extent_add(plan, &plan->offload.state_extents,
+                                  &plan->offload.num_state_extents,
+                                  &plan->offload.cap_state_extents, bytes));
+        }
+        block->extent = plan->offload.num_state_extents - 1;
+        before        = block;
     }
     return SHERD_OK;
+}
+
+/* Whether all state is on a drive that has two sets of it. */
+static int has_generations(const sherdi_plan *plan)
+{
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        if (plan->layout.blocks[b].space != SHERDI_SPACE_STORAGE) {
+            return 0;
+        }
+    }
+    return plan->layout.num_blocks > 0 && plan->settings.offload.state.tier->index_bytes != NULL;
 }
 
 /* Makes an empty tail for each extent; a tail begins where the one before it ends. */
 static sherd_status tails_make(sherdi_plan *plan)
 {
-    size_t heads = plan->offload.num_extents[SHERDI_SPACE_STORAGE];
+    size_t heads = plan->offload.num_state_extents;
     size_t count = heads;
 
     while (count < 2 * heads) {
-        SHERDI_TRY(extent_add(plan, &plan->offload.extents[SHERDI_SPACE_STORAGE], &count,
-                              &plan->offload.cap_extents[SHERDI_SPACE_STORAGE], 0));
+        SHERDI_TRY(extent_add(plan, &plan->offload.state_extents, &count,
+                              &plan->offload.cap_state_extents, 0));
     }
     plan->offload.num_tails = heads;
     return SHERD_OK;
@@ -236,7 +242,7 @@ static sherd_status tails_make(sherdi_plan *plan)
 static void tails_end(sherdi_plan *plan)
 {
     for (size_t e = plan->offload.num_tails; e < 2 * plan->offload.num_tails; e++) {
-        sherdi_extent *tail = &plan->offload.extents[SHERDI_SPACE_STORAGE][e];
+        sherdi_extent *tail = &plan->offload.state_extents[e];
 
         tail->len_bytes    = sherdi_round_up(tail->len_bytes, SHERD_ALIGN_BYTES);
         tail->offset_bytes = tail[-1].offset_bytes + tail[-1].len_bytes;
@@ -250,7 +256,6 @@ static sherd_status values_lay_out(sherdi_plan *plan)
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
         sherdi_block *block = &plan->layout.blocks[b];
 
-        block->value_offset = SHERDI_NO_OFFSET;
         if (sherdi_plan_reads_values(plan, block)) {
             block->value_offset = block->state_offset + sherdi_plan_values_begin(plan, block);
         } else if (sherdi_plan_keeps_values(plan, block)) {
@@ -258,9 +263,8 @@ static sherd_status values_lay_out(sherdi_plan *plan)
             sherdi_extent       *tail;
 
             SHERDI_TRY(plan->offload.num_tails == 0 ? tails_make(plan) : SHERD_OK);
-            head = &plan->offload.extents[SHERDI_SPACE_STORAGE][block->extent];
-            tail = &plan->offload
-                        .extents[SHERDI_SPACE_STORAGE][plan->offload.num_tails + block->extent];
+            head = &plan->offload.state_extents[block->extent];
+            tail = &plan->offload.state_extents[plan->offload.num_tails + block->extent];
             block->value_offset = head->len_bytes + tail->len_bytes;
             tail->len_bytes += sherdi_plan_values_bytes(plan, block);
         }
@@ -272,10 +276,10 @@ static sherd_status values_lay_out(sherdi_plan *plan)
 /* Returns the bytes of the longest extent of the state with its tail. */
 static size_t longest_state(const sherdi_plan *plan)
 {
-    const sherdi_extent *heads   = plan->offload.extents[SHERDI_SPACE_STORAGE];
+    const sherdi_extent *heads   = plan->offload.state_extents;
     size_t               longest = 0;
 
-    for (size_t e = 0; e < plan->offload.num_extents[SHERDI_SPACE_STORAGE]; e++) {
+    for (size_t e = 0; e < plan->offload.num_state_extents; e++) {
         size_t tail_bytes =
             e < plan->offload.num_tails ? heads[plan->offload.num_tails + e].len_bytes : 0;
 
@@ -284,8 +288,8 @@ static size_t longest_state(const sherdi_plan *plan)
     return longest;
 }
 
-/* Decides where the slices of gradients rest. A segment with no offloaded block keeps its slice in
- * one piece. */
+/* Decides where the slices of gradients of offloaded blocks rest. A segment with no offloaded block
+ * keeps its slice in one piece. */
 static sherd_status gradients_lay_out(sherdi_plan *plan)
 {
     size_t  *bytes      = &plan->packing.buffers[SHERDI_BUFFER_HOST_GRADS].bytes;
@@ -308,8 +312,6 @@ static sherd_status gradients_lay_out(sherdi_plan *plan)
         size_t                elem    = sherdi_grad_bytes(plan, segment);
         size_t                len     = sherdi_round_up(block->elems * elem, SHERD_ALIGN_BYTES);
 
-        block->grad_space  = SHERDI_SPACE_DEVICE;
-        block->grad_offset = segment->grad_offset + block->offset_elems * elem;
         if (block->space == SHERDI_SPACE_DEVICE) {
             continue;
         }
@@ -329,50 +331,9 @@ static sherd_status gradients_lay_out(sherdi_plan *plan)
     return SHERD_OK;
 }
 
-/* Lays out the device's gradient arena: whole gradients; whole slices; and of a staged segment only
- * the blocks whose gradient rests there. */
-static void device_gradients_lay_out(sherdi_plan *plan)
-{
-    size_t *bytes = &plan->packing.buffers[SHERDI_BUFFER_GRADS].bytes;
-
-    for (size_t s = 0; s < plan->layout.num_segments; s++) {
-        sherdi_segment *segment = &plan->layout.segments[s];
-        size_t          elem    = sherdi_grad_bytes(plan, segment);
-        size_t          first; /* the begin of this rank's elements in the stored array */
-
-        (void)sherdi_plan_owned(plan, segment, &first);
-        first                = plan->layout.has_slices ? 0 : first;
-        segment->grad_offset = SHERDI_NO_OFFSET;
-        if (!segment->has_gradient) {
-            continue;
-        }
-        if (segment->is_staged) {
-            for (size_t b = 0; b < segment->num_blocks; b++) {
-                sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
-
-                if (block->grad_space == SHERDI_SPACE_DEVICE) {
-                    block->grad_offset = *bytes;
-                    *bytes += sherdi_round_up(block->elems * elem, SHERD_ALIGN_BYTES);
-                }
-            }
-            continue;
-        }
-        segment->grad_offset = *bytes;
-        *bytes += sherdi_round_up(
-            (plan->layout.has_slices ? segment->slice_elems : segment->padded_elems) * elem,
-            SHERD_ALIGN_BYTES);
-        for (size_t b = 0; b < segment->num_blocks; b++) {
-            sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
-
-            block->grad_space  = SHERDI_SPACE_DEVICE;
-            block->grad_offset = segment->grad_offset + (first + block->offset_elems) * elem;
-        }
-    }
-}
-
 static sherd_status pieces_make(sherdi_plan *plan)
 {
-    size_t most = sherdi_plan_block_elems(plan);
+    size_t most = plan->layout.block_elems;
 
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         sherdi_segment *segment = &plan->layout.segments[s];
@@ -510,7 +471,7 @@ static void ring_size(sherdi_plan *plan, sherdi_buffer_id id, size_t longest, si
  * sweeps. */
 static sherd_status measured_mark(sherdi_plan *plan)
 {
-    size_t states = plan->offload.num_extents[SHERDI_SPACE_STORAGE];
+    size_t states = plan->offload.num_state_extents;
     int    is_all = 1;
 
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
@@ -541,52 +502,79 @@ static sherd_status measured_mark(sherdi_plan *plan)
     return SHERD_OK;
 }
 
-sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan, const sherdi_model *model)
+/* Which host buffers are locked for copies from and to the device, or for transfers. */
+static void buffers_pin(sherdi_plan *plan)
 {
-    const sherdi_settings *settings = &plan->settings;
+    sherdi_plan_buffer             *buffers = plan->packing.buffers;
+    const sherdi_offloads_settings *offload = &plan->settings.offload;
 
+    /* offloaded slices come up into the gathered unit itself, where peers read them */
+    buffers[SHERDI_BUFFER_GATHER].is_shared =
+        plan->settings.sharding.stage == 3 && offload->params.space != SHERDI_SPACE_DEVICE;
+    buffers[SHERDI_BUFFER_STATE_RING].is_pinned = offload->state.pin_memory;
+    buffers[SHERDI_BUFFER_GRAD_RING].is_pinned  = offload->state.pin_memory;
+    buffers[SHERDI_BUFFER_PARAM_RING].is_pinned = offload->params.pin_memory;
+    if (plan->machine.has_device) {
+        buffers[SHERDI_BUFFER_HOST_GRADS].is_pinned       = offload->state.pin_memory;
+        buffers[SHERDI_BUFFER_BOUNCE].is_pinned           = 1;
+        buffers[SHERDI_BUFFER_HOST_PARAMS].is_pinned      = offload->params.pin_memory;
+        buffers[SHERDI_BUFFER_HOST_ACTIVATIONS].is_pinned = offload->activations.pin_memory;
+    }
+}
+
+static void rings_size(sherdi_plan *plan)
+{
+    const sherdi_plan_offload      *offload  = &plan->offload;
+    const sherdi_offloads_settings *settings = &plan->settings.offload;
+
+    ring_size(plan, SHERDI_BUFFER_STATE_RING, longest_state(plan), offload->num_state_extents,
+              settings->state.buffer_count, &plan->packing.ring_bytes);
+    ring_size(plan, SHERDI_BUFFER_PARAM_RING,
+              extents_longest(offload->piece_extents, offload->num_pieces), offload->num_pieces,
+              settings->params.buffer_count, &plan->packing.param_ring_bytes);
+    ring_size(plan, SHERDI_BUFFER_GRAD_RING,
+              extents_longest(offload->grad_extents, offload->num_grad_extents),
+              offload->num_grad_extents, settings->state.buffer_count,
+              &plan->packing.grad_ring_bytes);
+}
+
+static void files_count(sherdi_plan *plan)
+{
+    sherdi_plan_offload *offload = &plan->offload;
+
+    offload->has_generations = has_generations(plan);
+    if (offload->has_generations) {
+        offload->index_bytes =
+            plan->settings.offload.state.tier->index_bytes(sherdi_plan_stored(plan));
+    }
+    /* a state of which only a part is on storage cannot be resumed, so it needs no second set */
+    offload->nvme_bytes[0] = (uint64_t)(offload->has_generations ? 2 : 1) *
+                             extents_end(offload->state_extents, sherdi_plan_stored(plan));
+    offload->nvme_bytes[1] = extents_end(offload->piece_extents, offload->num_pieces);
+    offload->nvme_bytes[2] = extents_end(offload->grad_extents, offload->num_grad_extents);
+}
+
+static sherd_status blocks_place(sherdi_plan *plan, const sherdi_model *model)
+{
+    buffers_pin(plan);
     state_spaces_choose(plan);
-    SHERDI_TRY(state_extents_make(plan));
+    SHERDI_TRY(states_lay_out(plan));
     SHERDI_TRY(values_lay_out(plan));
     SHERDI_TRY(gradients_lay_out(plan));
-    device_gradients_lay_out(plan);
     SHERDI_TRY(pieces_make(plan));
     pieces_mark(plan, model);
     SHERDI_TRY(measured_mark(plan));
-    plan->packing.buffers[SHERDI_BUFFER_STATE].bytes = extents_end(
-        plan->offload.extents[SHERDI_SPACE_DEVICE], plan->offload.num_extents[SHERDI_SPACE_DEVICE]);
-    plan->packing.buffers[SHERDI_BUFFER_HOST_STATE].bytes = extents_end(
-        plan->offload.extents[SHERDI_SPACE_HOST], plan->offload.num_extents[SHERDI_SPACE_HOST]);
     grad_staging_size(plan);
     bounce_size(plan);
-    ring_size(plan, SHERDI_BUFFER_STATE_RING, longest_state(plan),
-              plan->offload.num_extents[SHERDI_SPACE_STORAGE], settings->offload.state.buffer_count,
-              &plan->packing.ring_bytes);
-    ring_size(plan, SHERDI_BUFFER_PARAM_RING,
-              extents_longest(plan->offload.piece_extents, plan->offload.num_pieces),
-              plan->offload.num_pieces, settings->offload.params.buffer_count,
-              &plan->packing.param_ring_bytes);
-    ring_size(plan, SHERDI_BUFFER_GRAD_RING,
-              extents_longest(plan->offload.grad_extents, plan->offload.num_grad_extents),
-              plan->offload.num_grad_extents, settings->offload.state.buffer_count,
-              &plan->packing.grad_ring_bytes);
-    plan->offload.index_bytes =
-        sherdi_plan_has_generations(plan)
-            ? plan->settings.offload.state.tier->index_bytes(sherdi_plan_stored(plan))
-            : 0;
-    /* a state of which only a part is on storage cannot be resumed, so it needs no second set */
-    plan->offload.nvme_bytes[0] =
-        (uint64_t)(sherdi_plan_has_generations(plan) ? 2 : 1) *
-        extents_end(plan->offload.extents[SHERDI_SPACE_STORAGE], sherdi_plan_stored(plan));
-    plan->offload.nvme_bytes[1] =
-        extents_end(plan->offload.piece_extents, plan->offload.num_pieces);
-    plan->offload.nvme_bytes[2] =
-        extents_end(plan->offload.grad_extents, plan->offload.num_grad_extents);
+    rings_size(plan);
+    files_count(plan);
     return SHERD_OK;
 }
 
-/* ------------------------------------------------------------------ moves -- */
+/* ---------------------------------------------------------------- fetches -- */
 
+/* Lists the pieces of the gathers of a sequence in their order, to *out if it is not NULL. Returns
+ * their number. */
 static size_t live_ranges_pieces(const sherdi_plan *plan, sherdi_sequence *sequence, uint32_t *out)
 {
     size_t count = 0;
@@ -610,8 +598,10 @@ static size_t live_ranges_pieces(const sherdi_plan *plan, sherdi_sequence *seque
     return count;
 }
 
-sherd_status sherdi_plan_fetches(sherdi_plan *plan)
+/* Makes the order in which pieces of parameters are fetched, as the schedule gathers units. */
+static sherd_status fetches_make(sherdi_plan *plan, const sherdi_model *model)
 {
+    (void)model;
     plan->schedule.num_train_fetches = live_ranges_pieces(plan, &plan->schedule.train, NULL);
     plan->schedule.num_eval_fetches  = live_ranges_pieces(plan, &plan->schedule.eval, NULL);
     plan->schedule.fetches =
@@ -626,3 +616,6 @@ sherd_status sherdi_plan_fetches(sherdi_plan *plan)
                              plan->schedule.fetches + plan->schedule.num_train_fetches);
     return SHERD_OK;
 }
+
+const sherdi_module sherdi_module_offload = {
+    .segments_made = param_spaces_choose, .blocks_made = blocks_place, .lay_out = fetches_make};

@@ -336,6 +336,5 @@ sherd_status sherdi_plan_schedule_make(sherdi_plan *plan, const sherdi_model *mo
     SHERDI_TRY(gathers_schedule(plan, model, &plan->schedule.eval));
     SHERDI_TRY(transients_schedule(plan, model));
     eval_keeps_choose(plan, model);
-    SHERDI_TRY(sherdi_plan_pack(plan, model));
-    return sherdi_plan_fetches(plan);
+    return sherdi_plan_pack(plan, model);
 }

@@ -137,7 +137,7 @@ sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_
         return SHERD_OK;
     }
     for (size_t e = 0; e < sherdi_plan_stored(plan); e++) {
-        const sherdi_extent *extent = &plan->offload.extents[SHERDI_SPACE_STORAGE][e];
+        const sherdi_extent *extent = &plan->offload.state_extents[e];
 
         bytes = sherdi_max_size(bytes, extent->offset_bytes + extent->len_bytes);
     }
@@ -220,8 +220,8 @@ static ring ring_of(const sherdi_plan *plan, sherdi_ring which)
     default:
         return (ring){SHERDI_BUFFER_STATE_RING,
                       plan->packing.ring_bytes,
-                      plan->offload.extents[SHERDI_SPACE_STORAGE],
-                      plan->offload.num_extents[SHERDI_SPACE_STORAGE],
+                      plan->offload.state_extents,
+                      plan->offload.num_state_extents,
                       SHERDI_AT_STATE_LIVE,
                       sherdi_plan_has_generations(plan) ? SHERDI_AT_STATE_SPARE
                                                         : SHERDI_AT_STATE_LIVE};
@@ -262,7 +262,7 @@ sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring which, size_t
 
 size_t sherdi_ring_tail(const sherdi_plan *plan, sherdi_ring which, size_t extent)
 {
-    const sherdi_extent *all  = plan->offload.extents[SHERDI_SPACE_STORAGE];
+    const sherdi_extent *all  = plan->offload.state_extents;
     size_t               tail = plan->offload.num_tails + extent;
 
     return which == SHERDI_RING_STATE && extent < plan->offload.num_tails && all[tail].len_bytes > 0

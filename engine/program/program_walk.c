@@ -118,10 +118,7 @@ sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block)
         at.offset += block->state_offset;
         return at;
     }
-    return sherdi_range_of(BUFFERS[block->space],
-                           plan->offload.extents[block->space][block->extent].offset_bytes +
-                               block->state_offset,
-                           bytes);
+    return sherdi_range_of(BUFFERS[block->space], block->state_offset, bytes);
 }
 
 /* Whether no later block shares the extent. */

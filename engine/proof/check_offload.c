@@ -53,11 +53,10 @@ static int activations_are_valid(const sherdi_plan *plan)
 
 static int extents_are_valid(const sherdi_extent *extents, size_t count, size_t longest)
 {
-    int    is_memory = longest == SIZE_MAX; /* in memory a block may have no state */
-    size_t end       = 0;
+    size_t end = 0;
 
     for (size_t i = 0; i < count; i++) {
-        if (extents[i].offset_bytes != end || (extents[i].len_bytes == 0 && !is_memory) ||
+        if (extents[i].offset_bytes != end || extents[i].len_bytes == 0 ||
             extents[i].len_bytes % SHERD_ALIGN_BYTES != 0 || extents[i].len_bytes > longest) {
             return 0;
         }
@@ -66,41 +65,42 @@ static int extents_are_valid(const sherdi_extent *extents, size_t count, size_t 
     return 1;
 }
 
-/* Checks that the blocks of a space fill its extents one after the other. */
-static int states_are_valid(const sherdi_plan *plan, sherdi_space space)
+/* Checks that the states of blocks fill the arenas of their spaces, and the extents on storage, one
+ * after the other. */
+static int states_are_valid(const sherdi_plan *plan)
 {
-    size_t extent    = 0;
-    size_t end       = 0;
-    int    has_block = 0; /* an extent may have no bytes: its block has no state */
+    const sherdi_extent *extents             = plan->offload.state_extents;
+    size_t               ends[SHERDI_SPACES] = {0};
+    size_t               extent              = 0;
 
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
         const sherdi_block *block = &plan->layout.blocks[b];
+        size_t             *end   = &ends[block->space];
 
-        if (block->space != space) {
-            continue;
-        }
-        if (has_block && extent < plan->offload.num_extents[space] &&
-            end == plan->offload.extents[space][extent].len_bytes) {
+        if (block->space == SHERDI_SPACE_STORAGE && block->extent == extent + 1 &&
+            *end == extents[extent].len_bytes) {
             extent++;
-            end = 0;
+            *end = 0;
         }
-        has_block = 1;
-        if (block->extent != extent || block->state_offset != end) {
+        if (block->state_offset != *end ||
+            (block->space == SHERDI_SPACE_STORAGE && block->extent != extent)) {
             return 0;
         }
-        end += sherdi_plan_stored_bytes(plan, block);
+        *end += sherdi_plan_stored_bytes(plan, block);
     }
-    return plan->offload.num_extents[space] == 0 ||
-           (extent == plan->offload.num_extents[space] - 1 &&
-            end == plan->offload.extents[space][extent].len_bytes);
+    return ends[SHERDI_SPACE_DEVICE] == plan->packing.buffers[SHERDI_BUFFER_STATE].bytes &&
+           ends[SHERDI_SPACE_HOST] == plan->packing.buffers[SHERDI_BUFFER_HOST_STATE].bytes &&
+           (plan->offload.num_state_extents == 0 ||
+            (extent == plan->offload.num_state_extents - 1 &&
+             ends[SHERDI_SPACE_STORAGE] == extents[extent].len_bytes));
 }
 
 /* Checks that values follow their block's state, or follow each other in a tail that has nothing
  * else. */
 static int values_are_valid(const sherdi_plan *plan)
 {
-    const sherdi_extent *all    = plan->offload.extents[SHERDI_SPACE_STORAGE];
-    size_t               heads  = plan->offload.num_extents[SHERDI_SPACE_STORAGE];
+    const sherdi_extent *all    = plan->offload.state_extents;
+    size_t               heads  = plan->offload.num_state_extents;
     size_t               extent = 0; /* whose tail `end` is in */
     size_t               end    = 0;
 
@@ -188,16 +188,9 @@ static int pieces_are_valid(const sherdi_plan *plan)
 
 int sherdi_plan_offload_is_valid(const sherdi_plan *plan)
 {
-    for (int space = 0; space < SHERDI_SPACES; space++) {
-        size_t longest = space == SHERDI_SPACE_STORAGE ? plan->packing.ring_bytes : SIZE_MAX;
-
-        if (!extents_are_valid(plan->offload.extents[space], plan->offload.num_extents[space],
-                               longest) ||
-            !states_are_valid(plan, (sherdi_space)space)) {
-            return 0;
-        }
-    }
-    return activations_are_valid(plan) &&
+    return extents_are_valid(plan->offload.state_extents, plan->offload.num_state_extents,
+                             plan->packing.ring_bytes) &&
+           states_are_valid(plan) && activations_are_valid(plan) &&
            extents_are_valid(plan->offload.activation_extents, plan->offload.num_activation_extents,
                              SIZE_MAX - 1) &&
            extents_are_valid(plan->offload.piece_extents, plan->offload.num_pieces,

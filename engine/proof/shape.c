@@ -60,6 +60,5 @@ uint64_t sherdi_program_shape(const sherdi_plan *plan)
     }
     hash = extents_hash(hash, plan->offload.piece_extents, plan->offload.num_pieces);
     hash = extents_hash(hash, plan->offload.grad_extents, plan->offload.num_grad_extents);
-    return extents_hash(hash, plan->offload.extents[SHERDI_SPACE_STORAGE],
-                        sherdi_plan_stored(plan));
+    return extents_hash(hash, plan->offload.state_extents, sherdi_plan_stored(plan));
 }

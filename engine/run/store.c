@@ -360,7 +360,7 @@ static sherd_status state_open(sherd_engine *engine)
         .folders     = folders.paths,
         .num_folders = folders.count,
         .id = {.rank = engine->rank, .world_size = engine->world_size, .layout = search.layout},
-        .extents     = plan->offload.extents[SHERDI_SPACE_STORAGE],
+        .extents     = plan->offload.state_extents,
         .num_extents = sherdi_plan_stored(plan),
         .note_bytes  = SHERDI_STATE_NOTE_BYTES,
         .is_verified = engine->settings.offload.verify_reads,
@@ -414,10 +414,9 @@ static sherd_status state_scratch_open(sherd_engine *engine)
     const sherdi_plan *plan = engine->plan;
 
     return sherdi_agree_status(
-        engine,
-        scratch_tier_open(engine, engine->settings.offload.state.tier,
-                          &engine->settings.offload.state, SHERDI_RING_STATE, "state",
-                          plan->offload.extents[SHERDI_SPACE_STORAGE], sherdi_plan_stored(plan)));
+        engine, scratch_tier_open(engine, engine->settings.offload.state.tier,
+                                  &engine->settings.offload.state, SHERDI_RING_STATE, "state",
+                                  plan->offload.state_extents, sherdi_plan_stored(plan)));
 }
 
 static sherd_status scratch_open(sherd_engine *engine)
@@ -501,8 +500,7 @@ static sherd_status store_open(sherd_engine *engine)
         sherdi_world_ending_open(engine->world, &store->ending, engine->storage.run);
         return SHERD_OK;
     }
-    return engine->plan->offload.num_extents[SHERDI_SPACE_STORAGE] > 0 ? state_scratch_open(engine)
-                                                                       : SHERD_OK;
+    return engine->plan->offload.num_state_extents > 0 ? state_scratch_open(engine) : SHERD_OK;
 }
 
 /* ------------------------------------------------------------------ close -- */

@@ -197,8 +197,8 @@ static void bytes_check(const rig *r, const sherd_step_report *report)
     const sherdi_plan *plan     = r->engine->plan;
     uint64_t           measured = 0, all = 0;
 
-    for (size_t e = 0; e < plan->offload.num_extents[SHERDI_SPACE_STORAGE]; e++) {
-        size_t len     = plan->offload.extents[SHERDI_SPACE_STORAGE][e].len_bytes;
+    for (size_t e = 0; e < plan->offload.num_state_extents; e++) {
+        size_t len     = plan->offload.state_extents[e].len_bytes;
         int    is_lamb = 0;
 
         for (size_t b = 0; b < plan->layout.num_blocks; b++) {

@@ -190,8 +190,8 @@ static void extents_check(const rig *r, const sherd_step_report *report)
     const sherdi_plan *plan = r->engine->plan;
     uint64_t           all  = 0;
 
-    for (size_t e = 0; e < plan->offload.num_extents[SHERDI_SPACE_STORAGE]; e++) {
-        all += plan->offload.extents[SHERDI_SPACE_STORAGE][e].len_bytes;
+    for (size_t e = 0; e < plan->offload.num_state_extents; e++) {
+        all += plan->offload.state_extents[e].len_bytes;
     }
     for (size_t a = 0; a < plan->layout.num_blocks; a++) {
         for (size_t b = 0; b < plan->layout.num_blocks; b++) {

@@ -110,10 +110,9 @@ static void values_that_lie_elsewhere_are_noticed(void)
     expect_noticed(plan, &r.engine->model, &plan->layout.blocks[0].value_offset, 128, "extents");
     expect_noticed(plan, &r.engine->model, &plan->layout.blocks[0].value_offset, SHERDI_NO_OFFSET,
                    "extents");
-    expect_noticed(
-        plan, &r.engine->model,
-        &plan->offload.extents[SHERDI_SPACE_STORAGE][plan->offload.num_tails].offset_bytes, 0,
-        "extents");
+    expect_noticed(plan, &r.engine->model,
+                   &plan->offload.state_extents[plan->offload.num_tails].offset_bytes, 0,
+                   "extents");
     expect_noticed(plan, &r.engine->model, &plan->packing.ring_bytes,
                    plan->packing.ring_bytes - SHERD_ALIGN_BYTES, "extents");
     sherdi_plan_destroy(plan);
