@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "engine/run/store.h"
+#include "engine/program/program_rings.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -49,6 +49,9 @@ SHERDI_CALLED(unit_let_go, (sherd_engine * engine, int unit, sherd_pass pass), (
 /* A unit was released: emits the operations of the module that follow. */
 SHERDI_TRIED(unit_released, (const struct sherdi_program *program, int unit, sherd_pass pass),
              (program, unit, pass))
+/* The update of a segment begins: emits the operations of the module that come first. */
+SHERDI_TRIED(segment_update, (const struct sherdi_program *program, const sherdi_segment *segment),
+             (program, segment))
 /* A micro-batch has ended, or was dropped. */
 SHERDI_CALLED(micro_batch_over, (const struct sherdi_program *program), (program))
 /* A boundary has ended; its report may not be complete. */

@@ -21,6 +21,9 @@ SHERDI_MODULE(sherdi_module_offload)
 #ifdef SHERDI_MODULE_ENCODINGS
 SHERDI_MODULE(sherdi_module_encodings)
 #endif
+#ifdef SHERDI_MODULE_MUON
+SHERDI_MODULE(sherdi_module_muon)
+#endif
 #ifdef SHERDI_MODULE_ACTIVATIONS
 SHERDI_MODULE(sherdi_module_activations)
 #endif

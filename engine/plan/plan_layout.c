@@ -659,28 +659,6 @@ static void staging_size(sherdi_plan *plan)
         sherdi_max_size(grads, plan->packing.publish_offset + publish), SHERD_ALIGN_BYTES);
 }
 
-/* Sizes the directions: the largest segment of matrices, whole, then the largest workspace for one
- * matrix. */
-static void directions_size(sherdi_plan *plan, const sherdi_model *model)
-{
-    size_t elems     = 0;
-    size_t workspace = 0;
-
-    for (size_t p = 0; p < model->num_params; p++) {
-        const sherdi_model_param *param   = &model->params[p];
-        const sherdi_segment     *segment = sherdi_param_segment(plan, p);
-
-        if (sherdi_segment_has_matrices(segment)) {
-            elems     = sherdi_max_size(elems, segment->padded_elems);
-            workspace = sherdi_max_size(
-                workspace, segment->optimizer->workspace_bytes(param->shape[0], param->shape[1]));
-        }
-    }
-    plan->packing.workspace_offset = sherdi_round_up(elems * sizeof(float), SHERD_ALIGN_BYTES);
-    plan->packing.buffers[SHERDI_BUFFER_DIRECTIONS].bytes =
-        plan->packing.workspace_offset + workspace;
-}
-
 sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
 {
     SHERDI_TRY(segments_make(plan, model));
@@ -698,7 +676,6 @@ sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
     states_lay_out(plan);
     gradients_lay_out(plan);
     staging_size(plan);
-    directions_size(plan, model);
     fill_size(plan, model);
     checkpoint_size(plan);
     return SHERD_OK;

@@ -1,6 +1,6 @@
-/* Shared by the parts of the program: operations, ranges, the slots of rings, and the progress. See
- * program.h. */
-#include "engine/program/program.h"
+/* Shared by the parts of the program: operations, ranges, the table of offload, and the progress.
+ * See program.h. */
+#include "engine/program/offload.h"
 
 #include "base/checked.h"
 #include "collectives/world.h"
@@ -126,31 +126,6 @@ sherd_status sherdi_program_exchange(const sherdi_program *program, sherdi_excha
     return sherdi_program_emit(program, &op);
 }
 
-sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_kind kind)
-{
-    const sherdi_plan    *plan  = program->plan;
-    sherdi_ring_progress *state = &program->progress->rings[SHERDI_RING_STATE];
-    size_t                bytes = 0;
-    sherdi_op             op    = sherdi_op_of(kind, SHERDI_LANE_HOST);
-
-    if (plan->settings.offload.state.space != SHERDI_SPACE_STORAGE) {
-        return SHERD_OK;
-    }
-    for (size_t e = 0; e < sherdi_plan_stored(plan); e++) {
-        const sherdi_extent *extent = &plan->offload.state_extents[e];
-
-        bytes = sherdi_max_size(bytes, extent->offset_bytes + extent->len_bytes);
-    }
-    for (size_t e = 0; e < state->num_extents; e++) {
-        state->extents[e].is_spare = 0;
-    }
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
-                  sherdi_range_of(SHERDI_AT_STATE_LIVE, 0, bytes));
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
-                  sherdi_range_of(SHERDI_AT_STATE_SPARE, 0, bytes));
-    return sherdi_program_emit(program, &op);
-}
-
 const char *sherdi_op_kind_name(sherdi_op_kind kind)
 {
     static const char *const NAMES[SHERDI_OP_KINDS] = {
@@ -191,177 +166,47 @@ const char *sherdi_where_name(const sherdi_plan *plan, int where)
                                   : NAMES[where - SHERDI_BUFFERS];
 }
 
-/* ------------------------------------------------------------------ rings -- */
+/* ---------------------------------------------------------------- offload -- */
 
-typedef struct ring {
-    sherdi_buffer_id     buffer;
-    size_t               slot_bytes;
-    const sherdi_extent *extents;
-    size_t               num_extents;
-    int                  reads_from, writes_to;
-} ring;
+#define SHERDI_OFFLOAD(program, storage, updater) &(program),
+static const sherdi_program_offload_ops *const TABLE[] = {
+#include "engine/program/offload_list.h"
+    NULL};
+#undef SHERDI_OFFLOAD
 
-static ring ring_of(const sherdi_plan *plan, sherdi_ring which)
+const sherdi_program_offload_ops *sherdi_program_offload(void)
 {
-    switch (which) {
-    case SHERDI_RING_PARAMS:
-        return (ring){SHERDI_BUFFER_PARAM_RING,    plan->packing.param_ring_bytes,
-                      plan->offload.piece_extents, plan->offload.num_pieces,
-                      SHERDI_AT_PARAM_FILE,        SHERDI_AT_PARAM_FILE};
-    case SHERDI_RING_ACTIVATIONS: /* program_activations.c, which needs no slots */
-        return (ring){.extents     = plan->offload.activation_extents,
-                      .num_extents = 0,
-                      .reads_from  = SHERDI_AT_ACTIVATION_FILE,
-                      .writes_to   = SHERDI_AT_ACTIVATION_FILE};
-    case SHERDI_RING_GRADS:
-        return (ring){SHERDI_BUFFER_GRAD_RING,    plan->packing.grad_ring_bytes,
-                      plan->offload.grad_extents, plan->offload.num_grad_extents,
-                      SHERDI_AT_GRAD_FILE,        SHERDI_AT_GRAD_FILE};
-    default:
-        return (ring){SHERDI_BUFFER_STATE_RING,
-                      plan->packing.ring_bytes,
-                      plan->offload.state_extents,
-                      plan->offload.num_state_extents,
-                      SHERDI_AT_STATE_LIVE,
-                      sherdi_plan_has_generations(plan) ? SHERDI_AT_STATE_SPARE
-                                                        : SHERDI_AT_STATE_LIVE};
-    }
+    return TABLE[0];
 }
 
-size_t sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring which)
+sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_kind kind)
 {
-    ring r = ring_of(plan, which);
-
-    return r.slot_bytes == 0 ? 0 : plan->packing.buffers[r.buffer].bytes / r.slot_bytes;
+    return SHERDI_IF_OFFLOAD(generation(program, kind));
 }
 
-size_t sherdi_ring_extents(const sherdi_plan *plan, sherdi_ring which)
+sherd_status sherdi_program_read_ahead(const sherdi_program *program)
 {
-    return ring_of(plan, which).num_extents;
+    return SHERDI_IF_OFFLOAD(read_ahead(program));
 }
 
-size_t sherdi_program_transfers(const sherdi_plan *plan)
+sherd_status sherdi_program_fetch_ahead(const sherdi_program *program)
 {
-    size_t count = 1 + plan->offload.activation_transfers;
-
-    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
-        count += 2 * sherdi_ring_slots(plan, (sherdi_ring)ring);
-    }
-    return plan->offload.num_tails == 0 ? count
-                                        : count + 2 * sherdi_ring_slots(plan, SHERDI_RING_STATE);
+    return SHERDI_IF_OFFLOAD(fetch_ahead(program));
 }
 
-sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring which, size_t number,
-                              size_t bytes)
+sherd_status sherdi_program_fill_end(const sherdi_program *program)
 {
-    ring   r    = ring_of(plan, which);
-    size_t slot = number % sherdi_ring_slots(plan, which);
-
-    return sherdi_range_of(r.buffer, slot * r.slot_bytes, bytes);
+    return SHERDI_IF_OFFLOAD(fill_end(program));
 }
-
-size_t sherdi_ring_tail(const sherdi_plan *plan, sherdi_ring which, size_t extent)
-{
-    const sherdi_extent *all  = plan->offload.state_extents;
-    size_t               tail = plan->offload.num_tails + extent;
-
-    return which == SHERDI_RING_STATE && extent < plan->offload.num_tails && all[tail].len_bytes > 0
-               ? tail
-               : SHERDI_NO_EXTENT;
-}
-
-sherdi_range sherdi_ring_whole(const sherdi_plan *plan, sherdi_ring which, size_t number,
-                               size_t extent)
-{
-    const sherdi_extent *all  = ring_of(plan, which).extents;
-    size_t               tail = sherdi_ring_tail(plan, which, extent);
-
-    return sherdi_ring_slot(plan, which, number,
-                            all[extent].len_bytes +
-                                (tail == SHERDI_NO_EXTENT ? 0 : all[tail].len_bytes));
-}
-
-/* Emits a transfer of an extent, which may be a tail, from or to the slot of that number; of
- * SHERDI_NO_EXTENT none. */
-static sherd_status extent_move(const sherdi_program *program, sherdi_op_kind kind,
-                                sherdi_ring which, size_t number, size_t extent, int unit)
-{
-    const sherdi_plan *plan    = program->plan;
-    const ring         r       = ring_of(plan, which);
-    int                is_tail = extent >= r.num_extents;
-    size_t             head    = is_tail ? extent - r.num_extents : extent;
-    int                is_read = kind == SHERDI_OP_READ;
-    sherdi_op          op      = sherdi_op_of(kind, SHERDI_LANE_DRIVE);
-    sherdi_range       slot, file;
-
-    if (extent == SHERDI_NO_EXTENT) {
-        return SHERD_OK;
-    }
-    slot = sherdi_ring_slot(plan, which, number, r.extents[extent].len_bytes);
-    slot.offset += is_tail ? r.extents[head].len_bytes : 0;
-    file = sherdi_range_of(is_read && !program->progress->rings[which].extents[head].is_spare
-                               ? r.reads_from
-                               : r.writes_to,
-                           r.extents[extent].offset_bytes, slot.bytes);
-    op.extent = extent;
-    op.ring   = which;
-    op.unit   = unit;
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, is_read ? slot : file);
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, is_read ? file : slot);
-    if (!is_read) {
-        op.moves[SHERDI_MOVES_WRITTEN] = slot.bytes;
-    } else if (which != SHERDI_RING_PARAMS || !plan->offload.pieces[extent].is_never_written) {
-        op.moves[SHERDI_MOVES_READ] = slot.bytes;
-    }
-    return sherdi_program_emit(program, &op);
-}
-
-sherd_status sherdi_program_read(const sherdi_program *program, sherdi_ring which, size_t number,
-                                 size_t extent, int unit)
-{
-    sherdi_slot *slot    = sherdi_progress_slot(program->progress, which, number);
-    int          is_tail = extent >= program->progress->rings[which].num_extents;
-    size_t      *held    = is_tail ? &slot->tail : &slot->head;
-
-    if (*held == extent) {
-        return SHERD_OK;
-    }
-    if (!is_tail) {
-        sherdi_progress_release(program->progress, which, number);
-    }
-    *held = extent;
-    return extent_move(program, SHERDI_OP_READ, which, number, extent, unit);
-}
-
-sherd_status sherdi_program_read_whole(const sherdi_program *program, sherdi_ring which,
-                                       size_t number, size_t extent, int unit)
-{
-    size_t tail = sherdi_ring_tail(program->plan, which, extent);
-
-    SHERDI_TRY(sherdi_program_read(program, which, number, extent, unit));
-    return sherdi_program_read(program, which, number, tail, unit);
-}
-
-sherd_status sherdi_program_write(const sherdi_program *program, sherdi_ring which, size_t number,
-                                  size_t extent, int unit)
-{
-    size_t tail = sherdi_ring_tail(program->plan, which, extent);
-
-    sherdi_progress_release(program->progress, which, number);
-    SHERDI_TRY(extent_move(program, SHERDI_OP_WRITE, which, number, extent, unit));
-    return extent_move(program, SHERDI_OP_WRITE, which, number, tail, unit);
-}
-
-/* ---------------------------------------------------------------- updates -- */
 
 sherd_status sherdi_program_await(const sherdi_program *program, sherdi_post post, int unit)
 {
-    return program->updates == NULL ? SHERD_OK : program->updates->await(program, post, unit);
+    return program->has_updates ? sherdi_program_offload()->await(program, post, unit) : SHERD_OK;
 }
 
 int sherdi_program_may_gather(const sherdi_program *program, int unit)
 {
-    return program->updates == NULL || program->updates->may_gather(program, unit);
+    return !program->has_updates || sherdi_program_offload()->may_gather(program, unit);
 }
 
 sherd_status sherdi_program_post(const sherdi_program *updater, sherdi_post post, int unit)
@@ -377,24 +222,6 @@ sherd_status sherdi_program_post(const sherdi_program *updater, sherdi_post post
 }
 
 /* --------------------------------------------------------------- progress -- */
-
-static sherd_status ring_open(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which,
-                              sherdi_mem *mem)
-{
-    sherdi_ring_progress *ring = &progress->rings[which];
-
-    ring->num_slots   = sherdi_ring_slots(plan, which);
-    ring->num_extents = sherdi_ring_extents(plan, which);
-    ring->slots =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, ring->num_slots, sizeof(*ring->slots));
-    ring->extents =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, ring->num_extents, sizeof(*ring->extents));
-    if (ring->slots == NULL || ring->extents == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    sherdi_progress_forget(progress, which);
-    return SHERD_OK;
-}
 
 sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *plan,
                                   const sherdi_model *model, sherdi_mem *mem)
@@ -422,11 +249,7 @@ sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *
     if (progress->rings == NULL) {
         return SHERD_E_NOMEM;
     }
-    for (int r = 0; r < SHERDI_RINGS; r++) {
-        SHERDI_TRY(ring_open(progress, plan, (sherdi_ring)r, mem));
-    }
-    sherdi_program_fill_count(progress, plan, model);
-    return SHERD_OK;
+    return SHERDI_IF_OFFLOAD(open(progress, plan, model, mem));
 }
 
 void sherdi_progress_close(sherdi_progress *progress)
@@ -449,18 +272,19 @@ void sherdi_progress_forget(sherdi_progress *progress, sherdi_ring which)
     }
 }
 
-void sherdi_progress_release(sherdi_progress *progress, sherdi_ring which, size_t number)
-{
-    sherdi_slot *slot = sherdi_progress_slot(progress, which, number);
-
-    slot->head = slot->tail = SHERDI_NO_EXTENT;
-}
-
 void sherdi_progress_keep(sherdi_progress *progress, sherdi_ring which)
 {
     for (size_t i = 0; i < progress->rings[which].num_slots; i++) {
         sherdi_slot *slot = &progress->rings[which].slots[i];
 
         slot->is_changed = slot->head != SHERDI_NO_EXTENT;
+    }
+}
+
+void sherdi_progress_complete(sherdi_progress *progress, sherdi_ring ring)
+{
+    for (size_t e = 0; e < progress->rings[ring].num_extents; e++) {
+        progress->rings[ring].extents[e].left     = 0;
+        progress->rings[ring].extents[e].is_begun = 1;
     }
 }

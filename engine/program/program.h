@@ -7,17 +7,23 @@
  * An operation names the lane that orders it, and the bytes that it reads and writes. Its
  * dependencies follow from these alone (order.h) and are not stored.
  *
- *   program.c          ranges of segments, blocks and slots
+ *   program.c          operations, ranges, and the progress
  *   program_units.c    acquire and release: gathers, the trainer's use
  *   program_activations.c  activations
  *   program_grads.c    gradients of a window
  *   program_norm.c     the squares of a window's gradient
  *   program_walk.c     walks over the blocks: update, publish, fingerprint
- *   program_beside.c   a queued update, which overlaps with the trainer's calls
  *   program_matrices.c directions of matrices, and the updates from them
- *   program_params.c   the parameters of a block, with its state and at rest
  *   program_scalars.c  inputs and results of kernels
- *   program_values.c   first values, and any range of any value */
+ *   program_values.c   first values, and any range of any value
+ *
+ * Data that does not rest on the device is a module of its own (offload.h):
+ *
+ *   program_offload.c  the blocks of a walk
+ *   program_staged.c   slices of gradients
+ *   program_rings.c    the slots through which extents of files pass
+ *   program_slots.c    values in these slots
+ *   program_beside.c   a queued update, which overlaps with the trainer's calls */
 #ifndef SHERDI_ENGINE_PROGRAM_PROGRAM_H
 #define SHERDI_ENGINE_PROGRAM_PROGRAM_H
 
@@ -284,41 +290,24 @@ typedef struct sherdi_progress {
     sherdi_activation_state *activations; /* as in the plan */
 } sherdi_progress;
 
-struct sherdi_program;
-
-/* The operations of the trainer's calls for a queued update: program_beside.c. */
-typedef struct sherdi_program_updates_ops {
-    sherd_status (*await)(const struct sherdi_program *program, sherdi_post post, int unit);
-    int (*may_gather)(const struct sherdi_program *program, int unit);
-} sherdi_program_updates_ops;
-
 typedef struct sherdi_program {
-    const sherdi_plan                *plan;
-    const sherdi_model               *model;
-    sherdi_progress                  *progress;
-    sherdi_op_fn                      fn;
-    void                             *ctx;
-    const sherdi_program_updates_ops *updates; /* NULL: no update is ever queued */
+    const sherdi_plan  *plan;
+    const sherdi_model *model;
+    sherdi_progress    *progress;
+    sherdi_op_fn        fn;
+    void               *ctx;
+    int                 has_updates; /* updates can be queued */
     /* Whether an await of the unit would return at once, on all ranks; NULL: it never would. */
     int (*is_posted)(void *ctx, int unit);
 } sherdi_program;
-
-extern const sherdi_program_updates_ops sherdi_program_updates;
 
 /** Makes a progress at the beginning. E_NOMEM. */
 sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *plan,
                                   const sherdi_model *model, sherdi_mem *mem);
 void         sherdi_progress_close(sherdi_progress *progress);
-/** Makes a progress for the updater, which uses the rings of `of`. E_NOMEM. Close it before that
- *  one. */
-sherd_status sherdi_progress_open_beside(sherdi_progress *progress, const sherdi_progress *of,
-                                         const sherdi_plan *plan, sherdi_mem *mem);
-void         sherdi_progress_close_beside(sherdi_progress *progress);
 /** Forgets the contents of the slots of a ring: they are read again, or the slots are used
  *  otherwise. */
 void sherdi_progress_forget(sherdi_progress *progress, sherdi_ring ring);
-/** Forgets the contents of the slot of the extent of that number. */
-void sherdi_progress_release(sherdi_progress *progress, sherdi_ring ring, size_t number);
 /** Records that not all writes of a ring were made: the contents of its slots are written again. */
 void sherdi_progress_keep(sherdi_progress *progress, sherdi_ring ring);
 
@@ -413,6 +402,7 @@ sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_
 typedef enum sherdi_walk {
     SHERDI_WALK_MEASURE = 0, /* the first sweep of an optimizer that measures before it writes */
     SHERDI_WALK_UPDATE,
+    SHERDI_WALK_DIRECT,    /* before an update of matrices: makes directions of the gradient */
     SHERDI_WALK_REPUBLISH, /* makes new parameters from the master weights */
     SHERDI_WALK_FINGERPRINT,
     SHERDI_WALK_SAVE,      /* gives the state to a checkpoint */
@@ -420,20 +410,6 @@ typedef enum sherdi_walk {
     SHERDI_WALK_LOAD_SOME, /* the same for some of the state: the rest stays */
 } sherdi_walk;
 
-/** Begins a queued update: SHERDI_WALK_UPDATE by `updater`, a program with its own progress
- *  (sherdi_progress_open_beside). From now on acquires wait for their units. */
-void sherdi_program_beside_begin(const sherdi_program *program, const sherdi_program *updater);
-/** Ends it: waits for it (SHERDI_POST_END), and publishes the units that no acquire has published.
- *  A failure of the update is not returned. */
-sherd_status sherdi_program_beside_end(const sherdi_program *program);
-/** Forgets an update that has failed and ended. */
-void sherdi_program_beside_forget(const sherdi_program *program);
-/** Returns whether a rank may never acquire a unit (SHERD_USES_ANY) that is whole on every rank.
- *  Where its gather meets the others', no acquire can publish it. */
-int sherdi_program_has_loose_publish(const sherdi_plan *plan);
-/** Returns whether updates can be queued: the host updates blocks, no operation of the walk
- *  synchronizes the ranks, and on devices every publish has its acquire. */
-int sherdi_program_can_be_beside(const sherdi_plan *plan);
 /** Waits for the updater to be that far, if it is not known to be. */
 sherd_status sherdi_program_await(const sherdi_program *program, sherdi_post post, int unit);
 /** Returns whether a gather ahead of the unit need not wait for its update, and so does not hold up
@@ -484,12 +460,8 @@ static inline sherdi_unit_state *sherdi_program_unit(const sherdi_program *progr
 {
     return &program->progress->units[unit];
 }
-/** Returns the slot of the extent of that number. */
-static inline sherdi_slot *sherdi_progress_slot(sherdi_progress *progress, sherdi_ring ring,
-                                                size_t number)
-{
-    return &progress->rings[ring].slots[number % progress->rings[ring].num_slots];
-}
+/** Returns whether the unit stays gathered between sherd_eval_begin and sherd_eval_end. */
+int                       sherdi_program_is_kept_for_eval(const sherdi_program *program, int unit);
 static inline const char *sherdi_program_name(const sherdi_program *program, int unit)
 {
     return program->model->units[unit].name;
@@ -501,10 +473,14 @@ static inline const sherdi_segment *sherdi_unit_segment(const sherdi_plan *plan,
     return &plan->layout.segments
                 [plan->layout.unit_segments[plan->layout.units[unit].first_segment + index]];
 }
+static inline int sherdi_is_on_device(sherdi_space space)
+{
+    return space == SHERDI_SPACE_DEVICE;
+}
 /** Returns the lane of the kernels that work with memory of a space. */
 static inline sherdi_lane_id sherdi_lane_at(sherdi_space space)
 {
-    return space == SHERDI_SPACE_DEVICE ? SHERDI_LANE_UPDATE : SHERDI_LANE_HOST;
+    return sherdi_is_on_device(space) ? SHERDI_LANE_UPDATE : SHERDI_LANE_HOST;
 }
 
 /** Returns an operation without subject and ranges. */
@@ -535,16 +511,18 @@ sherd_status sherdi_program_copy(const sherdi_program *program, sherdi_lane_id l
  *  or SHERDI_AT_TRAINER_GRAD. */
 sherdi_range sherdi_program_trainer(const sherdi_program *program, int where, size_t param);
 
-/** Counts, for each extent, the parameters whose values have to come. */
-void sherdi_program_fill_count(sherdi_progress *progress, const sherdi_plan *plan,
-                               const sherdi_model *model);
 /** Returns where gradients of a segment are made. */
 sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi_segment *segment);
+/** Reduces the gradient of a segment to this rank's slice, in backward; `adds`: to the sum of the
+ *  window so far. */
+sherd_status sherdi_program_scatter(const sherdi_program *program, const sherdi_segment *segment,
+                                    sherdi_range dst, sherd_dtype dst_dtype, int adds);
+/** Adds the addend to the sum, by `op`; the first one becomes the sum. */
+sherd_status sherdi_program_add(const sherdi_program *program, sherdi_op op, int is_first,
+                                sherdi_range sum, sherd_dtype sum_dtype, sherdi_range addend,
+                                sherd_dtype addend_dtype);
 /** Returns where a block's gradient rests, or passes between drive and memory. */
 sherdi_range sherdi_program_gradient(const sherdi_plan *plan, const sherdi_block *block);
-/** Read it from the drive, and write it back; they do nothing for a gradient that rests in
- *  memory. */
-sherd_status sherdi_program_gradient_read(const sherdi_program *program, const sherdi_block *block);
 /** Returns whether a unit has a gradient where it is made: an open one, or a complete one that is
  *  retained. */
 int sherdi_program_has_gradient(const sherdi_program *program, int unit);
@@ -560,9 +538,6 @@ sherd_status sherdi_program_widen(const sherdi_program *program, const sherdi_se
                                   sherdi_range src, sherdi_range dst);
 /** Returns a block's state: where it rests, or in the slot that a walk takes. */
 sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block);
-/** Returns the values that are stored with that state on storage (sherdi_block_keeps_values), in
- *  that slot. */
-sherdi_range sherdi_state_values_at(const sherdi_plan *plan, const sherdi_block *block);
 /** Returns the block's parameters in the compute type: where they rest in memory, or pass on their
  *  way to the trainer's. */
 sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segment *segment,
@@ -578,30 +553,6 @@ static inline int sherdi_op_is_trainers(sherdi_op_kind kind)
 {
     return kind == SHERDI_OP_USE || kind == SHERDI_OP_PUT || kind == SHERDI_OP_GET;
 }
-
-/** Return the first `bytes` bytes of the slot of the extent of that number; the number of slots;
- *  the number of extents. */
-sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring ring, size_t number,
-                              size_t bytes);
-size_t       sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring ring);
-size_t       sherdi_ring_extents(const sherdi_plan *plan, sherdi_ring ring);
-/** Returns the most transfers that are in flight at once: out of each slot and into it, tails
- *  separately, and one more. */
-size_t sherdi_program_transfers(const sherdi_plan *plan);
-/** Returns the number of an extent's tail; SHERDI_NO_EXTENT: it has none. */
-size_t sherdi_ring_tail(const sherdi_plan *plan, sherdi_ring ring, size_t extent);
-/** Returns the bytes of an extent with its tail, in the slot of that number. */
-sherdi_range sherdi_ring_whole(const sherdi_plan *plan, sherdi_ring ring, size_t number,
-                               size_t extent);
-/** Read an extent, or a tail, into the slot of that number, unless it is already in it; read an
- *  extent with its tail; write it back with its tail, which frees the slot. A read returns the last
- *  write, committed or not. */
-sherd_status sherdi_program_read(const sherdi_program *program, sherdi_ring ring, size_t number,
-                                 size_t extent, int unit);
-sherd_status sherdi_program_read_whole(const sherdi_program *program, sherdi_ring ring,
-                                       size_t number, size_t extent, int unit);
-sherd_status sherdi_program_write(const sherdi_program *program, sherdi_ring ring, size_t number,
-                                  size_t extent, int unit);
 
 const char *sherdi_op_kind_name(sherdi_op_kind kind);
 const char *sherdi_lane_name(sherdi_lane_id lane);

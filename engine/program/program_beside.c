@@ -12,8 +12,7 @@
  * The first gradient waits for the end of the walk: gradients come to where the walk reads them,
  * and through the same buffers. So does the first acquire at all if parameters pass through a ring.
  * Writes of the state, and its commit, go on until the next boundary. */
-#include "engine/program/program.h"
-
+#include "engine/program/program_rings.h"
 #include "engine/program/program_walk.h"
 
 static int segment_is_trained(const sherdi_segment *segment)
@@ -109,7 +108,7 @@ static sherd_status unit_await(const sherdi_program *program, int unit)
     return status;
 }
 
-static sherd_status update_await(const sherdi_program *program, sherdi_post post, int unit)
+sherd_status sherdi_beside_await(const sherdi_program *program, sherdi_post post, int unit)
 {
     sherdi_progress *progress = program->progress;
 
@@ -124,7 +123,7 @@ static sherd_status update_await(const sherdi_program *program, sherdi_post post
     return SHERD_OK;
 }
 
-static int may_gather(const sherdi_program *program, int unit)
+int sherdi_beside_may_gather(const sherdi_program *program, int unit)
 {
     const sherdi_unit_state *state = sherdi_program_unit(program, unit);
 
@@ -132,12 +131,9 @@ static int may_gather(const sherdi_program *program, int unit)
                                    program->is_posted(program->ctx, unit));
 }
 
-const sherdi_program_updates_ops sherdi_program_updates = {.await      = update_await,
-                                                           .may_gather = may_gather};
-
 sherd_status sherdi_program_beside_end(const sherdi_program *program)
 {
-    sherdi_outcome all = sherdi_outcome_of(update_await(program, SHERDI_POST_END, -1));
+    sherdi_outcome all = sherdi_outcome_of(sherdi_beside_await(program, SHERDI_POST_END, -1));
 
     for (size_t u = 0; u < program->plan->layout.num_units; u++) {
         if (all.status == SHERD_OK || program->plan->schedule.publishes_early) {

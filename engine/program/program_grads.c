@@ -4,17 +4,15 @@
  *   stage 0, 1     made whole in the gradient arena, reduced at the end of the window; with several
  *                  micro-batches made in the transient pool and added to a whole accumulator
  *   stage 2, 3     made in the transient pool, reduced to the slice at the last planned use;
- *                  gradients of offloaded state are copied through a staging buffer
+ *                  those of offloaded state by way of a staging buffer (program_staged.c)
  *   deterministic  as stages 2 and 3, at any stage, with slices of 64-bit integers
  *
  * An open-ended unit (SHERD_USES_ANY) has no last planned use. The end of the micro-batch completes
  * its gradient, after the ranks have agreed which of these units have one.
  *
- * In the last micro-batch of the window, the operation that makes a staged slice adds its squares
- * to the norm, so that the slice is not read for the norm.
- *
  * `runs` of a unit counts the micro-batches of the window that brought a gradient. The first one
  * overwrites the old values, the later ones add to it. */
+#include "engine/program/offload.h"
 #include "engine/program/program_walk.h"
 
 #include "base/checked.h"
@@ -57,30 +55,9 @@ sherdi_range sherdi_program_gradient(const sherdi_plan *plan, const sherdi_block
 {
     size_t bytes = block->elems * sherdi_grad_bytes(plan, &plan->layout.segments[block->segment]);
 
-    if (block->grad_space == SHERDI_SPACE_STORAGE) {
-        return sherdi_ring_slot(plan, SHERDI_RING_GRADS, block->grad_offset, bytes);
-    }
-    return sherdi_range_of(block->grad_space == SHERDI_SPACE_HOST ? SHERDI_BUFFER_HOST_GRADS
-                                                                  : SHERDI_BUFFER_GRADS,
-                           block->grad_offset, bytes);
-}
-
-sherd_status sherdi_program_gradient_read(const sherdi_program *program, const sherdi_block *block)
-{
-    if (block->grad_space != SHERDI_SPACE_STORAGE) {
-        return SHERD_OK;
-    }
-    return sherdi_program_read(program, SHERDI_RING_GRADS, block->grad_offset, block->grad_offset,
-                               program->plan->layout.segments[block->segment].unit);
-}
-
-static sherd_status gradient_write(const sherdi_program *program, const sherdi_block *block)
-{
-    if (block->grad_space != SHERDI_SPACE_STORAGE) {
-        return SHERD_OK;
-    }
-    return sherdi_program_write(program, SHERDI_RING_GRADS, block->grad_offset, block->grad_offset,
-                                program->plan->layout.segments[block->segment].unit);
+    return sherdi_is_on_device(block->grad_space)
+               ? sherdi_range_of(SHERDI_BUFFER_GRADS, block->grad_offset, bytes)
+               : sherdi_program_offload()->gradient_at(plan, block, bytes);
 }
 
 /* ------------------------------------------------------------------- begin -- */
@@ -215,10 +192,9 @@ static sherd_status bound_gradients_take(const sherdi_program *program, int unit
     return SHERD_OK;
 }
 
-/* Adds the addend to the sum; the first one becomes the sum. */
-static sherd_status add_emit(const sherdi_program *program, sherdi_op op, int is_first,
-                             sherdi_range sum, sherd_dtype sum_dtype, sherdi_range addend,
-                             sherd_dtype addend_dtype)
+sherd_status sherdi_program_add(const sherdi_program *program, sherdi_op op, int is_first,
+                                sherdi_range sum, sherd_dtype sum_dtype, sherdi_range addend,
+                                sherd_dtype addend_dtype)
 {
     op.kind  = is_first ? SHERDI_OP_CAST : SHERDI_OP_ACCUMULATE;
     op.from  = addend_dtype;
@@ -243,7 +219,7 @@ static sherd_status wire_gradient(const sherdi_program *program, const sherdi_se
     }
     *out =
         sherdi_range_of(SHERDI_BUFFER_STAGING, 0, segment->padded_elems * sherd_dtype_bytes(wire));
-    return add_emit(program, op, 1, *out, wire, gradient, made_in);
+    return sherdi_program_add(program, op, 1, *out, wire, gradient, made_in);
 }
 
 static uint64_t wire_bytes(const sherdi_plan *plan, const sherdi_segment *segment)
@@ -263,10 +239,8 @@ static sherdi_op reduce_of(const sherdi_plan *plan, const sherdi_segment *segmen
     return op;
 }
 
-/* Stages 2 and 3: reduces the gradient to this rank's slice; `adds`: to the sum of the window so
- * far. */
-static sherd_status scatter_emit(const sherdi_program *program, const sherdi_segment *segment,
-                                 sherdi_range dst, sherd_dtype dst_dtype, int adds)
+sherd_status sherdi_program_scatter(const sherdi_program *program, const sherdi_segment *segment,
+                                    sherdi_range dst, sherd_dtype dst_dtype, int adds)
 {
     const sherdi_plan *plan = program->plan;
     sherdi_op          op   = reduce_of(plan, segment);
@@ -287,153 +261,6 @@ static sherd_status scatter_emit(const sherdi_program *program, const sherdi_seg
     return sherdi_program_emit(program, &op);
 }
 
-/* ---------------------------------------------------------- staged slices -- */
-
-static sherdi_range grad_staging_at(const sherdi_plan *plan, int slot, size_t offset, size_t bytes)
-{
-    return sherdi_range_of(SHERDI_BUFFER_GRAD_STAGING,
-                           (size_t)slot * plan->packing.grad_staging_bytes + offset, bytes);
-}
-
-/* Lets the operation that makes a sum on the host add its squares to the norm, if this is the
- * window's last micro-batch. */
-static void measure(const sherdi_program *program, sherdi_op *op, int is_last)
-{
-    if (is_last) {
-        op->flags |= SHERDI_OP_MEASURES;
-        op->space = SHERDI_SPACE_HOST;
-        sherdi_op_use(op, SHERDI_USE_SCALARS, SHERDI_ADDS,
-                      sherdi_program_norm_at(program->plan, SHERDI_SPACE_HOST));
-    }
-}
-
-/* Brings down an addend that is the sum. A device has measured it; else the copy does. */
-static sherd_status addend_copy(const sherdi_program *program, const sherdi_segment *segment,
-                                sherdi_range addend, sherdi_range sum, int is_last)
-{
-    sherdi_op op = sherdi_op_of_segment(program->plan, SHERDI_OP_COPY, SHERDI_LANE_DOWN, segment);
-
-    if (program->plan->machine.has_device) {
-        SHERDI_TRY(is_last ? sherdi_program_measure(program, segment, addend) : SHERD_OK);
-    } else {
-        op.to = segment->types.grad;
-        measure(program, &op, is_last);
-    }
-    return sherdi_program_move(program, op, sum, addend);
-}
-
-/* Brings the addend down to the host, which keeps it or adds it to the sum. */
-static sherd_status addend_to_host(const sherdi_program *program, const sherdi_segment *segment,
-                                   sherdi_range addend, sherdi_range sum,
-                                   const sherdi_staged_grad *staged)
-{
-    const sherdi_plan *plan   = program->plan;
-    sherdi_range       bounce = sherdi_range_of(SHERDI_BUFFER_BOUNCE, 0, addend.bytes);
-    sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_HOST, segment);
-
-    if (!plan->layout.has_accumulator) {
-        return addend_copy(program, segment, addend, sum, staged->is_last);
-    }
-    SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_DOWN, segment, bounce, addend));
-    measure(program, &op, staged->is_last);
-    return add_emit(program, op, staged->is_first, sum, segment->types.grad, bounce,
-                    segment->types.comm);
-}
-
-static sherd_status addend_rest(const sherdi_program *program, const sherdi_segment *segment,
-                                const sherdi_block *block, sherdi_range addend,
-                                const sherdi_staged_grad *staged)
-{
-    const sherdi_plan *plan = program->plan;
-    sherdi_range       rest = sherdi_program_gradient(plan, block);
-    sherdi_op          op   = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_DOWN, segment);
-
-    if (block->grad_space == SHERDI_SPACE_DEVICE) {
-        SHERDI_TRY(add_emit(program, op, staged->is_first, rest, segment->types.grad, addend,
-                            segment->types.comm));
-        return staged->is_last ? sherdi_program_measure(program, segment, rest) : SHERD_OK;
-    }
-    if (!staged->is_first) {
-        SHERDI_TRY(sherdi_program_gradient_read(program, block));
-    }
-    SHERDI_TRY(addend_to_host(program, segment, addend, rest, staged));
-    return gradient_write(program, block);
-}
-
-static sherd_status slice_rest(const sherdi_program *program, int slot,
-                               const sherdi_staged_grad *staged)
-{
-    const sherdi_plan    *plan    = program->plan;
-    const sherdi_segment *segment = &plan->layout.segments[staged->segment];
-    size_t                elem    = sherd_dtype_bytes(segment->types.comm);
-
-    for (size_t b = 0; b < segment->num_blocks; b++) {
-        const sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
-
-        SHERDI_TRY(addend_rest(
-            program, segment, block,
-            grad_staging_at(plan, slot, block->offset_elems * elem, block->elems * elem), staged));
-    }
-    return SHERD_OK;
-}
-
-/* Brings a staged slice to where its blocks rest. */
-static sherd_status staged_drain(const sherdi_program *program, int slot)
-{
-    sherdi_staged_grad staged = program->progress->staged[slot];
-    uint32_t           before;
-    sherd_status       status;
-
-    if (staged.segment < 0) {
-        return SHERD_OK;
-    }
-    program->progress->staged[slot].segment = -1;
-    before = sherdi_program_flag(program, SHERDI_OP_LATE | (staged.is_first ? SHERDI_OP_FIRST : 0));
-    status = slice_rest(program, slot, &staged);
-    program->progress->flags = before;
-    return status;
-}
-
-/* Whether the host works on the way from a staging buffer. If it does, the slice stays there until
- * its slot is needed again, so that it does not delay the reductions of the ranks in the
- * meantime. */
-static int drain_needs_host(const sherdi_plan *plan)
-{
-    return !plan->machine.has_device || plan->layout.has_accumulator ||
-           plan->offload.num_grad_extents > 0;
-}
-
-static sherd_status staged_reduce(const sherdi_program *program, const sherdi_segment *segment,
-                                  int is_first)
-{
-    const sherdi_plan *plan     = program->plan;
-    sherdi_progress   *progress = program->progress;
-    int                slot     = progress->staged_next;
-    sherd_dtype        comm     = segment->types.comm;
-
-    SHERDI_TRY(staged_drain(program, slot));
-    progress->staged_next = (slot + 1) % plan->packing.num_grad_stagings;
-    SHERDI_TRY(scatter_emit(
-        program, segment,
-        grad_staging_at(plan, slot, 0, segment->slice_elems * sherd_dtype_bytes(comm)), comm, 0));
-    progress->staged[slot] = (sherdi_staged_grad){.segment = (int)(segment - plan->layout.segments),
-                                                  .is_first = is_first,
-                                                  .is_last  = progress->is_last};
-    return drain_needs_host(plan) ? SHERD_OK : staged_drain(program, slot);
-}
-
-/* Copies staged slices to the space where they rest: as soon as their slot is needed again, and by
- * the end of the window. */
-static sherd_status staged_drain_all(const sherdi_program *program)
-{
-    int slots = program->plan->packing.num_grad_stagings;
-
-    for (int i = 0; i < slots; i++) { /* the older slice first */
-        SHERDI_TRY(staged_drain(program, (program->progress->staged_next + i) % slots));
-    }
-    return SHERD_OK;
-}
-
 /* ------------------------------------------------------------ of a micro-batch -- */
 
 static sherd_status segment_complete(const sherdi_program *program, const sherdi_segment *segment)
@@ -443,15 +270,16 @@ static sherd_status segment_complete(const sherdi_program *program, const sherdi
     sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_COMPUTE, segment);
 
     if (segment->is_staged) {
-        return staged_reduce(program, segment, is_first);
+        return sherdi_program_offload()->slice_reduce(program, segment, is_first);
     }
     if (plan->layout.has_slices) {
-        return scatter_emit(program, segment, kept_gradient(plan, segment), segment->types.grad,
-                            !is_first);
+        return sherdi_program_scatter(program, segment, kept_gradient(plan, segment),
+                                      segment->types.grad, !is_first);
     }
     if (plan->layout.has_accumulator) { /* the window's end reduces the sum */
-        return add_emit(program, op, is_first, kept_gradient(plan, segment), segment->types.grad,
-                        sherdi_program_micro_gradient(plan, segment), segment->types.compute);
+        return sherdi_program_add(program, op, is_first, kept_gradient(plan, segment),
+                                  segment->types.grad, sherdi_program_micro_gradient(plan, segment),
+                                  segment->types.compute);
     }
     return SHERD_OK;
 }
@@ -573,33 +401,15 @@ static sherd_status segment_reduce_late(const sherdi_program *program,
     if (send.where == kept.where) {
         return SHERD_OK;
     }
-    return add_emit(program, cast, 1, kept, segment->types.grad, send, segment->types.wire);
-}
-
-/* Zeroes the gradient of a block to which no micro-batch brought one. */
-static sherd_status block_zero(const sherdi_program *program, const sherdi_segment *segment,
-                               const sherdi_block *block)
-{
-    sherdi_op op = sherdi_op_of_segment(program->plan, SHERDI_OP_ZERO,
-                                        sherdi_lane_at(block->grad_space), segment);
-
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
-                  sherdi_program_gradient(program->plan, block));
-    SHERDI_TRY(sherdi_program_emit(program, &op));
-    return gradient_write(program, block);
+    return sherdi_program_add(program, cast, 1, kept, segment->types.grad, send,
+                              segment->types.wire);
 }
 
 static sherd_status segment_zero(const sherdi_program *program, const sherdi_segment *segment)
 {
-    const sherdi_plan *plan = program->plan;
-
-    if (!segment->is_staged) {
-        return zero_emit(program, segment, SIZE_MAX, kept_gradient(plan, segment));
-    }
-    for (size_t b = 0; b < segment->num_blocks; b++) {
-        SHERDI_TRY(block_zero(program, segment, &plan->layout.blocks[segment->first_block + b]));
-    }
-    return SHERD_OK;
+    return segment->is_staged
+               ? sherdi_program_offload()->slice_zero(program, segment)
+               : zero_emit(program, segment, SIZE_MAX, kept_gradient(program->plan, segment));
 }
 
 sherd_status sherdi_program_window_end(const sherdi_program *program)
@@ -618,7 +428,7 @@ sherd_status sherdi_program_window_end(const sherdi_program *program)
             SHERDI_TRY(segment_reduce_late(program, segment));
         }
     }
-    return staged_drain_all(program);
+    return SHERDI_IF_OFFLOAD(window_end(program));
 }
 
 sherd_status sherdi_program_window_begin(const sherdi_program *program)

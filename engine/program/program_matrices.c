@@ -3,53 +3,12 @@
  * of that matrix, because every step of the method needs the whole (Liu et al. 2025 distribute Muon
  * in the same way). A segment of k matrices on P ranks is cut into at most k + P - 1 parts, so the
  * ranks together compute at most k + P - 1 matrices. */
+#include "engine/modules.h"
 #include "engine/program/program_walk.h"
 
-static sherdi_range directions_at(size_t first_elem, size_t elems)
-{
-    return sherdi_range_of(SHERDI_BUFFER_DIRECTIONS, first_elem * sizeof(float),
-                           elems * sizeof(float));
-}
+#include "base/checked.h"
 
-/* Where a block's directions are among those of the segment, on the device. */
-static sherdi_range direction_on_device(const sherdi_plan *plan, const sherdi_block *block)
-{
-    size_t first;
-
-    (void)sherdi_plan_owned(plan, &plan->layout.segments[block->segment], &first);
-    return directions_at(first + block->offset_elems, block->elems);
-}
-
-sherdi_range sherdi_direction_at(const sherdi_plan *plan, const sherdi_block *block)
-{
-    return sherdi_is_on_device(block->space)
-               ? direction_on_device(plan, block)
-               : sherdi_bounce_at(plan, block, plan->packing.bounce_direction_offset,
-                                  block->elems * sizeof(float));
-}
-
-sherd_status sherdi_program_direction_give(const sherdi_program *program, const sherdi_block *block)
-{
-    return sherdi_is_on_device(block->space)
-               ? SHERD_OK
-               : sherdi_program_copy(program, SHERDI_LANE_UP,
-                                     &program->plan->layout.segments[block->segment],
-                                     direction_on_device(program->plan, block),
-                                     sherdi_direction_at(program->plan, block));
-}
-
-sherd_status sherdi_program_direction_take(const sherdi_program *program, const sherdi_block *block)
-{
-    return sherdi_is_on_device(block->space)
-               ? SHERD_OK
-               : sherdi_program_copy(program, SHERDI_LANE_DOWN,
-                                     &program->plan->layout.segments[block->segment],
-                                     sherdi_direction_at(program->plan, block),
-                                     direction_on_device(program->plan, block));
-}
-
-sherd_status sherdi_program_directions_gather(const sherdi_program *program,
-                                              const sherdi_segment *segment)
+static sherd_status directions_gather(const sherdi_program *program, const sherdi_segment *segment)
 {
     const sherdi_plan *plan = program->plan;
     sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
@@ -59,7 +18,7 @@ sherd_status sherdi_program_directions_gather(const sherdi_program *program,
     }
     op.from = op.to = SHERD_F32;
     op.flags        = SHERDI_OP_MEETS;
-    sherdi_op_gather_in_place(&op, plan, directions_at(0, segment->padded_elems));
+    sherdi_op_gather_in_place(&op, plan, sherdi_program_directions_at(0, segment->padded_elems));
     return sherdi_program_emit(program, &op);
 }
 
@@ -87,8 +46,9 @@ static sherd_status matrix_make(const sherdi_program *program, const sherdi_segm
     op.param = (int)param;
     op.elems = model->elems;
     if (is_updated(program, segment, param)) {
-        sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS,
-                      directions_at(plan->layout.params[param].offset_elems, model->elems));
+        sherdi_op_use(
+            &op, SHERDI_USE_DST, SHERDI_ADDS,
+            sherdi_program_directions_at(plan->layout.params[param].offset_elems, model->elems));
         sherdi_op_use(&op, SHERDI_USE_WORKSPACE, SHERDI_WRITES,
                       sherdi_range_of(SHERDI_BUFFER_DIRECTIONS, plan->packing.workspace_offset,
                                       by->workspace_bytes(model->shape[0], model->shape[1])));
@@ -98,8 +58,7 @@ static sherd_status matrix_make(const sherdi_program *program, const sherdi_segm
     return sherdi_program_emit(program, &op);
 }
 
-sherd_status sherdi_program_matrices_make(const sherdi_program *program,
-                                          const sherdi_segment *segment)
+static sherd_status matrices_make(const sherdi_program *program, const sherdi_segment *segment)
 {
     const sherdi_model_unit *unit = &program->model->units[segment->unit];
 
@@ -110,3 +69,45 @@ sherd_status sherdi_program_matrices_make(const sherdi_program *program,
     }
     return SHERD_OK;
 }
+
+/* The first sweep over all blocks of a segment, then the matrices along which the second sweep
+ * steps. */
+static sherd_status segment_direct(const sherdi_program *program, const sherdi_segment *segment)
+{
+    if (!sherdi_segment_has_matrices(segment)) {
+        return SHERD_OK;
+    }
+    for (size_t b = 0; b < segment->num_blocks; b++) {
+        SHERDI_TRY(
+            sherdi_program_block_walk(program, SHERDI_WALK_DIRECT, segment,
+                                      &program->plan->layout.blocks[segment->first_block + b]));
+    }
+    SHERDI_TRY(directions_gather(program, segment));
+    return matrices_make(program, segment);
+}
+
+/* Sizes the directions: the largest segment of matrices, whole, then the largest workspace for one
+ * matrix. */
+static sherd_status directions_size(sherdi_plan *plan, const sherdi_model *model)
+{
+    size_t elems     = 0;
+    size_t workspace = 0;
+
+    for (size_t p = 0; p < model->num_params; p++) {
+        const sherdi_model_param *param   = &model->params[p];
+        const sherdi_segment     *segment = sherdi_param_segment(plan, p);
+
+        if (sherdi_segment_has_matrices(segment)) {
+            elems     = sherdi_max_size(elems, segment->padded_elems);
+            workspace = sherdi_max_size(
+                workspace, segment->optimizer->workspace_bytes(param->shape[0], param->shape[1]));
+        }
+    }
+    plan->packing.workspace_offset = sherdi_round_up(elems * sizeof(float), SHERD_ALIGN_BYTES);
+    plan->packing.buffers[SHERDI_BUFFER_DIRECTIONS].bytes =
+        plan->packing.workspace_offset + workspace;
+    return SHERD_OK;
+}
+
+const sherdi_module sherdi_module_muon = {.lay_out        = directions_size,
+                                          .segment_update = segment_direct};

@@ -5,6 +5,8 @@
  * together are read by one operation. */
 #include "engine/program/program_walk.h"
 
+#include "engine/program/offload.h"
+
 #include "base/checked.h"
 
 #include <stddef.h>
@@ -131,7 +133,7 @@ static sherd_status block_norm(const sherdi_program *program, const sherdi_segme
     gradient.offset += first * elem;
     gradient.bytes = (end - first) * elem;
     op = norm_op(program->plan, segment, block->grad_space, gradient, segment->types.grad);
-    SHERDI_TRY(sherdi_program_gradient_read(program, block));
+    SHERDI_TRY(SHERDI_IF_OFFLOAD(gradient_read(program, block)));
     return is_in_memory(op.space) ? norm_add(program, run, &op) : sherdi_program_emit(program, &op);
 }
 
@@ -147,7 +149,7 @@ static sherd_status segment_norm(const sherdi_program *program, const sherdi_seg
         const sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
 
         SHERDI_TRY(block_norm(program, segment, block, 0, block->elems, run));
-        SHERDI_TRY(sherdi_program_gradient_give(program, SHERDI_WALK_UPDATE, block));
+        SHERDI_TRY(SHERDI_IF_OFFLOAD(gradient_give(program, SHERDI_WALK_UPDATE, block)));
     }
     return SHERD_OK;
 }
@@ -172,7 +174,7 @@ sherd_status sherdi_program_norm(const sherdi_program *program)
     const sherdi_plan *plan = program->plan;
     sherdi_op          run  = {.elems = 0};
 
-    SHERDI_TRY(sherdi_program_slots_begin(program, SHERDI_WALK_UPDATE, SHERDI_RING_GRADS));
+    SHERDI_TRY(SHERDI_IF_OFFLOAD(slots_begin(program, SHERDI_WALK_UPDATE, SHERDI_RING_GRADS)));
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         if (plan->layout.segments[s].has_gradient &&
             !is_summed(program, &plan->layout.segments[s])) {

@@ -2,7 +2,7 @@
  * evicted. The program follows the plan's sequence as long as the trainer does. On and off the
  * plan, a unit goes to its planned offset: an acquire evicts units that were only gathered ahead
  * into this memory, and fails if a held unit uses it. */
-#include "engine/program/program.h"
+#include "engine/program/offload.h"
 
 #include "base/checked.h"
 #include "engine/modules.h"
@@ -59,8 +59,7 @@ static int is_kept(const sherdi_cursor *cursor, int unit)
     return live_range != NULL && cursor->next <= live_range->last;
 }
 
-/* Whether the unit stays gathered between sherd_eval_begin and sherd_eval_end. */
-static int is_kept_for_eval(const sherdi_program *program, int unit)
+int sherdi_program_is_kept_for_eval(const sherdi_program *program, int unit)
 {
     size_t number = program->plan->layout.units[unit].eval_kept;
 
@@ -143,75 +142,8 @@ static sherd_status room_check(const sherdi_program *program, const sherdi_curso
 
 /* ----------------------------------------------------------------- gathers -- */
 
-/* The reads of a gather: its numbers among the pass's fetches, if the gather is planned; else
- * numbers of its own. */
-typedef struct fetch {
-    size_t          first;
-    const uint32_t *order; /* NULL: nothing is read ahead */
-    size_t          count;
-} fetch;
-
-static fetch fetch_of(const sherdi_program *program, sherd_pass pass,
-                      const sherdi_live_range *live_range)
-{
-    const sherdi_plan *plan = program->plan;
-
-    if (live_range == NULL) {
-        return (fetch){0};
-    }
-    if (pass == SHERD_EVAL) {
-        return (fetch){live_range->first_fetch,
-                       plan->schedule.fetches + plan->schedule.num_train_fetches,
-                       plan->schedule.num_eval_fetches};
-    }
-    return (fetch){live_range->first_fetch, plan->schedule.fetches,
-                   plan->schedule.num_train_fetches};
-}
-
-/* Reads a piece from the drive through a slot. Then starts the read of the piece that uses the slot
- * next, whose fetch comes later by the number of slots. */
-static sherd_status piece_fetch(const sherdi_program *program, const sherdi_segment *segment,
-                                size_t piece, size_t number, const fetch *from, sherdi_range own)
-{
-    const sherdi_plan *plan = program->plan;
-    size_t             elem = sherdi_compute_bytes(segment);
-    size_t             next = number + sherdi_ring_slots(plan, SHERDI_RING_PARAMS);
-    sherdi_range       slot = sherdi_ring_slot(plan, SHERDI_RING_PARAMS, number,
-                                               plan->offload.pieces[piece].elems * elem);
-    int                ahead;
-
-    own.offset += plan->offload.pieces[piece].offset_elems * elem;
-    SHERDI_TRY(sherdi_program_read(program, SHERDI_RING_PARAMS, number, piece, segment->unit));
-    SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_UP, segment, own, slot));
-    sherdi_progress_release(program->progress, SHERDI_RING_PARAMS, number);
-    if (!plan->settings.offload.pipeline_read || next >= from->count) {
-        return SHERD_OK;
-    }
-    ahead = plan->layout.segments[plan->offload.pieces[from->order[next]].segment].unit;
-    if (is_kept_for_eval(program, ahead) && sherdi_program_unit(program, ahead)->is_gathered) {
-        return SHERD_OK; /* it needs no gather */
-    }
-    return sherdi_program_read(program, SHERDI_RING_PARAMS, next, from->order[next], ahead);
-}
-
-/* Brings up this rank's slice of a segment that rests elsewhere than on the device. */
-static sherd_status slice_fetch(const sherdi_program *program, const sherdi_segment *segment,
-                                fetch *from, sherdi_range own)
-{
-    if (segment->param_space == SHERDI_SPACE_HOST) {
-        return sherdi_program_copy(
-            program, SHERDI_LANE_UP, segment, own,
-            sherdi_range_of(SHERDI_BUFFER_HOST_PARAMS, segment->param_offset, own.bytes));
-    }
-    for (size_t p = 0; p < segment->num_pieces; p++) {
-        SHERDI_TRY(
-            piece_fetch(program, segment, segment->first_piece + p, from->first++, from, own));
-    }
-    return SHERD_OK;
-}
-
 static sherd_status segment_gather(const sherdi_program *program, const sherdi_segment *segment,
-                                   size_t offset, fetch *from)
+                                   size_t offset, const sherdi_live_range *live_range)
 {
     const sherdi_plan *plan  = program->plan;
     size_t             elem  = sherdi_compute_bytes(segment);
@@ -228,7 +160,7 @@ static sherd_status segment_gather(const sherdi_program *program, const sherdi_s
     if (segment->param_space != SHERDI_SPACE_DEVICE) { /* not there when the ranks last met */
         own.offset += (size_t)plan->rank * slice;
         own.bytes = slice;
-        SHERDI_TRY(slice_fetch(program, segment, from, own));
+        SHERDI_TRY(sherdi_program_offload()->slice_fetch(program, segment, live_range, own));
         op.flags = SHERDI_OP_MEETS;
         sherdi_op_gather_in_place(&op, plan, whole);
         return sherdi_program_emit(program, &op);
@@ -242,11 +174,10 @@ static sherd_status segment_gather(const sherdi_program *program, const sherdi_s
     return sherdi_program_emit(program, &op);
 }
 
-static sherd_status unit_gather(const sherdi_program *program, int unit, sherd_pass pass,
-                                size_t offset, const sherdi_live_range *live_range)
+static sherd_status unit_gather(const sherdi_program *program, int unit, size_t offset,
+                                const sherdi_live_range *live_range)
 {
     sherdi_unit_state *state = sherdi_program_unit(program, unit);
-    fetch              from  = fetch_of(program, pass, live_range);
     int                evicted;
 
     while ((evicted = in_the_way(program, unit, offset, 0)) >= 0) {
@@ -257,7 +188,7 @@ static sherd_status unit_gather(const sherdi_program *program, int unit, sherd_p
         const sherdi_segment *segment = sherdi_unit_segment(program->plan, unit, s);
 
         if (segment->gather_offset != SHERDI_NO_OFFSET) {
-            SHERDI_TRY(segment_gather(program, segment, offset, &from));
+            SHERDI_TRY(segment_gather(program, segment, offset, live_range));
         }
     }
     state->is_gathered = 1;
@@ -277,8 +208,7 @@ static sherd_status prefetch(const sherdi_program *program, const sherdi_cursor 
             in_the_way(program, live_range->unit, live_range->offset, 1) < 0 &&
             sherdi_program_may_gather(program, live_range->unit)) {
             SHERDI_TRY(sherdi_program_await(program, SHERDI_POST_UNIT, live_range->unit));
-            SHERDI_TRY(
-                unit_gather(program, live_range->unit, step->pass, live_range->offset, live_range));
+            SHERDI_TRY(unit_gather(program, live_range->unit, live_range->offset, live_range));
         }
     }
     return SHERD_OK;
@@ -361,41 +291,16 @@ static sherd_status unit_use(const sherdi_program *program, int unit, int is_bac
     return SHERD_OK;
 }
 
-/* ------------------------------------------------------------------- ahead -- */
-
-static sherd_status fetches_begin(const sherdi_program *program)
-{
-    const sherdi_plan *plan  = program->plan;
-    size_t             slots = sherdi_min_size(sherdi_ring_slots(plan, SHERDI_RING_PARAMS),
-                                               plan->schedule.num_train_fetches);
-
-    for (size_t i = 0; i < slots && plan->settings.offload.pipeline_read; i++) {
-        SHERDI_TRY(sherdi_program_read(
-            program, SHERDI_RING_PARAMS, i, plan->schedule.fetches[i],
-            plan->layout.segments[plan->offload.pieces[plan->schedule.fetches[i]].segment].unit));
-    }
-    return SHERD_OK;
-}
-
-sherd_status sherdi_program_fetch_ahead(const sherdi_program *program)
-{
-    uint32_t     before = sherdi_program_flag(program, SHERDI_OP_AHEAD);
-    sherd_status status = program->progress->is_walking ? SHERD_OK : fetches_begin(program);
-
-    program->progress->flags = before;
-    return status;
-}
-
 /* ----------------------------------------------------------------- acquire -- */
 
 static sherd_status unit_hold(const sherdi_program *program, const sherdi_cursor *cursor,
-                              const sherdi_step_of_pass *step, int unit, sherd_pass pass)
+                              const sherdi_step_of_pass *step, int unit)
 {
     size_t offset = offset_of(program, cursor, step, unit);
 
     SHERDI_TRY(sherdi_program_await(program, SHERDI_POST_UNIT, unit));
     if (program->plan->layout.units[unit].gather_bytes > 0 && !is_there(program, unit, offset)) {
-        SHERDI_TRY(unit_gather(program, unit, pass, offset, live_range_begun(cursor, step, unit)));
+        SHERDI_TRY(unit_gather(program, unit, offset, live_range_begun(cursor, step, unit)));
     }
     sherdi_program_unit(program, unit)->held++;
     return SHERD_OK;
@@ -461,16 +366,6 @@ typedef struct taken {
     int    is_gathered; /* all gathers have been enqueued */
 } taken;
 
-/* Waits for the end of a queued update, and then begins the operations that had to wait for it. */
-static sherd_status walk_await(const sherdi_program *program)
-{
-    if (!program->progress->is_walking) {
-        return SHERD_OK;
-    }
-    SHERDI_TRY(sherdi_program_await(program, SHERDI_POST_WALK, -1));
-    return sherdi_program_fetch_ahead(program);
-}
-
 static sherd_status units_take(const sherdi_program *program, sherdi_cursor *cursor, int unit,
                                sherd_pass pass, taken *t)
 {
@@ -478,11 +373,9 @@ static sherd_status units_take(const sherdi_program *program, sherdi_cursor *cur
     int                        reached;
 
     SHERDI_TRY(room_check(program, cursor, step, unit, pass));
-    if (program->plan->offload.num_pieces > 0) {
-        SHERDI_TRY(walk_await(program));
-    }
+    SHERDI_TRY(SHERDI_IF_OFFLOAD(acquire_begin(program)));
     for (; (reached = sherdi_model_reached(program->model, unit, t->held)) >= 0; t->held++) {
-        SHERDI_TRY(unit_hold(program, cursor, step, reached, pass));
+        SHERDI_TRY(unit_hold(program, cursor, step, reached));
     }
     if (step != NULL) {
         SHERDI_TRY(prefetch(program, cursor, step));
@@ -547,7 +440,7 @@ sherd_status sherdi_program_release(const sherdi_program *program, int unit, she
         sherd_status status = SHERD_OK;
 
         if (--sherdi_program_unit(program, reached)->held == 0 && !is_kept(cursor, reached) &&
-            !is_kept_for_eval(program, reached)) {
+            !sherdi_program_is_kept_for_eval(program, reached)) {
             status = unit_leave(program, reached);
         }
         if (pass == SHERD_BACKWARD && status == SHERD_OK) {

@@ -5,62 +5,40 @@
  *
  * A range passes through the fill buffer, a portion at a time. With several parts each portion lies
  * in one block, and all its parts are moved before the next portion comes: so the block's extent is
- * needed only once.
- *
- * Parameters come in any order. An extent on a drive stays in its slot until another extent needs
- * the slot. A changed extent is written to the drive then, or when all its parameters have their
- * first values, or at the end. After its last write the slot still holds the extent, so that it can
- * be written again if the write failed. */
-#include "engine/program/program.h"
+ * needed only once. Parameters come in any order. */
+#include "engine/program/program_values.h"
 
-#include "base/assert.h"
 #include "base/checked.h"
+#include "engine/program/offload.h"
+#include "engine/program/program_walk.h"
 
 #include <stddef.h>
 
 /* -------------------------------------------------------------------- cuts -- */
 
-/* A walk over elements of a segment's whole, cut at its blocks or pieces. All of these but the last
- * have `grain` elements. */
-typedef struct cuts {
-    size_t first, limit, grain; /* begin and end of all blocks; elements of one */
-    size_t last;                /* where the walk ends */
-    size_t index, border;       /* the block, and its end */
-    size_t begin, end;          /* the elements in it */
-} cuts;
-
-static cuts cuts_of(size_t first, size_t count, size_t grain, size_t begin, size_t end)
+sherdi_cuts sherdi_cuts_of(size_t first, size_t count, size_t grain, size_t begin, size_t end)
 {
-    return (cuts){.first = first,
-                  .limit = first + count,
-                  .grain = grain,
-                  .last  = sherdi_min_size(end, first + count),
-                  .end   = sherdi_max_size(begin, first)};
+    return (sherdi_cuts){.first = first,
+                         .limit = first + count,
+                         .grain = grain,
+                         .last  = sherdi_min_size(end, first + count),
+                         .end   = sherdi_max_size(begin, first)};
 }
 
-static cuts blocks_of(const sherdi_plan *plan, const sherdi_segment *segment, size_t begin,
-                      size_t end)
+sherdi_cuts sherdi_cuts_of_blocks(const sherdi_plan *plan, const sherdi_segment *segment,
+                                  size_t begin, size_t end)
 {
     size_t first;
     size_t owned = sherdi_plan_owned(plan, segment, &first);
 
     if (segment->num_blocks == 0) {
-        return (cuts){0};
+        return (sherdi_cuts){0};
     }
-    return cuts_of(first, owned, plan->layout.blocks[segment->first_block].elems, begin, end);
+    return sherdi_cuts_of(first, owned, plan->layout.blocks[segment->first_block].elems, begin,
+                          end);
 }
 
-static cuts pieces_of(const sherdi_plan *plan, const sherdi_segment *segment, size_t begin,
-                      size_t end)
-{
-    if (segment->num_pieces == 0) {
-        return (cuts){0};
-    }
-    return cuts_of((size_t)plan->rank * segment->slice_elems, segment->slice_elems,
-                   plan->offload.pieces[segment->first_piece].elems, begin, end);
-}
-
-static int cuts_next(cuts *c)
+int sherdi_cuts_next(sherdi_cuts *c)
 {
     c->begin = c->end;
     if (c->begin >= c->last) {
@@ -72,61 +50,9 @@ static int cuts_next(cuts *c)
     return 1;
 }
 
-/* ---------------------------------------------------------------- counting -- */
-
-static void left_count(sherdi_progress *progress, const sherdi_plan *plan, size_t param,
-                       size_t elems)
-{
-    const sherdi_segment *segment = &plan->layout.segments[plan->layout.params[param].segment];
-    size_t                start   = plan->layout.params[param].offset_elems;
-    size_t                begin;
-    size_t                end;
-    cuts                  c;
-
-    sherdi_plan_held(plan, param, elems, &begin, &end);
-    for (c = blocks_of(plan, segment, start + begin, start + end); cuts_next(&c);) {
-        const sherdi_block *block = &plan->layout.blocks[segment->first_block + c.index];
-
-        if (block->space == SHERDI_SPACE_STORAGE) {
-            progress->rings[SHERDI_RING_STATE].extents[block->extent].left++;
-        }
-    }
-    for (c = pieces_of(plan, segment, start + begin, start + end); cuts_next(&c);) {
-        progress->rings[SHERDI_RING_PARAMS].extents[segment->first_piece + c.index].left++;
-    }
-}
-
-void sherdi_program_fill_count(sherdi_progress *progress, const sherdi_plan *plan,
-                               const sherdi_model *model)
-{
-    for (size_t p = 0; p < plan->layout.num_params; p++) {
-        left_count(progress, plan, p, model->params[p].elems);
-    }
-}
-
-void sherdi_progress_complete(sherdi_progress *progress, sherdi_ring ring)
-{
-    for (size_t e = 0; e < progress->rings[ring].num_extents; e++) {
-        progress->rings[ring].extents[e].left     = 0;
-        progress->rings[ring].extents[e].is_begun = 1;
-    }
-}
-
 /* --------------------------------------------------------------- ranges -- */
 
-/* Elements of one part of a parameter that are moved together. */
-typedef struct value_range {
-    const sherdi_program *program;
-    const sherdi_segment *segment;
-    size_t                param;
-    int                   part;
-    int                   is_last;    /* of the parts that are put */
-    int                   is_put;     /* 1: values are written; 0: read */
-    size_t                begin, end; /* in the whole segment: the range in the fill buffer */
-    size_t                param_end;  /* end of this rank's part of the parameter */
-} value_range;
-
-static sherdi_op range_op(const value_range *s, sherdi_op_kind kind, sherdi_lane_id lane)
+sherdi_op sherdi_value_op(const sherdi_value_range *s, sherdi_op_kind kind, sherdi_lane_id lane)
 {
     sherdi_op op = sherdi_op_of_segment(s->program->plan, kind, lane, s->segment);
 
@@ -137,9 +63,9 @@ static sherdi_op range_op(const value_range *s, sherdi_op_kind kind, sherdi_lane
 }
 
 /* The part of the range that lies in [first, first + count). */
-static value_range range_within(const value_range *s, size_t first, size_t count)
+static sherdi_value_range range_within(const sherdi_value_range *s, size_t first, size_t count)
 {
-    value_range within = *s;
+    sherdi_value_range within = *s;
 
     within.begin = sherdi_max_size(s->begin, first);
     within.end   = sherdi_max_size(within.begin, sherdi_min_size(s->end, first + count));
@@ -147,7 +73,7 @@ static value_range range_within(const value_range *s, size_t first, size_t count
 }
 
 /* The part that lies in the elements that this rank updates. */
-static value_range range_owned(const value_range *s)
+static sherdi_value_range range_owned(const sherdi_value_range *s)
 {
     size_t first;
     size_t owned = sherdi_plan_owned(s->program->plan, s->segment, &first);
@@ -156,164 +82,44 @@ static value_range range_owned(const value_range *s)
 }
 
 /* The part that lies in this rank's slice. */
-static value_range range_slice(const value_range *s)
+static sherdi_value_range range_slice(const sherdi_value_range *s)
 {
     size_t slice = s->segment->slice_elems;
 
     return range_within(s, (size_t)s->program->plan->rank * slice, slice);
 }
 
-/* -------------------------------------------------------------------- slots -- */
-
-/* Records that all of an extent is in a slot. */
-static void slot_hold(const sherdi_program *program, sherdi_ring ring, sherdi_slot *slot,
-                      size_t extent)
-{
-    slot->head = extent;
-    slot->tail = sherdi_ring_tail(program->plan, ring, extent);
-}
-
-static sherd_status slot_write(const sherdi_program *program, sherdi_ring ring, size_t number)
-{
-    sherdi_slot *slot   = sherdi_progress_slot(program->progress, ring, number);
-    size_t       extent = slot->head;
-    sherd_status status = sherdi_program_write(program, ring, number, extent, -1);
-
-    slot_hold(program, ring, slot, extent);
-    slot->is_changed                                        = status != SHERD_OK;
-    program->progress->rings[ring].extents[extent].is_spare = 1;
-    return status;
-}
-
-/* Zeroes a slot for an extent. It covers all of the extent that the slot holds, also beyond the new
- * one, and so follows all writes from the slot: if one of these failed, this fails too, and the
- * slot still holds its extent. */
-static sherd_status slot_clear(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
-{
-    const sherdi_plan *plan = f->program->plan;
-    size_t             held = sherdi_progress_slot(f->program->progress, ring, slot)->head;
-    size_t left = held == SHERDI_NO_EXTENT ? 0 : sherdi_ring_whole(plan, ring, slot, held).bytes;
-    sherdi_range all  = sherdi_ring_whole(plan, ring, slot, extent);
-    sherdi_op    zero = range_op(f, SHERDI_OP_ZERO, SHERDI_LANE_HOST);
-
-    if (!f->is_put && left == 0) {
-        return SHERD_OK;
-    }
-    all.bytes = sherdi_max_size(all.bytes, left);
-    sherdi_op_use(&zero, SHERDI_USE_DST, SHERDI_WRITES, all);
-    return sherdi_program_emit(f->program, &zero);
-}
-
-/* Reads an extent into a slot. It is read if it is asked for or has some of its values already;
- * otherwise it begins with zeros. */
-static sherd_status slot_begin(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
-{
-    sherdi_progress *progress = f->program->progress;
-
-    SHERDI_TRY(slot_clear(f, ring, slot, extent));
-    sherdi_progress_release(progress, ring, slot);
-    return f->is_put && !progress->rings[ring].extents[extent].is_begun
-               ? SHERD_OK
-               : sherdi_program_read_whole(f->program, ring, slot, extent, f->segment->unit);
-}
-
-/* Chooses a slot whose extent is on the drive already; otherwise the slot that is freed next. */
-static size_t slot_choose(sherdi_ring_progress *ring)
-{
-    size_t i = 0;
-
-    while (i < ring->num_slots && ring->slots[(ring->next + i) % ring->num_slots].is_changed) {
-        i++;
-    }
-    ring->next = (ring->next + i) % ring->num_slots + 1;
-    return ring->next - 1;
-}
-
-/* Invariant: no two slots of a ring hold the same extent. So the first slot that holds an extent
- * has all of its values so far. */
-static int are_held_once(const sherdi_ring_progress *ring)
-{
-    for (size_t i = 0; i < ring->num_slots; i++) {
-        for (size_t j = 0; j < i; j++) {
-            if (ring->slots[i].head == ring->slots[j].head &&
-                ring->slots[i].head != SHERDI_NO_EXTENT) {
-                return 0;
-            }
-        }
-    }
-    return 1;
-}
-
-/* Returns a slot with the extent in it. */
-static sherd_status slot_take(const value_range *f, sherdi_ring which, size_t extent, size_t *out)
-{
-    sherdi_ring_progress *ring = &f->program->progress->rings[which];
-
-    SHERDI_SLOW_ASSERT(are_held_once(ring));
-    for (*out = 0; *out < ring->num_slots; ++*out) {
-        if (ring->slots[*out].head == extent) { /* an update may have read it without its tail */
-            return sherdi_program_read_whole(f->program, which, *out, extent, f->segment->unit);
-        }
-    }
-    *out = slot_choose(ring);
-    if (ring->slots[*out].is_changed) {
-        SHERDI_TRY(slot_write(f->program, which, *out));
-    }
-    return slot_begin(f, which, *out, extent);
-}
-
-/* Records that some of an extent's values have come; `is_last`: the last ones of the parameter in
- * it. */
-static sherd_status slot_give(const value_range *f, sherdi_ring which, size_t extent, size_t slot,
-                              int is_last)
-{
-    sherdi_ring_progress *ring   = &f->program->progress->rings[which];
-    sherdi_fill_extent   *filled = &ring->extents[extent];
-
-    if (!f->is_put) {
-        return SHERD_OK; /* the next caller may need it too */
-    }
-    slot_hold(f->program, which, &ring->slots[slot], extent);
-    ring->slots[slot].is_changed = 1;
-    filled->is_begun             = 1;
-    if (!is_last || filled->left == 0) {
-        return SHERD_OK;
-    }
-    filled->left--;
-    return filled->left == 0 ? slot_write(f->program, which, slot) : SHERD_OK;
-}
-
 /* ------------------------------------------------------------------- values -- */
 
 /* The number in the model of the element at `at` of the segment's whole. */
-static uint64_t element_index(const value_range *f, size_t at)
+static uint64_t element_index(const sherdi_value_range *f, size_t at)
 {
     return f->program->model->params[f->param].first_index +
            (at - f->program->plan->layout.params[f->param].offset_elems);
 }
 
-static sherdi_range values_at(const value_range *f, size_t begin, size_t end)
+static sherdi_range values_at(const sherdi_value_range *f, size_t begin, size_t end)
 {
     return sherdi_range_of(SHERDI_BUFFER_FILL, (begin - f->begin) * sizeof(float),
                            (end - begin) * sizeof(float));
 }
 
-static int space_is_apart(const value_range *f, sherdi_space space)
+static int space_is_apart(const sherdi_value_range *f, sherdi_space space)
 {
     return space == SHERDI_SPACE_DEVICE && f->program->plan->machine.has_device;
 }
 
 /* The lane whose copies and kernels reach both the space and the fill buffer. */
-static sherdi_lane_id lane_of_space(const value_range *f, sherdi_space space)
+static sherdi_lane_id lane_of_space(const sherdi_value_range *f, sherdi_space space)
 {
     return space_is_apart(f, space) ? SHERDI_LANE_COMPUTE : SHERDI_LANE_HOST;
 }
 
 /* Copies to memory of a space, or from it. */
-static sherd_status bytes_move(const value_range *f, sherdi_space space, sherdi_range at,
+static sherd_status bytes_move(const sherdi_value_range *f, sherdi_space space, sherdi_range at,
                                sherdi_range buffer)
 {
-    sherdi_op op = range_op(f, SHERDI_OP_COPY, lane_of_space(f, space));
+    sherdi_op op = sherdi_value_op(f, SHERDI_OP_COPY, lane_of_space(f, space));
 
     at.bytes = buffer.bytes;
     return f->is_put ? sherdi_program_move(f->program, op, at, buffer)
@@ -321,12 +127,12 @@ static sherd_status bytes_move(const value_range *f, sherdi_space space, sherdi_
 }
 
 /* The same with a cast. The host's kernels reach everything except a device's memory. */
-static sherd_status values_cast(const value_range *f, size_t begin, size_t end, sherdi_space space,
-                                sherd_dtype dtype, sherdi_range at)
+sherd_status sherdi_values_cast(const sherdi_value_range *f, size_t begin, size_t end,
+                                sherdi_space space, sherd_dtype dtype, sherdi_range at)
 {
     const sherdi_plan *plan     = f->program->plan;
     int                is_apart = space_is_apart(f, space);
-    sherdi_op          op       = range_op(f, SHERDI_OP_CAST, SHERDI_LANE_HOST);
+    sherdi_op          op       = sherdi_value_op(f, SHERDI_OP_CAST, SHERDI_LANE_HOST);
     sherdi_range       values   = values_at(f, begin, end);
     sherdi_range       near     = at;
 
@@ -347,7 +153,7 @@ static sherd_status values_cast(const value_range *f, size_t begin, size_t end, 
 }
 
 /* Whether this rank's share of the fingerprint is computed while weights are put. */
-static int is_counted(const value_range *f)
+static int is_counted(const sherdi_value_range *f)
 {
     return f->segment->kind == SHERDI_SEGMENT_FROZEN ||
            sherdi_plan_has_generations(f->program->plan);
@@ -355,11 +161,12 @@ static int is_counted(const value_range *f)
 
 /* Adds the values to this rank's share of the fingerprint: of a frozen parameter those in its
  * slice, else those that it updates. */
-static sherd_status values_count(const value_range *f)
+static sherd_status values_count(const sherdi_value_range *f)
 {
     const sherdi_plan *plan = f->program->plan;
-    value_range own = f->segment->kind == SHERDI_SEGMENT_FROZEN ? range_slice(f) : range_owned(f);
-    sherdi_op   op  = range_op(f, SHERDI_OP_FINGERPRINT, SHERDI_LANE_HOST);
+    sherdi_value_range own =
+        f->segment->kind == SHERDI_SEGMENT_FROZEN ? range_slice(f) : range_owned(f);
+    sherdi_op op = sherdi_value_op(f, SHERDI_OP_FINGERPRINT, SHERDI_LANE_HOST);
 
     if (own.begin >= own.end) {
         return SHERD_OK;
@@ -374,32 +181,17 @@ static sherd_status values_count(const value_range *f)
 
 /* ------------------------------------------------------------------- spaces -- */
 
-/* Whether the rest of the block has nothing of the parameter. */
-static int is_all(const value_range *f, const cuts *c)
+int sherdi_values_are_all(const sherdi_value_range *f, const sherdi_cuts *c)
 {
     return f->is_last && (c->end == f->param_end || c->end == c->border);
 }
 
-/* Returns where the parameter's half of a block's masters is; `state` is where the block's state is
- * now. */
-static sherdi_range half_at(const value_range *f, const sherdi_block *block, sherdi_range state)
-{
-    sherdi_range values;
-
-    if (!sherdi_block_keeps_values(block)) {
-        return sherdi_program_param_at(f->program->plan, f->segment, block);
-    }
-    values        = sherdi_state_values_at(f->program->plan, block);
-    values.offset = state.offset - block->state_offset + block->value_offset;
-    return values;
-}
-
 /* Moves a part that is not stored as fp32. Putting a split master sets the parameter too. */
-static sherd_status encoded_move(const value_range *f, const sherdi_block *block, const cuts *c,
-                                 sherdi_range state)
+static sherd_status encoded_move(const sherdi_value_range *f, const sherdi_block *block,
+                                 const sherdi_cuts *c, sherdi_range state, sherdi_range half)
 {
-    sherdi_op     op     = range_op(f, f->is_put ? SHERDI_OP_ENCODE : SHERDI_OP_DECODE,
-                                    lane_of_space(f, block->space));
+    sherdi_op     op     = sherdi_value_op(f, f->is_put ? SHERDI_OP_ENCODE : SHERDI_OP_DECODE,
+                                           lane_of_space(f, block->space));
     sherdi_access access = f->is_put ? SHERDI_ADDS : SHERDI_READS;
 
     op.block = block;
@@ -407,104 +199,77 @@ static sherd_status encoded_move(const value_range *f, const sherdi_block *block
     op.index = (c->begin - c->first) % c->grain;
     sherdi_op_use(&op, SHERDI_USE_STATE, access, state);
     if (f->part == 0 && sherdi_segment_is_beside(f->segment)) {
-        sherdi_op_use(&op, SHERDI_USE_PARAM, access, half_at(f, block, state));
+        sherdi_op_use(&op, SHERDI_USE_PARAM, access, half);
     }
     sherdi_op_use(&op, f->is_put ? SHERDI_USE_SRC : SHERDI_USE_DST,
                   f->is_put ? SHERDI_READS : SHERDI_WRITES, values_at(f, c->begin, c->end));
     return sherdi_program_emit(f->program, &op);
 }
 
-static sherd_status block_move(const value_range *f, const sherdi_block *block, const cuts *c,
-                               sherdi_range state)
+sherd_status sherdi_values_block_move(const sherdi_value_range *f, const sherdi_block *block,
+                                      const sherdi_cuts *c, sherdi_range state, sherdi_range half)
 {
-    size_t      first = (c->begin - c->first) % c->grain;
-    value_range rests = *f;
+    size_t             first = (c->begin - c->first) % c->grain;
+    sherdi_value_range rests = *f;
 
     if (!sherdi_segment_part_is_encoded(f->segment, f->part)) {
         state.offset += sherdi_plan_part_offset(f->program->plan, block, f->part, first);
         return bytes_move(f, block->space, state, values_at(f, c->begin, c->end));
     }
-    SHERDI_TRY(encoded_move(f, block, c, state));
+    SHERDI_TRY(encoded_move(f, block, c, state, half));
     if (!f->is_put || f->part != 0 || !is_counted(f)) {
         return SHERD_OK;
     }
     rests.is_put = 0; /* an encoding may have rounded the values, and what rests is what counts */
-    return encoded_move(&rests, block, c, state);
+    return encoded_move(&rests, block, c, state, half);
 }
 
 /* Moves a part of the state; of master weights those that are separate from the parameter. */
-static sherd_status state_move(const value_range *f)
+static sherd_status state_move(const sherdi_value_range *f)
 {
     const sherdi_plan *plan = f->program->plan;
 
-    for (cuts c = blocks_of(plan, f->segment, f->begin, f->end); cuts_next(&c);) {
+    for (sherdi_cuts c = sherdi_cuts_of_blocks(plan, f->segment, f->begin, f->end);
+         sherdi_cuts_next(&c);) {
         const sherdi_block *block = &plan->layout.blocks[f->segment->first_block + c.index];
-        int                 rests = block->space == SHERDI_SPACE_STORAGE;
-        sherdi_range        at    = sherdi_state_at(plan, block);
-        size_t              slot  = 0;
 
-        if (rests) {
-            SHERDI_TRY(slot_take(f, SHERDI_RING_STATE, block->extent, &slot));
-            at = sherdi_ring_slot(plan, SHERDI_RING_STATE, slot, at.bytes);
-            at.offset += block->state_offset;
-        }
-        SHERDI_TRY(block_move(f, block, &c, at));
-        if (rests) {
-            SHERDI_TRY(slot_give(f, SHERDI_RING_STATE, block->extent, slot, is_all(f, &c)));
-        }
-    }
-    return SHERD_OK;
-}
-
-/* Moves the parameter between the fill buffer and pieces that rest on a drive. */
-static sherd_status pieces_move(const value_range *f)
-{
-    const sherdi_plan *plan  = f->program->plan;
-    sherd_dtype        dtype = f->segment->types.compute;
-
-    for (cuts c = pieces_of(plan, f->segment, f->begin, f->end); cuts_next(&c);) {
-        size_t       piece = f->segment->first_piece + c.index;
-        sherdi_range at;
-        size_t       slot;
-
-        SHERDI_TRY(slot_take(f, SHERDI_RING_PARAMS, piece, &slot));
-        at = sherdi_ring_slot(plan, SHERDI_RING_PARAMS, slot, 0);
-        at.offset += (c.begin - c.first) % c.grain * sherd_dtype_bytes(dtype);
-        SHERDI_TRY(values_cast(f, c.begin, c.end, SHERDI_SPACE_STORAGE, dtype, at));
-        SHERDI_TRY(slot_give(f, SHERDI_RING_PARAMS, piece, slot, is_all(f, &c)));
+        SHERDI_TRY(
+            block->space == SHERDI_SPACE_STORAGE
+                ? sherdi_program_offload()->block_move(f, block, &c)
+                : sherdi_values_block_move(f, block, &c, sherdi_state_at(plan, block),
+                                           sherdi_program_param_at(plan, f->segment, block)));
     }
     return SHERD_OK;
 }
 
 /* Moves the parameter where it rests. */
-static sherd_status param_move(const value_range *f)
+static sherd_status param_move(const sherdi_value_range *f)
 {
     const sherdi_plan    *plan    = f->program->plan;
     const sherdi_segment *segment = f->segment;
     sherd_dtype           dtype   = segment->types.compute;
     size_t                elem    = sherd_dtype_bytes(dtype);
     size_t first = segment->is_resident ? 0 : (size_t)plan->rank * segment->slice_elems;
-    int    where = segment->param_space == SHERDI_SPACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
-                                                             : SHERDI_BUFFER_PARAMS;
 
     if (segment->is_bound) {
         size_t at = sherdi_trainer_offset(plan, f->program->model, f->param) +
                     (f->begin - plan->layout.params[f->param].offset_elems) * elem;
 
-        return values_cast(f, f->begin, f->end, SHERDI_SPACE_DEVICE, dtype,
-                           sherdi_range_of(SHERDI_AT_TRAINER_DATA, at, 0));
+        return sherdi_values_cast(f, f->begin, f->end, SHERDI_SPACE_DEVICE, dtype,
+                                  sherdi_range_of(SHERDI_AT_TRAINER_DATA, at, 0));
     }
-    if (segment->param_space == SHERDI_SPACE_STORAGE) {
-        return pieces_move(f);
+    if (!sherdi_is_on_device(segment->param_space)) {
+        return sherdi_program_offload()->param_move(f);
     }
-    return values_cast(
-        f, f->begin, f->end, segment->param_space, dtype,
-        sherdi_range_of(where, segment->param_offset + (f->begin - first) * elem, 0));
+    return sherdi_values_cast(f, f->begin, f->end, SHERDI_SPACE_DEVICE, dtype,
+                              sherdi_range_of(SHERDI_BUFFER_PARAMS,
+                                              segment->param_offset + (f->begin - first) * elem,
+                                              0));
 }
 
 /* Moves integers, which always lie on the device: widened as for the norm, as many at a time as the
  * staging buffer has room for. */
-static sherd_status fixed_gradient_move(const value_range *f)
+static sherd_status fixed_gradient_move(const sherdi_value_range *f)
 {
     const sherdi_plan *plan   = f->program->plan;
     size_t             first  = (size_t)plan->rank * f->segment->slice_elems;
@@ -524,7 +289,7 @@ static sherd_status fixed_gradient_move(const value_range *f)
 }
 
 /* Moves the reduced gradient of a prepared step. */
-static sherd_status gradient_move(const value_range *f)
+static sherd_status gradient_move(const sherdi_value_range *f)
 {
     const sherdi_plan *plan  = f->program->plan;
     sherd_dtype        dtype = f->segment->types.grad;
@@ -532,15 +297,16 @@ static sherd_status gradient_move(const value_range *f)
     if (plan->layout.is_deterministic) {
         return fixed_gradient_move(f);
     }
-    for (cuts c = blocks_of(plan, f->segment, f->begin, f->end); cuts_next(&c);) {
+    for (sherdi_cuts c = sherdi_cuts_of_blocks(plan, f->segment, f->begin, f->end);
+         sherdi_cuts_next(&c);) {
         const sherdi_block *block = &plan->layout.blocks[f->segment->first_block + c.index];
         sherdi_range        at    = sherdi_program_gradient(plan, block);
 
         at.offset += (c.begin - c.first) % c.grain * sherd_dtype_bytes(dtype);
-        SHERDI_TRY(sherdi_program_gradient_read(f->program, block));
+        SHERDI_TRY(SHERDI_IF_OFFLOAD(gradient_read(f->program, block)));
         SHERDI_TRY(dtype == SHERD_F32
                        ? bytes_move(f, block->grad_space, at, values_at(f, c.begin, c.end))
-                       : values_cast(f, c.begin, c.end, block->grad_space, dtype, at));
+                       : sherdi_values_cast(f, c.begin, c.end, block->grad_space, dtype, at));
     }
     return SHERD_OK;
 }
@@ -548,9 +314,9 @@ static sherd_status gradient_move(const value_range *f)
 /* ------------------------------------------------------------------- parts -- */
 
 /* Lets the trainer, or another caller, give the values or receive them. */
-static sherd_status values_call(const value_range *f, sherdi_op_kind kind)
+static sherd_status values_call(const sherdi_value_range *f, sherdi_op_kind kind)
 {
-    sherdi_op op      = range_op(f, kind, SHERDI_LANE_HOST);
+    sherdi_op op      = sherdi_value_op(f, kind, SHERDI_LANE_HOST);
     int       is_fill = kind == SHERDI_OP_FILL;
 
     op.elems = f->end - f->begin;
@@ -562,10 +328,10 @@ static sherd_status values_call(const value_range *f, sherdi_op_kind kind)
 
 /* Puts weights that a caller gives, or that are in the trainer's own memory, to where they rest.
  * The parameter comes first: for a split master, its half counts. */
-static sherd_status weights_put(value_range *f, int is_given)
+static sherd_status weights_put(sherdi_value_range *f, int is_given)
 {
-    value_range master;
-    value_range copies;
+    sherdi_value_range master;
+    sherdi_value_range copies;
 
     f->is_put = 0;
     SHERDI_TRY(is_given ? values_call(f, SHERDI_OP_FILL) : param_move(f));
@@ -579,9 +345,9 @@ static sherd_status weights_put(value_range *f, int is_given)
     return is_counted(f) ? values_count(f) : SHERD_OK;
 }
 
-static sherd_status part_put(value_range *f)
+static sherd_status part_put(sherdi_value_range *f)
 {
-    value_range own = range_owned(f);
+    sherdi_value_range own = range_owned(f);
 
     if (f->part == 0 || f->part == SHERDI_VALUE_COMPUTE) {
         return weights_put(f, 1);
@@ -594,17 +360,17 @@ static sherd_status part_put(value_range *f)
     return state_move(&own);
 }
 
-static sherd_status weights_fill(value_range *f)
+static sherd_status weights_fill(sherdi_value_range *f)
 {
     return weights_put(f, 1);
 }
 
-static sherd_status weights_keep(value_range *f)
+static sherd_status weights_keep(sherdi_value_range *f)
 {
     return weights_put(f, 0);
 }
 
-static sherd_status weights_look(value_range *f)
+static sherd_status weights_look(sherdi_value_range *f)
 {
     SHERDI_TRY(f->segment->has_master ? state_move(f) : param_move(f));
     return values_count(f);
@@ -612,7 +378,7 @@ static sherd_status weights_look(value_range *f)
 
 /* This rank's range of a part: of the compute type all elements that rest on this rank, else the
  * elements that it updates. */
-static value_range range_had(const value_range *f)
+static sherdi_value_range range_had(const sherdi_value_range *f)
 {
     if (f->part == SHERDI_VALUE_COMPUTE) {
         return *f;
@@ -622,9 +388,9 @@ static value_range range_had(const value_range *f)
                : range_owned(f);
 }
 
-static sherd_status part_get(value_range *f)
+static sherd_status part_get(sherdi_value_range *f)
 {
-    value_range had = range_had(f);
+    sherdi_value_range had = range_had(f);
 
     if (had.begin == had.end) {
         return SHERD_OK;
@@ -641,12 +407,12 @@ static sherd_status part_get(value_range *f)
 
 /* ------------------------------------------------------------------- events -- */
 
-typedef sherd_status (*part_fn)(value_range *f);
+typedef sherd_status (*part_fn)(sherdi_value_range *f);
 
-static sherd_status parts_run(const value_range *f, unsigned parts, part_fn run)
+static sherd_status parts_run(const sherdi_value_range *f, unsigned parts, part_fn run)
 {
     for (int part = 0; part < SHERDI_VALUE_PARTS; part++) {
-        value_range one = *f;
+        sherdi_value_range one = *f;
 
         if (parts >> part & 1) {
             one.part    = part;
@@ -658,18 +424,18 @@ static sherd_status parts_run(const value_range *f, unsigned parts, part_fn run)
 }
 
 /* With several parts, a portion ends where a block ends or begins. */
-static size_t block_border(const value_range *f)
+static size_t block_border(const sherdi_value_range *f)
 {
-    cuts c = blocks_of(f->program->plan, f->segment, f->begin, f->end);
+    sherdi_cuts c = sherdi_cuts_of_blocks(f->program->plan, f->segment, f->begin, f->end);
 
-    if (!cuts_next(&c)) {
+    if (!sherdi_cuts_next(&c)) {
         return f->end;
     }
     return c.begin > f->begin ? c.begin : c.end;
 }
 
 /* A portion does not end inside a chunk of a parameter: a chunk may be encoded as a whole. */
-static size_t chunk_border(const value_range *f, size_t start, size_t end)
+static size_t chunk_border(const sherdi_value_range *f, size_t start, size_t end)
 {
     size_t border = start + (f->end - start) / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
 
@@ -684,8 +450,9 @@ static sherd_status portions_run(const sherdi_program *program, const sherdi_val
     const sherdi_plan *plan       = program->plan;
     size_t             start      = plan->layout.params[values->param].offset_elems;
     int                is_several = (values->parts & (values->parts - 1)) != 0;
-    value_range        f          = {.program = program,
-                                     .segment = &plan->layout.segments[plan->layout.params[values->param].segment],
+    sherdi_value_range f          = {.program = program,
+                                     .segment =
+                                         &plan->layout.segments[plan->layout.params[values->param].segment],
                                      .param = values->param};
     size_t             at;
     size_t             end;
@@ -740,29 +507,6 @@ sherd_status sherdi_program_put(const sherdi_program *program, const sherdi_valu
 sherd_status sherdi_program_get(const sherdi_program *program, const sherdi_values *values)
 {
     return values_run(program, values, part_get);
-}
-
-static sherd_status slots_write(const sherdi_program *program)
-{
-    for (int r = 0; r < SHERDI_RINGS; r++) {
-        const sherdi_ring_progress *ring = &program->progress->rings[r];
-
-        for (size_t slot = 0; slot < ring->num_slots; slot++) {
-            if (ring->slots[slot].is_changed) {
-                SHERDI_TRY(slot_write(program, (sherdi_ring)r, slot));
-            }
-        }
-    }
-    return SHERD_OK;
-}
-
-sherd_status sherdi_program_fill_end(const sherdi_program *program)
-{
-    uint32_t     before = sherdi_program_flag(program, SHERDI_OP_ALONE);
-    sherd_status status = slots_write(program);
-
-    program->progress->flags = before;
-    return status;
 }
 
 sherd_status sherdi_program_hash(const sherdi_program *program, size_t param)

@@ -1,19 +1,9 @@
-/* Walks over the blocks. For each block, state and gradient are copied to the space of the kernel,
- * the kernel is executed, and the changes are copied back. Data on a drive is transferred through
- * slots. A read waits only for its slot, so the number of extents in flight is the number of slots.
- *
- *     state in         updated on parameters in new values
- *     device           device device written by the kernel
- *     device           device host, drive staging, then down
- *     host, drive      host           device           bounce, then up
- *     host, drive      host           host             written by the kernel
- *     host, drive      host           drive            written by the kernel into a slot
- *
- * If the bf16 parameter is a half of the master and the state is on a drive, a slot also has room
- * for the parameter's values, and they are written with the state: so a commit has all that a
- * resume needs. An update does not read these values. It takes them from where the parameter rests,
- * down the link or in host memory. Other walks use the values on the drive. */
+/* Walks over the blocks. A block whose data rests on the device is updated where it is; the others
+ * come to a kernel and go back by the functions of offload.h. */
 #include "engine/program/program_walk.h"
+
+#include "engine/modules.h"
+#include "engine/program/offload.h"
 
 #include "base/checked.h"
 #include "collectives/world.h"
@@ -22,12 +12,17 @@
 
 /* ------------------------------------------------------------- what walks do -- */
 
-/* Whether a unit is not updated: no rank reached it in the window, and the settings skip it. The
- * ranks have agreed on `runs`. */
-static int is_skipped(const sherdi_program *program, sherdi_walk walk, int unit)
+int sherdi_program_is_skipped(const sherdi_program *program, sherdi_walk walk, int unit)
 {
     return sherdi_walk_has_gradient(walk) && program->plan->settings.batch.skips_unused &&
            sherdi_program_unit(program, unit)->uses.runs == 0;
+}
+
+/* Whether all that the update of a block reads and writes rests on the device. */
+static int is_home(const sherdi_segment *segment, const sherdi_block *block)
+{
+    return sherdi_is_on_device(block->space) && sherdi_is_on_device(block->grad_space) &&
+           sherdi_is_on_device(segment->param_space);
 }
 
 /* Whether a walk works on a segment: SHERDI_WALK_MEASURE only on those whose tensors are
@@ -37,178 +32,59 @@ static int visits(sherdi_walk walk, const sherdi_segment *segment)
     return walk != SHERDI_WALK_MEASURE || sherdi_segment_is_measured(segment);
 }
 
-/* Whether a walk needs an extent: SHERDI_WALK_MEASURE does not need an extent without a segment of
- * two sweeps. */
-static int visits_extent(const sherdi_plan *plan, sherdi_walk walk, sherdi_ring ring, size_t extent)
-{
-    const unsigned char *measured =
-        ring == SHERDI_RING_STATE ? plan->offload.measured_state : plan->offload.measured_grads;
-
-    return walk != SHERDI_WALK_MEASURE || measured == NULL || measured[extent];
-}
-
-/* ------------------------------------------------------------------ rings -- */
-
-/* Reads an extent; also its tail, except in walks with a gradient, which have those values from
- * elsewhere. */
-static sherd_status extent_read(const sherdi_program *program, sherdi_walk walk, sherdi_ring ring,
-                                size_t extent, int unit)
-{
-    return sherdi_walk_has_gradient(walk)
-               ? sherdi_program_read(program, ring, extent, extent, unit)
-               : sherdi_program_read_whole(program, ring, extent, extent, unit);
-}
-
-/* Reads `extent`, or the next extent of the same slot that the walk needs. */
-static sherd_status slot_read(const sherdi_program *program, sherdi_walk walk, sherdi_ring ring,
-                              size_t extent, int unit)
-{
-    size_t extents = sherdi_ring_extents(program->plan, ring);
-
-    if (!program->plan->settings.offload.pipeline_read) {
-        return SHERD_OK;
-    }
-    while (extent < extents && !visits_extent(program->plan, walk, ring, extent)) {
-        extent += sherdi_ring_slots(program->plan, ring);
-    }
-    return extent < extents ? extent_read(program, walk, ring, extent, unit) : SHERD_OK;
-}
-
-/* Ends an extent's turn in its slot, and reads the extent that takes the slot next. */
-static sherd_status slot_go_on(const sherdi_program *program, sherdi_walk walk, sherdi_ring ring,
-                               size_t extent, int unit)
-{
-    sherdi_progress_release(program->progress, ring, extent);
-    return slot_read(program, walk, ring, extent + sherdi_ring_slots(program->plan, ring), unit);
-}
-
-sherd_status sherdi_program_slots_begin(const sherdi_program *program, sherdi_walk walk,
-                                        sherdi_ring ring)
-{
-    size_t slots = sherdi_min_size(sherdi_ring_slots(program->plan, ring),
-                                   sherdi_ring_extents(program->plan, ring));
-
-    for (size_t e = 0; e < slots; e++) {
-        SHERDI_TRY(slot_read(program, walk, ring, e, -1));
-    }
-    return SHERD_OK;
-}
-
-sherd_status sherdi_program_read_ahead(const sherdi_program *program)
-{
-    uint32_t     before = sherdi_program_flag(program, SHERDI_OP_AHEAD);
-    sherd_status status = sherdi_program_slots_begin(
-        program, sherdi_plan_is_measured(program->plan) ? SHERDI_WALK_MEASURE : SHERDI_WALK_UPDATE,
-        SHERDI_RING_STATE);
-
-    program->progress->flags = before;
-    return status;
-}
-
-/* ------------------------------------------------------------------ state -- */
+/* -------------------------------------------------------- where a block is -- */
 
 sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block)
 {
-    static const int BUFFERS[] = {SHERDI_BUFFER_STATE, SHERDI_BUFFER_HOST_STATE};
-    size_t           bytes     = sherdi_plan_state_bytes(plan, block);
-    sherdi_range     at;
+    size_t bytes = sherdi_plan_state_bytes(plan, block);
 
-    if (block->space == SHERDI_SPACE_STORAGE) {
-        at = sherdi_ring_slot(plan, SHERDI_RING_STATE, block->extent, bytes);
-        at.offset += block->state_offset;
-        return at;
-    }
-    return sherdi_range_of(BUFFERS[block->space], block->state_offset, bytes);
+    return sherdi_is_on_device(block->space)
+               ? sherdi_range_of(SHERDI_BUFFER_STATE, block->state_offset, bytes)
+               : sherdi_program_offload()->state_at(plan, block, bytes);
 }
 
-/* Whether no later block shares the extent. */
-static int is_last_of_extent(const sherdi_plan *plan, const sherdi_block *block)
+/* The element of a parameter's arena memory at which this rank's slice begins. */
+static size_t own_first(const sherdi_plan *plan, const sherdi_segment *segment)
 {
-    for (size_t b = sherdi_block_number(plan, block) + 1; b < plan->layout.num_blocks; b++) {
-        if (plan->layout.blocks[b].space == block->space) {
-            return plan->layout.blocks[b].extent != block->extent;
-        }
-    }
-    return 1;
+    size_t first;
+
+    (void)sherdi_plan_owned(plan, segment, &first);
+    return segment->is_resident ? first : 0;
 }
 
-/* Empties the slot of an extent that will be written completely, including elements that no
- * parameter covers. */
-static sherd_status slot_empty(const sherdi_program *program, const sherdi_block *block)
+/* Where a block's parameters rest in memory, in the compute type; bound ones are in the staging
+ * buffer, on their way to the trainer. */
+sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segment *segment,
+                                     const sherdi_block *block)
 {
-    const sherdi_plan *plan = program->plan;
-    sherdi_op          op   = sherdi_op_of_block(plan, SHERDI_OP_ZERO, block);
+    size_t elem  = sherdi_compute_bytes(segment);
+    size_t at    = (own_first(plan, segment) + block->offset_elems) * elem;
+    size_t bytes = block->elems * elem;
 
-    if (block->state_offset != 0) { /* not the first block of the extent */
-        return SHERD_OK;
+    if (segment->is_bound) {
+        return sherdi_staging_at(plan->packing.publish_offset + at, bytes);
     }
-    sherdi_progress_release(program->progress, SHERDI_RING_STATE, block->extent);
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
-                  sherdi_ring_whole(plan, SHERDI_RING_STATE, block->extent, block->extent));
-    return sherdi_program_emit(program, &op);
+    return sherdi_range_of(segment->param_space == SHERDI_SPACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
+                                                                     : SHERDI_BUFFER_PARAMS,
+                           segment->param_offset + at, bytes);
 }
 
-static sherd_status state_take(const sherdi_program *program, sherdi_walk walk,
-                               const sherdi_block *block)
+/* Where a segment's directions of matrices are. */
+sherdi_range sherdi_program_directions_at(size_t first_elem, size_t elems)
 {
-    if (block->space != SHERDI_SPACE_STORAGE) {
-        return SHERD_OK;
-    }
-    if (walk == SHERDI_WALK_LOAD) {
-        return slot_empty(program, block);
-    }
-    return extent_read(program, walk, SHERDI_RING_STATE, block->extent,
-                       program->plan->layout.segments[block->segment].unit);
+    return sherdi_range_of(SHERDI_BUFFER_DIRECTIONS, first_elem * sizeof(float),
+                           elems * sizeof(float));
 }
 
-/* Whether the walk changes any block of the extent; `block` is the last of them. */
-static int extent_is_changed(const sherdi_program *program, sherdi_walk walk,
-                             const sherdi_block *block)
+sherdi_range sherdi_direction_at(const sherdi_plan *plan, const sherdi_block *block)
 {
-    const sherdi_plan *plan = program->plan;
+    size_t first;
 
-    for (size_t b = sherdi_block_number(plan, block) + 1; b-- > 0;) {
-        const sherdi_block *other = &plan->layout.blocks[b];
-
-        if (other->space == block->space && other->extent != block->extent) {
-            break;
-        }
-        if (other->space == block->space &&
-            !is_skipped(program, walk, plan->layout.segments[other->segment].unit)) {
-            return sherdi_walk_writes_state(walk);
-        }
-    }
-    return 0;
-}
-
-static sherd_status state_give(const sherdi_program *program, sherdi_walk walk,
-                               const sherdi_block *block)
-{
-    int unit = program->plan->layout.segments[block->segment].unit;
-
-    if (block->space != SHERDI_SPACE_STORAGE || !is_last_of_extent(program->plan, block)) {
-        return SHERD_OK;
-    }
-    if (extent_is_changed(program, walk, block)) {
-        SHERDI_TRY(
-            sherdi_program_write(program, SHERDI_RING_STATE, block->extent, block->extent, unit));
-    }
-    return walk == SHERDI_WALK_LOAD
-               ? SHERD_OK
-               : slot_go_on(program, walk, SHERDI_RING_STATE, block->extent, unit);
+    (void)sherdi_plan_owned(plan, &plan->layout.segments[block->segment], &first);
+    return sherdi_program_directions_at(first + block->offset_elems, block->elems);
 }
 
 /* --------------------------------------------------------------- gradient -- */
-
-sherd_status sherdi_program_gradient_give(const sherdi_program *program, sherdi_walk walk,
-                                          const sherdi_block *block)
-{
-    if (block->grad_space != SHERDI_SPACE_STORAGE) {
-        return SHERD_OK;
-    }
-    return slot_go_on(program, walk, SHERDI_RING_GRADS, block->grad_offset,
-                      program->plan->layout.segments[block->segment].unit);
-}
 
 sherd_status sherdi_program_widen(const sherdi_program *program, const sherdi_segment *segment,
                                   sherdi_range src, sherdi_range dst)
@@ -240,9 +116,9 @@ static sherd_status slices_collect(const sherdi_program *program, const sherdi_s
     return sherdi_program_emit(program, &op);
 }
 
-/* Gives the gradient of a block on the device, in the type of the update. */
-static sherd_status gradient_on_device(const sherdi_program *program, const sherdi_segment *segment,
-                                       const sherdi_block *block, sherdi_range *out)
+sherd_status sherdi_program_gradient_take(const sherdi_program *program,
+                                          const sherdi_segment *segment, const sherdi_block *block,
+                                          sherdi_range *out)
 {
     const sherdi_plan *plan  = program->plan;
     size_t             bytes = block->elems * sherd_dtype_bytes(segment->types.grad);
@@ -257,54 +133,6 @@ static sherd_status gradient_on_device(const sherdi_program *program, const sher
     }
     *out = sherdi_staging_at(0, bytes);
     return sherdi_program_widen(program, segment, sherdi_program_gradient(plan, block), *out);
-}
-
-static sherd_status gradient_send(const sherdi_program *program, const sherdi_block *block)
-{
-    const sherdi_plan    *plan    = program->plan;
-    const sherdi_segment *segment = &plan->layout.segments[block->segment];
-    sherdi_range          src;
-
-    SHERDI_TRY(gradient_on_device(program, segment, block, &src));
-    return sherdi_program_copy(program, SHERDI_LANE_DOWN, segment,
-                               sherdi_bounce_at(plan, block, 0, src.bytes), src);
-}
-
-/* Sends the gradients of this block and of the next ones down, as many as there are bounce buffers.
- * Of integers only one at a time: the staging buffer has room for one widened block. */
-static sherd_status gradients_send(const sherdi_program *program, const sherdi_block *block)
-{
-    const sherdi_plan *plan = program->plan;
-    size_t            *next = &program->progress->bounced;
-    size_t             b    = sherdi_block_number(plan, block);
-    size_t ahead = plan->layout.is_deterministic ? 0 : (size_t)plan->packing.num_bounces - 1;
-
-    *next = sherdi_max_size(*next, b);
-    for (; *next < plan->layout.num_blocks && *next <= b + ahead; (*next)++) {
-        const sherdi_block *other = &plan->layout.blocks[*next];
-
-        if (!sherdi_is_on_device(other->space) && sherdi_is_on_device(other->grad_space)) {
-            SHERDI_TRY(gradient_send(program, other));
-        }
-    }
-    return SHERD_OK;
-}
-
-/* Gives the reduced gradient of a block, in the space in which the block is updated. */
-static sherd_status gradient_take(const sherdi_program *program, const sherdi_segment *segment,
-                                  const sherdi_block *block, sherdi_range *out)
-{
-    const sherdi_plan *plan = program->plan;
-
-    if (!sherdi_is_on_device(block->grad_space)) {
-        *out = sherdi_program_gradient(plan, block);
-        return sherdi_program_gradient_read(program, block);
-    }
-    if (sherdi_is_on_device(block->space)) {
-        return gradient_on_device(program, segment, block, out);
-    }
-    *out = sherdi_bounce_at(plan, block, 0, block->elems * sherd_dtype_bytes(segment->types.grad));
-    return gradients_send(program, block);
 }
 
 /* -------------------------------------------------------------- publishing -- */
@@ -394,7 +222,8 @@ sherd_status sherdi_program_publish(const sherdi_program *program)
 
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         if (!program->progress->is_updated ||
-            !is_skipped(program, SHERDI_WALK_UPDATE, plan->layout.segments[s].unit)) {
+            !sherdi_program_is_skipped(program, SHERDI_WALK_UPDATE,
+                                       plan->layout.segments[s].unit)) {
             SHERDI_TRY(resident_publish(program, &plan->layout.segments[s], 0));
         }
     }
@@ -443,8 +272,8 @@ static void sweep_count(const sherdi_plan *plan, const sherdi_segment *segment, 
         parts_bytes(segment, op->elems, sweep->writes) + op->elems * (grad + direction + param);
 }
 
-/* Emits the last sweep, which writes the parameter, or the first, which takes norms. `gradient`:
- * the gradient of the block. */
+/* Emits the last sweep, which writes the parameter, or the first, which takes norms or makes
+ * directions. `gradient`: the gradient of the block, or its matrices. */
 static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
                                 const sherdi_segment *segment, const sherdi_block *block,
                                 sherdi_range gradient, sherdi_range param)
@@ -454,9 +283,14 @@ static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
     int                is_written = walk == SHERDI_WALK_UPDATE;
 
     op.sweep = is_written ? segment->optimizer->num_sweeps - 1 : 0;
-    sherdi_op_use(&op, SHERDI_USE_STATE, is_written ? SHERDI_ADDS : SHERDI_READS,
+    sherdi_op_use(&op, SHERDI_USE_STATE, walk == SHERDI_WALK_MEASURE ? SHERDI_READS : SHERDI_ADDS,
                   sherdi_state_at(plan, block));
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
+    if (walk == SHERDI_WALK_DIRECT) {
+        sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, param);
+        sweep_count(plan, segment, &op);
+        return sherdi_program_emit(program, &op);
+    }
     if (is_written || !segment->has_master || sherdi_segment_is_beside(segment)) {
         sherdi_op_use(&op, SHERDI_USE_PARAM,
                       is_written ? (sherdi_access)param.access : SHERDI_READS, param);
@@ -470,8 +304,9 @@ static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
     return sherdi_program_emit(program, &op);
 }
 
-static sherd_status master_count(const sherdi_program *program, const sherdi_segment *segment,
-                                 const sherdi_block *block, sherdi_range param)
+sherd_status sherdi_program_master_count(const sherdi_program *program,
+                                         const sherdi_segment *segment, const sherdi_block *block,
+                                         sherdi_range param)
 {
     const sherdi_plan *plan   = program->plan;
     sherdi_op          op     = sherdi_op_of_block(plan, SHERDI_OP_FINGERPRINT, block);
@@ -527,10 +362,9 @@ static sherd_status values_emit(const sherdi_program *program, sherdi_walk walk,
     return sherdi_program_emit(program, &op);
 }
 
-/* Does the work of the walk on a block. */
-static sherd_status block_work(const sherdi_program *program, sherdi_walk walk,
-                               const sherdi_segment *segment, const sherdi_block *block,
-                               sherdi_range gradient, sherdi_range param)
+sherd_status sherdi_program_block_work(const sherdi_program *program, sherdi_walk walk,
+                                       const sherdi_segment *segment, const sherdi_block *block,
+                                       sherdi_range gradient, sherdi_range param)
 {
     if (sherdi_walk_has_gradient(walk)) {
         return update_emit(program, walk, segment, block, gradient, param);
@@ -539,104 +373,52 @@ static sherd_status block_work(const sherdi_program *program, sherdi_walk walk,
         SHERDI_TRY(values_emit(program, walk, segment, block, param));
     }
     if (walk != SHERDI_WALK_SAVE) {
-        SHERDI_TRY(master_count(program, segment, block, param));
+        SHERDI_TRY(sherdi_program_master_count(program, segment, block, param));
     }
     return sherdi_walk_publishes(walk) ? master_publish(program, segment, block, param) : SHERD_OK;
 }
 
-/* Leaves a block as it is; an update counts its fingerprint. Reads ahead for the block are used up
- * as usual. */
+/* Returns the input of the update of a block on the device: its gradient, or its matrices. */
+static sherd_status input_take(const sherdi_program *program, sherdi_walk walk,
+                               const sherdi_segment *segment, const sherdi_block *block,
+                               sherdi_range *out)
+{
+    if (walk != SHERDI_WALK_UPDATE || !sherdi_segment_has_matrices(segment)) {
+        return sherdi_program_gradient_take(program, segment, block, out);
+    }
+    *out = sherdi_direction_at(program->plan, block);
+    return SHERD_OK;
+}
+
+/* Leaves a block as it is; an update counts its fingerprint. */
 static sherd_status block_pass(const sherdi_program *program, sherdi_walk walk,
                                const sherdi_segment *segment, const sherdi_block *block)
 {
-    sherdi_range param;
-
-    SHERDI_TRY(state_take(program, walk, block));
-    if (walk == SHERDI_WALK_UPDATE) {
-        SHERDI_TRY(sherdi_program_param_look(program, walk, segment, block, &param));
-        SHERDI_TRY(master_count(program, segment, block, param));
-    }
-    SHERDI_TRY(sherdi_program_gradient_give(program, walk, block));
-    return state_give(program, walk, block);
+    return walk != SHERDI_WALK_UPDATE ? SHERD_OK
+                                      : sherdi_program_master_count(
+                                            program, segment, block,
+                                            sherdi_program_param_at(program->plan, segment, block));
 }
 
-/* The first sweep over a block of matrices: changes the moments, and makes the directions. */
-static sherd_status block_direct(const sherdi_program *program, const sherdi_segment *segment,
-                                 const sherdi_block *block)
-{
-    const sherdi_plan *plan = program->plan;
-    sherdi_op          op   = sherdi_op_of_block(plan, SHERDI_OP_UPDATE, block);
-    sherdi_range       gradient;
-
-    SHERDI_TRY(state_take(program, SHERDI_WALK_UPDATE, block));
-    SHERDI_TRY(gradient_take(program, segment, block, &gradient));
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, sherdi_direction_at(plan, block));
-    sherdi_op_use(&op, SHERDI_USE_STATE, SHERDI_ADDS, sherdi_state_at(plan, block));
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
-    sweep_count(plan, segment, &op);
-    SHERDI_TRY(sherdi_program_emit(program, &op));
-    SHERDI_TRY(sherdi_program_direction_give(program, block));
-    return sherdi_program_gradient_give(program, SHERDI_WALK_UPDATE, block);
-}
-
-/* The first sweep over all blocks of a segment, then the matrices along which the second sweep
- * steps. */
-static sherd_status segment_direct(const sherdi_program *program, const sherdi_segment *segment)
-{
-    for (size_t b = 0; b < segment->num_blocks; b++) {
-        SHERDI_TRY(block_direct(program, segment,
-                                &program->plan->layout.blocks[segment->first_block + b]));
-    }
-    SHERDI_TRY(sherdi_program_directions_gather(program, segment));
-    return sherdi_program_matrices_make(program, segment);
-}
-
-/* Returns the input of a block's update: its gradient, or its part of the orthogonal matrices. */
-static sherd_status gradient_open(const sherdi_program *program, const sherdi_segment *segment,
-                                  const sherdi_block *block, sherdi_range *out)
-{
-    if (!sherdi_segment_has_matrices(segment)) {
-        return gradient_take(program, segment, block, out);
-    }
-    *out = sherdi_direction_at(program->plan, block);
-    return sherdi_program_direction_take(program, block);
-}
-
-static sherd_status block_walk(const sherdi_program *program, sherdi_walk walk,
-                               const sherdi_segment *segment, const sherdi_block *block)
+sherd_status sherdi_program_block_walk(const sherdi_program *program, sherdi_walk walk,
+                                       const sherdi_segment *segment, const sherdi_block *block)
 {
     sherdi_range gradient = {.where = SHERDI_AT_NOWHERE};
     sherdi_range param;
 
-    SHERDI_TRY(state_take(program, walk, block));
+    if (!is_home(segment, block)) {
+        return sherdi_program_offload()->block_walk(program, walk, segment, block);
+    }
+    if (sherdi_program_is_skipped(program, walk, segment->unit)) {
+        return block_pass(program, walk, segment, block);
+    }
     if (sherdi_walk_has_gradient(walk)) {
-        SHERDI_TRY(gradient_open(program, segment, block, &gradient));
+        SHERDI_TRY(input_take(program, walk, segment, block, &gradient));
     }
-    SHERDI_TRY(sherdi_program_param_open(program, walk, segment, block, &param));
-    SHERDI_TRY(block_work(program, walk, segment, block, gradient, param));
-    SHERDI_TRY(sherdi_program_param_close(program, walk, segment, block));
-    if (sherdi_walk_has_gradient(walk) && !sherdi_segment_has_matrices(segment)) {
-        SHERDI_TRY(sherdi_program_gradient_give(program, walk, block));
-    }
-    return state_give(program, walk, block);
-}
-
-/* Passes by a segment. One of its blocks may be the last of an extent that the walk needs, whose
- * turn then ends. */
-static sherd_status segment_pass_by(const sherdi_program *program, sherdi_walk walk,
-                                    const sherdi_segment *segment)
-{
-    const sherdi_plan *plan = program->plan;
-
-    for (size_t b = 0; b < segment->num_blocks; b++) {
-        const sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
-
-        if (block->space == SHERDI_SPACE_STORAGE &&
-            visits_extent(plan, walk, SHERDI_RING_STATE, block->extent)) {
-            SHERDI_TRY(state_give(program, walk, block));
-        }
-    }
-    return SHERD_OK;
+    param        = walk == SHERDI_WALK_DIRECT ? sherdi_direction_at(program->plan, block)
+                                              : sherdi_program_param_at(program->plan, segment, block);
+    param.access = (uint8_t)sherdi_program_param_access(segment);
+    return sherdi_program_block_work(program, walk, segment, block, gradient, param);
 }
 
 static sherd_status segment_walk(const sherdi_program *program, sherdi_walk walk,
@@ -644,28 +426,23 @@ static sherd_status segment_walk(const sherdi_program *program, sherdi_walk walk
 {
     const sherdi_plan *plan = program->plan;
 
+    int is_skipped = sherdi_program_is_skipped(program, walk, segment->unit);
+
     if (!visits(walk, segment)) {
-        return segment_pass_by(program, walk, segment);
+        return SHERDI_IF_OFFLOAD(segment_pass_by(program, walk, segment));
     }
-    if (is_skipped(program, walk, segment->unit)) {
-        for (size_t b = 0; b < segment->num_blocks; b++) {
-            SHERDI_TRY(
-                block_pass(program, walk, segment, &plan->layout.blocks[segment->first_block + b]));
-        }
-        return SHERD_OK;
-    }
-    if (sherdi_walk_has_gradient(walk) && segment->has_gradient && plan->layout.is_deterministic &&
-        !plan->layout.is_sliced) {
+    if (!is_skipped && sherdi_walk_has_gradient(walk) && segment->has_gradient &&
+        plan->layout.is_deterministic && !plan->layout.is_sliced) {
         SHERDI_TRY(slices_collect(program, segment));
     }
-    if (walk == SHERDI_WALK_UPDATE && sherdi_segment_has_matrices(segment)) {
-        SHERDI_TRY(segment_direct(program, segment));
+    if (!is_skipped && walk == SHERDI_WALK_UPDATE) {
+        SHERDI_TRY(sherdi_modules_segment_update(program, segment));
     }
     for (size_t b = 0; b < segment->num_blocks; b++) {
-        SHERDI_TRY(
-            block_walk(program, walk, segment, &plan->layout.blocks[segment->first_block + b]));
+        SHERDI_TRY(sherdi_program_block_walk(program, walk, segment,
+                                             &plan->layout.blocks[segment->first_block + b]));
     }
-    return sherdi_walk_publishes(walk) ? segment_close(program, segment) : SHERD_OK;
+    return sherdi_walk_publishes(walk) && !is_skipped ? segment_close(program, segment) : SHERD_OK;
 }
 
 sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk)
@@ -679,10 +456,10 @@ sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk
     SHERDI_TRY(sherdi_program_clear(program, SHERDI_LANE_UPDATE, from,
                                     plan->scalars.results_bytes - from));
     if (walk != SHERDI_WALK_LOAD) {
-        SHERDI_TRY(sherdi_program_slots_begin(program, walk, SHERDI_RING_STATE));
+        SHERDI_TRY(SHERDI_IF_OFFLOAD(slots_begin(program, walk, SHERDI_RING_STATE)));
     }
     if (sherdi_walk_has_gradient(walk)) {
-        SHERDI_TRY(sherdi_program_slots_begin(program, walk, SHERDI_RING_GRADS));
+        SHERDI_TRY(SHERDI_IF_OFFLOAD(slots_begin(program, walk, SHERDI_RING_GRADS)));
     }
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         SHERDI_TRY(segment_walk(program, walk, &plan->layout.segments[s]));

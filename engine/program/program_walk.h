@@ -1,5 +1,5 @@
 /* Shared by the parts of the walks (program_walk.c, program_norm.c, program_matrices.c,
- * program_params.c). */
+ * program_offload.c). */
 #ifndef SHERDI_ENGINE_PROGRAM_WALK_H
 #define SHERDI_ENGINE_PROGRAM_WALK_H
 
@@ -7,7 +7,7 @@
 
 static inline int sherdi_walk_has_gradient(sherdi_walk walk)
 {
-    return walk == SHERDI_WALK_MEASURE || walk == SHERDI_WALK_UPDATE;
+    return walk <= SHERDI_WALK_DIRECT;
 }
 
 static inline int sherdi_walk_loads(sherdi_walk walk)
@@ -25,11 +25,6 @@ static inline int sherdi_walk_writes_state(sherdi_walk walk)
     return walk == SHERDI_WALK_UPDATE || sherdi_walk_loads(walk);
 }
 
-static inline int sherdi_is_on_device(sherdi_space space)
-{
-    return space == SHERDI_SPACE_DEVICE;
-}
-
 static inline sherdi_range sherdi_staging_at(size_t offset, size_t bytes)
 {
     return sherdi_range_of(SHERDI_BUFFER_STAGING, offset, bytes);
@@ -40,21 +35,13 @@ static inline size_t sherdi_block_number(const sherdi_plan *plan, const sherdi_b
     return (size_t)(block - plan->layout.blocks);
 }
 
-static inline sherdi_range sherdi_bounce_at(const sherdi_plan *plan, const sherdi_block *block,
-                                            size_t offset, size_t bytes)
+/** Returns how the kernel of an update accesses a parameter: it also reads one that is the master,
+ *  or a half of it. */
+static inline sherdi_access sherdi_program_param_access(const sherdi_segment *segment)
 {
-    size_t slot = sherdi_block_number(plan, block) % (size_t)plan->packing.num_bounces;
-
-    return sherdi_range_of(SHERDI_BUFFER_BOUNCE, slot * plan->packing.bounce_bytes + offset, bytes);
+    return segment->has_master && !sherdi_segment_is_beside(segment) ? SHERDI_WRITES : SHERDI_ADDS;
 }
 
-/** Begins the reads of a walk, into all slots of the ring. */
-sherd_status sherdi_program_slots_begin(const sherdi_program *program, sherdi_walk walk,
-                                        sherdi_ring ring);
-/** Call it when a block's gradient is not needed any more: if it came from a drive, its slot is
- *  used for the next extent. */
-sherd_status sherdi_program_gradient_give(const sherdi_program *program, sherdi_walk walk,
-                                          const sherdi_block *block);
 /** Returns where kernels of that side add squares of the gradient. */
 sherdi_range sherdi_program_norm_at(const sherdi_plan *plan, sherdi_space space);
 /** Adds the squares of a gradient in device memory to the norm. */
@@ -64,35 +51,29 @@ sherd_status sherdi_program_measure(const sherdi_program *program, const sherdi_
 sherdi_range sherdi_program_scalars_at(const sherdi_plan *plan, sherdi_space space, size_t offset,
                                        size_t bytes);
 
-/** Returns where a block's kernels have its directions: in the directions of its segment, or in the
- *  bounce buffer. */
+/** Return elements of the directions of a segment of matrices, on the device, and those of a
+ *  block. */
+sherdi_range sherdi_program_directions_at(size_t first_elem, size_t elems);
 sherdi_range sherdi_direction_at(const sherdi_plan *plan, const sherdi_block *block);
-/** Call it after the first sweep made them there: brings them to the segment's directions. */
-sherd_status sherdi_program_direction_give(const sherdi_program *program,
-                                           const sherdi_block   *block);
-/** Brings them back there, after the orthogonal matrices were made of them. */
-sherd_status sherdi_program_direction_take(const sherdi_program *program,
-                                           const sherdi_block   *block);
-/** Gathers the directions of all ranks on every rank. */
-sherd_status sherdi_program_directions_gather(const sherdi_program *program,
-                                              const sherdi_segment *segment);
-/** Makes the orthogonal matrix of each matrix of directions of which this rank updates a part. */
-sherd_status sherdi_program_matrices_make(const sherdi_program *program,
-                                          const sherdi_segment *segment);
 
-/** Makes a block's parameter available to the kernel of a walk: *out is where it is, and how it is
- *  accessed. The block's state must have been read. */
-sherd_status sherdi_program_param_open(const sherdi_program *program, sherdi_walk walk,
+/** Returns whether a unit is not updated: no rank reached it in the window, and the settings skip
+ *  it. The ranks have agreed on `runs`. */
+int sherdi_program_is_skipped(const sherdi_program *program, sherdi_walk walk, int unit);
+/** Makes the walk on a block. */
+sherd_status sherdi_program_block_walk(const sherdi_program *program, sherdi_walk walk,
+                                       const sherdi_segment *segment, const sherdi_block *block);
+/** Does the work of the walk on a block that is where the kernel can reach it. `param`: its
+ *  parameter, with how it is accessed; for SHERDI_WALK_DIRECT its directions. */
+sherd_status sherdi_program_block_work(const sherdi_program *program, sherdi_walk walk,
                                        const sherdi_segment *segment, const sherdi_block *block,
-                                       sherdi_range *out);
-/** Copies the kernel's new values of the parameter to the space where it rests, if the walk makes
- *  new values. */
-sherd_status sherdi_program_param_close(const sherdi_program *program, sherdi_walk walk,
-                                        const sherdi_segment *segment, const sherdi_block *block);
-/** Does what _param_open does for a block that an update leaves as it is, to count its
- *  fingerprint. */
-sherd_status sherdi_program_param_look(const sherdi_program *program, sherdi_walk walk,
-                                       const sherdi_segment *segment, const sherdi_block *block,
-                                       sherdi_range *out);
+                                       sherdi_range gradient, sherdi_range param);
+/** Adds the fingerprint of a block's master weights, or of the parameter where the two are one. */
+sherd_status sherdi_program_master_count(const sherdi_program *program,
+                                         const sherdi_segment *segment, const sherdi_block *block,
+                                         sherdi_range param);
+/** Gives the reduced gradient of a block on the device, in the type of the update. */
+sherd_status sherdi_program_gradient_take(const sherdi_program *program,
+                                          const sherdi_segment *segment, const sherdi_block *block,
+                                          sherdi_range *out);
 
 #endif

@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "engine/program/order.h"
+#include "engine/program/program_rings.h"
 
 /* When the operations of a lane end, by number. */
 typedef struct ends {

@@ -13,6 +13,7 @@
 #include "engine/run/store.h"
 #include "engine/run/update.h"
 #include "engine/run/values.h"
+#include "engine/program/program_rings.h"
 
 #include <stdio.h>
 #include <string.h>

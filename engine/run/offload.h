@@ -145,10 +145,10 @@ typedef struct sherdi_updater {
 extern const sherdi_storage_ops sherdi_storage_none;
 extern const sherdi_updater_ops sherdi_updater_none;
 
-#define SHERDI_OFFLOAD(storage, updater)                                                           \
+#define SHERDI_OFFLOAD(program, storage, updater)                                                  \
     extern const sherdi_storage_ops storage;                                                       \
     extern const sherdi_updater_ops updater;
-#include "engine/run/offload_list.h"
+#include "engine/program/offload_list.h"
 #undef SHERDI_OFFLOAD
 
 /** Open the parts that this build has, if the engine's plan needs them. Collective. */

@@ -16,6 +16,7 @@
 #include "engine/run/restore.h"
 #include "engine/run/update.h"
 #include "engine/run/updater.h"
+#include "engine/program/program_rings.h"
 
 #include <stdio.h>
 #include <string.h>

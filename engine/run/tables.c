@@ -131,8 +131,8 @@ static const struct {
     const sherdi_storage_ops *storage;
     const sherdi_updater_ops *updater;
 } TABLE[] = {
-#define SHERDI_OFFLOAD(storage, updater) {&(storage), &(updater)},
-#include "engine/run/offload_list.h"
+#define SHERDI_OFFLOAD(program, storage, updater) {&(storage), &(updater)},
+#include "engine/program/offload_list.h"
 #undef SHERDI_OFFLOAD
     {&sherdi_storage_none, &sherdi_updater_none},
 };

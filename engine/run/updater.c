@@ -7,6 +7,7 @@
 #include "engine/run/marks.h"
 #include "engine/run/store.h"
 #include "engine/run/update.h"
+#include "engine/program/program_rings.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -488,10 +489,10 @@ static sherd_status program_open(sherd_engine *engine)
 {
     sherdi_updater_own *updater = engine->updater.own;
 
-    engine->run.program.updates = &sherdi_program_updates;
-    updater->program            = engine->run.program;
-    updater->program.progress   = &updater->progress;
-    engine->updater.is_there    = 1;
+    engine->run.program.has_updates = 1;
+    updater->program                = engine->run.program;
+    updater->program.progress       = &updater->progress;
+    engine->updater.is_there        = 1;
     return sherdi_progress_open_beside(&updater->progress, &engine->run.progress, engine->plan,
                                        &engine->mem);
 }

@@ -1,0 +1,85 @@
+/* The operations for data that does not rest on the device: state, gradients and parameters in host
+ * memory or on storage, which pass through buffers and rings. They are a module. In a build without
+ * it every plan has everything on the device.
+ *
+ * The functions emit operations, and do nothing else, like all of the program. */
+#ifndef SHERDI_ENGINE_PROGRAM_OFFLOAD_H
+#define SHERDI_ENGINE_PROGRAM_OFFLOAD_H
+
+#include "engine/program/program.h"
+
+struct sherdi_cuts;
+struct sherdi_value_range;
+
+typedef struct sherdi_program_offload_ops {
+    /* Makes what a progress knows of the rings. E_NOMEM. */
+    sherd_status (*open)(sherdi_progress *progress, const sherdi_plan *plan,
+                         const sherdi_model *model, sherdi_mem *mem);
+
+    /* Return where `bytes` bytes of a block's state, or of its gradient, rest that are not on the
+     * device, or where they pass. */
+    sherdi_range (*state_at)(const sherdi_plan *plan, const sherdi_block *block, size_t bytes);
+    sherdi_range (*gradient_at)(const sherdi_plan *plan, const sherdi_block *block, size_t bytes);
+
+    /* ---- acquires */
+
+    /* Waits for a queued update that has the ring of parameters. */
+    sherd_status (*acquire_begin)(const sherdi_program *program);
+    /* Brings this rank's slice of a segment up to `own`. NULL: the gather is not planned. */
+    sherd_status (*slice_fetch)(const sherdi_program *program, const sherdi_segment *segment,
+                                const sherdi_live_range *live_range, sherdi_range own);
+    sherd_status (*fetch_ahead)(const sherdi_program *program);
+
+    /* ---- gradients of a window */
+
+    /* Reduces the gradient of a segment (is_staged), or zeroes it, and brings it to where its
+     * blocks rest; at the latest at the window's end. */
+    sherd_status (*slice_reduce)(const sherdi_program *program, const sherdi_segment *segment,
+                                 int is_first);
+    sherd_status (*slice_zero)(const sherdi_program *program, const sherdi_segment *segment);
+    sherd_status (*window_end)(const sherdi_program *program);
+    /* Read a block's gradient, if it rests on storage; and give its slot to the next one. */
+    sherd_status (*gradient_read)(const sherdi_program *program, const sherdi_block *block);
+    sherd_status (*gradient_give)(const sherdi_program *program, sherdi_walk walk,
+                                  const sherdi_block *block);
+
+    /* ---- walks */
+
+    /* Begins the reads of a walk, into all slots of the ring. */
+    sherd_status (*slots_begin)(const sherdi_program *program, sherdi_walk walk, sherdi_ring ring);
+    /* Makes the walk on a block that does not rest on the device with all its data. */
+    sherd_status (*block_walk)(const sherdi_program *program, sherdi_walk walk,
+                               const sherdi_segment *segment, const sherdi_block *block);
+    /* Passes by a segment that the walk leaves alone. */
+    sherd_status (*segment_pass_by)(const sherdi_program *program, sherdi_walk walk,
+                                    const sherdi_segment *segment);
+    sherd_status (*read_ahead)(const sherdi_program *program);
+    sherd_status (*generation)(const sherdi_program *program, sherdi_op_kind kind);
+
+    /* ---- values */
+
+    /* Move a range between the fill buffer and a block's state on storage, or a parameter that does
+     * not rest on the device. */
+    sherd_status (*block_move)(const struct sherdi_value_range *f, const sherdi_block *block,
+                               const struct sherdi_cuts *c);
+    sherd_status (*param_move)(const struct sherdi_value_range *f);
+    sherd_status (*fill_end)(const sherdi_program *program);
+
+    /* ---- queued updates (has_updates) */
+
+    sherd_status (*await)(const sherdi_program *program, sherdi_post post, int unit);
+    int (*may_gather)(const sherdi_program *program, int unit);
+} sherdi_program_offload_ops;
+
+#define SHERDI_OFFLOAD(program, storage, updater) extern const sherdi_program_offload_ops program;
+#include "engine/program/offload_list.h"
+#undef SHERDI_OFFLOAD
+
+/** Returns the table of this build; NULL: it has none. */
+const sherdi_program_offload_ops *sherdi_program_offload(void);
+
+/* Calls a function of the table, if this build has it. */
+#define SHERDI_IF_OFFLOAD(call)                                                                    \
+    (sherdi_program_offload() == NULL ? SHERD_OK : sherdi_program_offload()->call)
+
+#endif

@@ -1,0 +1,51 @@
+/* Ranges of values on their way between the fill buffer and the space where they rest: shared by
+ * program_values.c and program_slots.c. */
+#ifndef SHERDI_ENGINE_PROGRAM_VALUES_H
+#define SHERDI_ENGINE_PROGRAM_VALUES_H
+
+#include "engine/program/program.h"
+
+/* A walk over elements of a segment's whole, cut at its blocks or pieces. All of these but the last
+ * have `grain` elements. */
+typedef struct sherdi_cuts {
+    size_t first, limit, grain; /* begin and end of all blocks; elements of one */
+    size_t last;                /* where the walk ends */
+    size_t index, border;       /* the block, and its end */
+    size_t begin, end;          /* the elements in it */
+} sherdi_cuts;
+
+/* Elements of one part of a parameter that are moved together. */
+typedef struct sherdi_value_range {
+    const sherdi_program *program;
+    const sherdi_segment *segment;
+    size_t                param;
+    int                   part;
+    int                   is_last;    /* of the parts that are put */
+    int                   is_put;     /* 1: values are written; 0: read */
+    size_t                begin, end; /* in the whole segment: the range in the fill buffer */
+    size_t                param_end;  /* end of this rank's part of the parameter */
+} sherdi_value_range;
+
+/** Returns the walk over [begin, end) that is cut every `grain` elements of the `count` from
+ *  `first` on. */
+sherdi_cuts sherdi_cuts_of(size_t first, size_t count, size_t grain, size_t begin, size_t end);
+/** Returns that over the blocks of a segment. */
+sherdi_cuts sherdi_cuts_of_blocks(const sherdi_plan *plan, const sherdi_segment *segment,
+                                  size_t begin, size_t end);
+/** Goes on; 0: the walk is over. */
+int sherdi_cuts_next(sherdi_cuts *c);
+
+/** Returns an operation on the values of a range, for the host's kernels. */
+sherdi_op sherdi_value_op(const sherdi_value_range *f, sherdi_op_kind kind, sherdi_lane_id lane);
+/** Returns whether the rest of the block, or piece, has nothing of the parameter. */
+int sherdi_values_are_all(const sherdi_value_range *f, const sherdi_cuts *c);
+/** Moves [begin, end) between the fill buffer and `at`, where the values have another type. The
+ *  host's kernels reach everything except a device's memory. */
+sherd_status sherdi_values_cast(const sherdi_value_range *f, size_t begin, size_t end,
+                                sherdi_space space, sherd_dtype dtype, sherdi_range at);
+/** Moves a part of a block's state, which is at `state` now; `half` is the parameter's half of a
+ *  split master. */
+sherd_status sherdi_values_block_move(const sherdi_value_range *f, const sherdi_block *block,
+                                      const sherdi_cuts *c, sherdi_range state, sherdi_range half);
+
+#endif
