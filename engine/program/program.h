@@ -15,7 +15,7 @@
  *   program_walk.c     walks over the blocks: update, publish, fingerprint
  *   program_matrices.c directions of matrices, and the updates from them
  *   program_scalars.c  inputs and results of kernels
- *   program_values.c   first values, and any range of any value
+ *   program_fill.c     first values
  *
  * Data that does not rest on the device is a module of its own (offload.h):
  *

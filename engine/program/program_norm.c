@@ -66,7 +66,7 @@ static int norm_goes_on(const sherdi_plan *plan, const sherdi_op *run, const she
 }
 
 /* Emits the range, and begins an empty one. */
-static sherd_status norm_flush(const sherdi_program *program, sherdi_op *run)
+sherd_status sherdi_program_norm_flush(const sherdi_program *program, sherdi_op *run)
 {
     sherdi_op op = *run;
 
@@ -83,7 +83,7 @@ static sherd_status norm_add(const sherdi_program *program, sherdi_op *run, cons
     size_t              before_bytes = all->bytes;
 
     if (!norm_goes_on(program->plan, run, op)) {
-        SHERDI_TRY(norm_flush(program, run));
+        SHERDI_TRY(sherdi_program_norm_flush(program, run));
         *run = *op;
         return SHERD_OK;
     }
@@ -98,8 +98,8 @@ static sherd_status norm_add(const sherdi_program *program, sherdi_op *run, cons
 
 /* Adds the squares of integers [first, end) of the slice, widened in portions of the staging
  * buffer. */
-static sherd_status fixed_norm(const sherdi_program *program, const sherdi_segment *segment,
-                               size_t first, size_t end)
+sherd_status sherdi_program_fixed_norm(const sherdi_program *program, const sherdi_segment *segment,
+                                       size_t first, size_t end)
 {
     const sherdi_plan *plan   = program->plan;
     size_t             staged = plan->packing.buffers[SHERDI_BUFFER_STAGING].bytes / sizeof(float) /
@@ -123,8 +123,9 @@ static sherd_status fixed_norm(const sherdi_program *program, const sherdi_segme
 
 /* Adds the squares of elements [first, end) of a block. A gradient on a drive is only temporarily
  * in its slot. */
-static sherd_status block_norm(const sherdi_program *program, const sherdi_segment *segment,
-                               const sherdi_block *block, size_t first, size_t end, sherdi_op *run)
+sherd_status sherdi_program_block_norm(const sherdi_program *program, const sherdi_segment *segment,
+                                       const sherdi_block *block, size_t first, size_t end,
+                                       sherdi_op *run)
 {
     size_t       elem     = sherdi_grad_bytes(program->plan, segment);
     sherdi_range gradient = sherdi_program_gradient(program->plan, block);
@@ -143,21 +144,15 @@ static sherd_status segment_norm(const sherdi_program *program, const sherdi_seg
     const sherdi_plan *plan = program->plan;
 
     if (plan->layout.is_deterministic) {
-        return fixed_norm(program, segment, 0, segment->slice_elems);
+        return sherdi_program_fixed_norm(program, segment, 0, segment->slice_elems);
     }
     for (size_t b = 0; b < segment->num_blocks; b++) {
         const sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
 
-        SHERDI_TRY(block_norm(program, segment, block, 0, block->elems, run));
+        SHERDI_TRY(sherdi_program_block_norm(program, segment, block, 0, block->elems, run));
         SHERDI_TRY(SHERDI_IF_OFFLOAD(gradient_give(program, SHERDI_WALK_UPDATE, block)));
     }
     return SHERD_OK;
-}
-
-static sherd_status norm_clear(const sherdi_program *program)
-{
-    return sherdi_program_clear(program, SHERDI_LANE_UPDATE, offsetof(sherdi_scalars_head, norm),
-                                sizeof(sherdi_norm_acc));
 }
 
 /* Whether the sum has the squares of a segment's gradient: it was measured, or is zero on all
@@ -181,52 +176,6 @@ sherd_status sherdi_program_norm(const sherdi_program *program)
             SHERDI_TRY(segment_norm(program, &plan->layout.segments[s], &run));
         }
     }
-    SHERDI_TRY(norm_flush(program, &run));
-    return sherdi_program_collect(program);
-}
-
-/* Adds the squares of this rank's part of elements [begin, end) of a segment; both are at chunks,
- * as blocks are. */
-static sherd_status range_norm(const sherdi_program *program, const sherdi_segment *segment,
-                               size_t begin, size_t end)
-{
-    const sherdi_plan *plan = program->plan;
-    size_t             own  = (size_t)plan->rank * segment->slice_elems;
-    sherdi_op          run  = {.elems = 0};
-
-    if (plan->layout.is_deterministic) {
-        return fixed_norm(program, segment, sherdi_max_size(begin, own) - own,
-                          sherdi_max_size(sherdi_min_size(end, own + segment->slice_elems), own) -
-                              own);
-    }
-    (void)sherdi_plan_owned(plan, segment, &own);
-    for (size_t b = 0; b < segment->num_blocks; b++) {
-        const sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
-        size_t              at    = own + block->offset_elems;
-        size_t              first = sherdi_max_size(begin, at);
-        size_t              last  = sherdi_min_size(end, at + block->elems);
-
-        if (first < last) {
-            SHERDI_TRY(block_norm(program, segment, block, first - at, last - at, &run));
-        }
-    }
-    return norm_flush(program, &run);
-}
-
-sherd_status sherdi_program_param_norm(const sherdi_program *program, size_t param)
-{
-    const sherdi_plan_param *layout  = &program->plan->layout.params[param];
-    const sherdi_segment    *segment = &program->plan->layout.segments[layout->segment];
-    size_t elems = sherdi_round_up(program->model->params[param].elems, SHERD_CHUNK_ELEMS);
-
-    SHERDI_TRY(norm_clear(program));
-    if (segment->has_gradient) {
-        uint32_t     before = sherdi_program_flag(program, SHERDI_OP_ALONE);
-        sherd_status status =
-            range_norm(program, segment, layout->offset_elems, layout->offset_elems + elems);
-
-        program->progress->flags = before;
-        SHERDI_TRY(status);
-    }
+    SHERDI_TRY(sherdi_program_norm_flush(program, &run));
     return sherdi_program_collect(program);
 }

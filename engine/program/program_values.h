@@ -1,5 +1,5 @@
-/* Ranges of values on their way between the fill buffer and the space where they rest: shared by
- * program_values.c and program_slots.c. */
+/* Ranges of values on their way between the fill buffer and the space where they rest: what
+ * program_fill.c has for program_values.c and program_slots.c. */
 #ifndef SHERDI_ENGINE_PROGRAM_VALUES_H
 #define SHERDI_ENGINE_PROGRAM_VALUES_H
 
@@ -25,6 +25,33 @@ typedef struct sherdi_value_range {
     size_t                begin, end; /* in the whole segment: the range in the fill buffer */
     size_t                param_end;  /* end of this rank's part of the parameter */
 } sherdi_value_range;
+
+/* Works on a portion of these parts, which has room in the fill buffer. */
+typedef sherd_status (*sherdi_values_fn)(sherdi_value_range *f, unsigned parts);
+
+/** Runs `run` for each portion of this rank's part of a range. */
+sherd_status sherdi_values_run(const sherdi_program *program, const sherdi_values *values,
+                               sherdi_values_fn run);
+/** Return the part of the range in the elements that this rank updates, and in its slice. */
+sherdi_value_range sherdi_values_owned_range(const sherdi_value_range *f);
+sherdi_value_range sherdi_values_slice_range(const sherdi_value_range *f);
+/** Returns where [begin, end) of the range is in the fill buffer. */
+sherdi_range sherdi_values_at(const sherdi_value_range *f, size_t begin, size_t end);
+/** Lets the trainer, or another caller, give the values (SHERDI_OP_FILL) or receive them (_TAKE). */
+sherd_status sherdi_values_call(const sherdi_value_range *f, sherdi_op_kind kind);
+/** Puts weights that a caller gives (is_given), or that are in the trainer's own memory, to where
+ *  they rest. */
+sherd_status sherdi_weights_put(sherdi_value_range *f, int is_given);
+/** Move a part of the state; of master weights those that are separate from the parameter. And move
+ *  the parameter where it rests. */
+sherd_status sherdi_values_state_move(const sherdi_value_range *f);
+sherd_status sherdi_values_param_move(const sherdi_value_range *f);
+/** Adds the values to this rank's share of the fingerprint: of a frozen parameter those in its
+ *  slice, else those that it updates. */
+sherd_status sherdi_values_count(const sherdi_value_range *f);
+/** Copies between memory of a space and the fill buffer. */
+sherd_status sherdi_values_copy(const sherdi_value_range *f, sherdi_space space, sherdi_range at,
+                                sherdi_range buffer);
 
 /** Returns the walk over [begin, end) that is cut every `grain` elements of the `count` from
  *  `first` on. */

@@ -101,15 +101,6 @@ sherd_status sherdi_update_fingerprint(sherd_engine *engine)
     return SHERD_OK;
 }
 
-sherd_status sherdi_update_range_fingerprint(sherd_engine *engine, const sherdi_values *values,
-                                             uint64_t *out)
-{
-    engine->fingerprints.is_sent = 0; /* its place is taken */
-    SHERDI_TRY(sherdi_program_fingerprint(engine->updater.ops->program(engine), values));
-    *out = engine->kernel_data.results.fingerprint;
-    return SHERD_OK;
-}
-
 /* Makes a walk that changes state, up to its fingerprint. */
 static sherd_status walk_finish(sherd_engine *engine, sherdi_walk walk)
 {

@@ -22,10 +22,6 @@ sherd_status sherdi_update_fingerprint(sherd_engine *engine);
 /** Gives the fingerprint of this rank's state: the one that the last walk has sent, or the one that
  *  a walk over the state sums. Local. E_IO. */
 sherd_status sherdi_update_read_fingerprint(sherd_engine *engine, uint64_t *out);
-/** Gives this rank's share of the fingerprint of a range of one parameter, frozen or not. Local.
- *  E_IO. */
-sherd_status sherdi_update_range_fingerprint(sherd_engine *engine, const sherdi_values *values,
-                                             uint64_t *out);
 /** Makes a walk. When it returns, with or without a failure, every transfer of the walk is over. */
 sherd_status sherdi_update_walk_over(sherd_engine *engine, sherdi_walk walk);
 /** Sends the updated values of this rank to the others, if the walk has not. Collective. */

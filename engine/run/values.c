@@ -136,3 +136,12 @@ uint64_t *sherdi_values_share(sherd_engine *engine)
 {
     return &engine->kernel_data.on_host.head->fingerprint;
 }
+
+sherd_status sherdi_update_range_fingerprint(sherd_engine *engine, const sherdi_values *values,
+                                             uint64_t *out)
+{
+    engine->fingerprints.is_sent = 0; /* its place is taken */
+    SHERDI_TRY(sherdi_program_fingerprint(engine->updater.ops->program(engine), values));
+    *out = engine->kernel_data.results.fingerprint;
+    return SHERD_OK;
+}

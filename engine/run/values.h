@@ -63,5 +63,9 @@ size_t sherdi_values_find_refused(const sherdi_segment *segment, int part, size_
 /** Does what sherd_param_write does after the ranks have agreed on the call. Collective. */
 sherd_status sherdi_values_write(sherd_engine *engine, size_t param, int part, size_t first,
                                  size_t count, const float *in);
+/** Gives this rank's share of the fingerprint of a range of one parameter, frozen or not. Local.
+ *  E_IO. */
+sherd_status sherdi_update_range_fingerprint(sherd_engine *engine, const sherdi_values *values,
+                                             uint64_t *out);
 
 #endif

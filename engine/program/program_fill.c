@@ -1,0 +1,389 @@
+/* First values of parameters, in fp32: they are written to the space where they rest, the master
+ * weights and the parameter in its own type. A parameter passes through the fill buffer, a portion
+ * at a time. Parameters come in any order. program_values.c uses the same ranges for values of any
+ * part, which it also reads. */
+#include "engine/program/program_values.h"
+
+#include "base/checked.h"
+#include "engine/program/offload.h"
+#include "engine/program/program_walk.h"
+
+#include <stddef.h>
+
+/* -------------------------------------------------------------------- cuts -- */
+
+sherdi_cuts sherdi_cuts_of(size_t first, size_t count, size_t grain, size_t begin, size_t end)
+{
+    return (sherdi_cuts){.first = first,
+                         .limit = first + count,
+                         .grain = grain,
+                         .last  = sherdi_min_size(end, first + count),
+                         .end   = sherdi_max_size(begin, first)};
+}
+
+sherdi_cuts sherdi_cuts_of_blocks(const sherdi_plan *plan, const sherdi_segment *segment,
+                                  size_t begin, size_t end)
+{
+    size_t first;
+    size_t owned = sherdi_plan_owned(plan, segment, &first);
+
+    if (segment->num_blocks == 0) {
+        return (sherdi_cuts){0};
+    }
+    return sherdi_cuts_of(first, owned, plan->layout.blocks[segment->first_block].elems, begin,
+                          end);
+}
+
+int sherdi_cuts_next(sherdi_cuts *c)
+{
+    c->begin = c->end;
+    if (c->begin >= c->last) {
+        return 0;
+    }
+    c->index  = (c->begin - c->first) / c->grain;
+    c->border = sherdi_min_size(c->limit, c->first + (c->index + 1) * c->grain);
+    c->end    = sherdi_min_size(c->last, c->border);
+    return 1;
+}
+
+/* --------------------------------------------------------------- ranges -- */
+
+sherdi_op sherdi_value_op(const sherdi_value_range *s, sherdi_op_kind kind, sherdi_lane_id lane)
+{
+    sherdi_op op = sherdi_op_of_segment(s->program->plan, kind, lane, s->segment);
+
+    op.param = (int)s->param;
+    op.part  = s->part;
+    op.space = SHERDI_SPACE_HOST;
+    return op;
+}
+
+/* The part of the range that lies in [first, first + count). */
+static sherdi_value_range range_within(const sherdi_value_range *s, size_t first, size_t count)
+{
+    sherdi_value_range within = *s;
+
+    within.begin = sherdi_max_size(s->begin, first);
+    within.end   = sherdi_max_size(within.begin, sherdi_min_size(s->end, first + count));
+    return within;
+}
+
+/* The part that lies in the elements that this rank updates. */
+sherdi_value_range sherdi_values_owned_range(const sherdi_value_range *s)
+{
+    size_t first;
+    size_t owned = sherdi_plan_owned(s->program->plan, s->segment, &first);
+
+    return range_within(s, first, owned);
+}
+
+/* The part that lies in this rank's slice. */
+sherdi_value_range sherdi_values_slice_range(const sherdi_value_range *s)
+{
+    size_t slice = s->segment->slice_elems;
+
+    return range_within(s, (size_t)s->program->plan->rank * slice, slice);
+}
+
+/* ------------------------------------------------------------------- values -- */
+
+/* The number in the model of the element at `at` of the segment's whole. */
+static uint64_t element_index(const sherdi_value_range *f, size_t at)
+{
+    return f->program->model->params[f->param].first_index +
+           (at - f->program->plan->layout.params[f->param].offset_elems);
+}
+
+sherdi_range sherdi_values_at(const sherdi_value_range *f, size_t begin, size_t end)
+{
+    return sherdi_range_of(SHERDI_BUFFER_FILL, (begin - f->begin) * sizeof(float),
+                           (end - begin) * sizeof(float));
+}
+
+static int space_is_apart(const sherdi_value_range *f, sherdi_space space)
+{
+    return space == SHERDI_SPACE_DEVICE && f->program->plan->machine.has_device;
+}
+
+/* The lane whose copies and kernels reach both the space and the fill buffer. */
+static sherdi_lane_id lane_of_space(const sherdi_value_range *f, sherdi_space space)
+{
+    return space_is_apart(f, space) ? SHERDI_LANE_COMPUTE : SHERDI_LANE_HOST;
+}
+
+/* Copies to memory of a space, or from it. */
+sherd_status sherdi_values_copy(const sherdi_value_range *f, sherdi_space space, sherdi_range at,
+                                sherdi_range buffer)
+{
+    sherdi_op op = sherdi_value_op(f, SHERDI_OP_COPY, lane_of_space(f, space));
+
+    at.bytes = buffer.bytes;
+    return f->is_put ? sherdi_program_move(f->program, op, at, buffer)
+                     : sherdi_program_move(f->program, op, buffer, at);
+}
+
+/* The same with a cast. The host's kernels reach everything except a device's memory. */
+sherd_status sherdi_values_cast(const sherdi_value_range *f, size_t begin, size_t end,
+                                sherdi_space space, sherd_dtype dtype, sherdi_range at)
+{
+    const sherdi_plan *plan     = f->program->plan;
+    int                is_apart = space_is_apart(f, space);
+    sherdi_op          op       = sherdi_value_op(f, SHERDI_OP_CAST, SHERDI_LANE_HOST);
+    sherdi_range       values   = sherdi_values_at(f, begin, end);
+    sherdi_range       near     = at;
+
+    near.bytes = (end - begin) * sherd_dtype_bytes(dtype);
+    if (is_apart) {
+        near.where  = SHERDI_BUFFER_FILL;
+        near.offset = plan->packing.fill_cast_offset;
+    }
+    op.from  = f->is_put ? SHERD_F32 : dtype;
+    op.to    = f->is_put ? dtype : SHERD_F32;
+    op.elems = end - begin;
+    if (is_apart && !f->is_put) {
+        SHERDI_TRY(sherdi_values_copy(f, space, at, near));
+    }
+    SHERDI_TRY(f->is_put ? sherdi_program_move(f->program, op, near, values)
+                         : sherdi_program_move(f->program, op, values, near));
+    return is_apart && f->is_put ? sherdi_values_copy(f, space, at, near) : SHERD_OK;
+}
+
+/* Whether this rank's share of the fingerprint is computed while weights are put. */
+static int is_counted(const sherdi_value_range *f)
+{
+    return f->segment->kind == SHERDI_SEGMENT_FROZEN ||
+           sherdi_plan_has_generations(f->program->plan);
+}
+
+/* Adds the values to this rank's share of the fingerprint: of a frozen parameter those in its
+ * slice, else those that it updates. */
+sherd_status sherdi_values_count(const sherdi_value_range *f)
+{
+    const sherdi_plan *plan = f->program->plan;
+    sherdi_value_range own  = f->segment->kind == SHERDI_SEGMENT_FROZEN
+                                  ? sherdi_values_slice_range(f)
+                                  : sherdi_values_owned_range(f);
+    sherdi_op          op   = sherdi_value_op(f, SHERDI_OP_FINGERPRINT, SHERDI_LANE_HOST);
+
+    if (own.begin >= own.end) {
+        return SHERD_OK;
+    }
+    op.elems = own.end - own.begin;
+    op.index = element_index(f, own.begin);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, sherdi_values_at(f, own.begin, own.end));
+    sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
+                  sherdi_fingerprint_at(plan, SHERDI_SPACE_HOST));
+    return sherdi_program_emit(f->program, &op);
+}
+
+/* ------------------------------------------------------------------- spaces -- */
+
+int sherdi_values_are_all(const sherdi_value_range *f, const sherdi_cuts *c)
+{
+    return f->is_last && (c->end == f->param_end || c->end == c->border);
+}
+
+/* Moves a part that is not stored as fp32. Putting a split master sets the parameter too. */
+static sherd_status encoded_move(const sherdi_value_range *f, const sherdi_block *block,
+                                 const sherdi_cuts *c, sherdi_range state, sherdi_range half)
+{
+    sherdi_op     op     = sherdi_value_op(f, f->is_put ? SHERDI_OP_ENCODE : SHERDI_OP_DECODE,
+                                           lane_of_space(f, block->space));
+    sherdi_access access = f->is_put ? SHERDI_ADDS : SHERDI_READS;
+
+    op.block = block;
+    op.elems = c->end - c->begin;
+    op.index = (c->begin - c->first) % c->grain;
+    sherdi_op_use(&op, SHERDI_USE_STATE, access, state);
+    if (f->part == 0 && sherdi_segment_is_beside(f->segment)) {
+        sherdi_op_use(&op, SHERDI_USE_PARAM, access, half);
+    }
+    sherdi_op_use(&op, f->is_put ? SHERDI_USE_SRC : SHERDI_USE_DST,
+                  f->is_put ? SHERDI_READS : SHERDI_WRITES, sherdi_values_at(f, c->begin, c->end));
+    return sherdi_program_emit(f->program, &op);
+}
+
+sherd_status sherdi_values_block_move(const sherdi_value_range *f, const sherdi_block *block,
+                                      const sherdi_cuts *c, sherdi_range state, sherdi_range half)
+{
+    size_t             first = (c->begin - c->first) % c->grain;
+    sherdi_value_range rests = *f;
+
+    if (!sherdi_segment_part_is_encoded(f->segment, f->part)) {
+        state.offset += sherdi_plan_part_offset(f->program->plan, block, f->part, first);
+        return sherdi_values_copy(f, block->space, state, sherdi_values_at(f, c->begin, c->end));
+    }
+    SHERDI_TRY(encoded_move(f, block, c, state, half));
+    if (!f->is_put || f->part != 0 || !is_counted(f)) {
+        return SHERD_OK;
+    }
+    rests.is_put = 0; /* an encoding may have rounded the values, and what rests is what counts */
+    return encoded_move(&rests, block, c, state, half);
+}
+
+/* Moves a part of the state; of master weights those that are separate from the parameter. */
+sherd_status sherdi_values_state_move(const sherdi_value_range *f)
+{
+    const sherdi_plan *plan = f->program->plan;
+
+    for (sherdi_cuts c = sherdi_cuts_of_blocks(plan, f->segment, f->begin, f->end);
+         sherdi_cuts_next(&c);) {
+        const sherdi_block *block = &plan->layout.blocks[f->segment->first_block + c.index];
+
+        SHERDI_TRY(
+            block->space == SHERDI_SPACE_STORAGE
+                ? sherdi_program_offload()->block_move(f, block, &c)
+                : sherdi_values_block_move(f, block, &c, sherdi_state_at(plan, block),
+                                           sherdi_program_param_at(plan, f->segment, block)));
+    }
+    return SHERD_OK;
+}
+
+/* Moves the parameter where it rests. */
+sherd_status sherdi_values_param_move(const sherdi_value_range *f)
+{
+    const sherdi_plan    *plan    = f->program->plan;
+    const sherdi_segment *segment = f->segment;
+    sherd_dtype           dtype   = segment->types.compute;
+    size_t                elem    = sherd_dtype_bytes(dtype);
+    size_t first = segment->is_resident ? 0 : (size_t)plan->rank * segment->slice_elems;
+
+    if (segment->is_bound) {
+        size_t at = sherdi_trainer_offset(plan, f->program->model, f->param) +
+                    (f->begin - plan->layout.params[f->param].offset_elems) * elem;
+
+        return sherdi_values_cast(f, f->begin, f->end, SHERDI_SPACE_DEVICE, dtype,
+                                  sherdi_range_of(SHERDI_AT_TRAINER_DATA, at, 0));
+    }
+    if (!sherdi_is_on_device(segment->param_space)) {
+        return sherdi_program_offload()->param_move(f);
+    }
+    return sherdi_values_cast(f, f->begin, f->end, SHERDI_SPACE_DEVICE, dtype,
+                              sherdi_range_of(SHERDI_BUFFER_PARAMS,
+                                              segment->param_offset + (f->begin - first) * elem,
+                                              0));
+}
+
+/* ------------------------------------------------------------------- parts -- */
+
+/* Lets the trainer, or another caller, give the values or receive them. */
+sherd_status sherdi_values_call(const sherdi_value_range *f, sherdi_op_kind kind)
+{
+    sherdi_op op      = sherdi_value_op(f, kind, SHERDI_LANE_HOST);
+    int       is_fill = kind == SHERDI_OP_FILL;
+
+    op.elems = f->end - f->begin;
+    op.index = element_index(f, f->begin);
+    sherdi_op_use(&op, is_fill ? SHERDI_USE_DST : SHERDI_USE_SRC,
+                  is_fill ? SHERDI_WRITES : SHERDI_ADDS, sherdi_values_at(f, f->begin, f->end));
+    return sherdi_program_emit(f->program, &op);
+}
+
+/* Puts weights that a caller gives, or that are in the trainer's own memory, to where they rest.
+ * The parameter comes first: for a split master, its half counts. */
+sherd_status sherdi_weights_put(sherdi_value_range *f, int is_given)
+{
+    sherdi_value_range master;
+    sherdi_value_range copies;
+
+    f->is_put = 0;
+    SHERDI_TRY(is_given ? sherdi_values_call(f, SHERDI_OP_FILL) : sherdi_values_param_move(f));
+    f->is_put      = 1;
+    master         = *f;
+    master.part    = 0;
+    copies         = *f;
+    copies.is_last = 1; /* it is the only part there */
+    SHERDI_TRY(is_given ? sherdi_values_param_move(&copies) : SHERD_OK);
+    SHERDI_TRY(f->segment->has_master ? sherdi_values_state_move(&master) : SHERD_OK);
+    return is_counted(f) ? sherdi_values_count(f) : SHERD_OK;
+}
+
+static sherd_status weights_fill(sherdi_value_range *f, unsigned parts)
+{
+    f->part = parts == SHERDI_VALUES_COMPUTE ? SHERDI_VALUE_COMPUTE : 0;
+    return sherdi_weights_put(f, 1);
+}
+
+static sherd_status weights_keep(sherdi_value_range *f, unsigned parts)
+{
+    f->part = parts == SHERDI_VALUES_COMPUTE ? SHERDI_VALUE_COMPUTE : 0;
+    return sherdi_weights_put(f, 0);
+}
+
+/* ------------------------------------------------------------------- events -- */
+
+/* With several parts, a portion ends where a block ends or begins. */
+static size_t block_border(const sherdi_value_range *f)
+{
+    sherdi_cuts c = sherdi_cuts_of_blocks(f->program->plan, f->segment, f->begin, f->end);
+
+    if (!sherdi_cuts_next(&c)) {
+        return f->end;
+    }
+    return c.begin > f->begin ? c.begin : c.end;
+}
+
+/* A portion does not end inside a chunk of a parameter: a chunk may be encoded as a whole. */
+static size_t chunk_border(const sherdi_value_range *f, size_t start, size_t end)
+{
+    size_t border = start + (f->end - start) / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
+
+    return f->end == end || border <= f->begin || !sherdi_segment_is_encoded(f->segment) ? f->end
+                                                                                         : border;
+}
+
+/* Walks over this rank's part of a range, in portions of the fill buffer. */
+static sherd_status portions_run(const sherdi_program *program, const sherdi_values *values,
+                                 sherdi_values_fn run)
+{
+    const sherdi_plan *plan       = program->plan;
+    size_t             start      = plan->layout.params[values->param].offset_elems;
+    int                is_several = (values->parts & (values->parts - 1)) != 0;
+    sherdi_value_range f          = {.program = program,
+                                     .segment =
+                                         &plan->layout.segments[plan->layout.params[values->param].segment],
+                                     .param = values->param};
+    size_t             at;
+    size_t             end;
+
+    sherdi_plan_held(plan, values->param, program->model->params[values->param].elems, &at, &end);
+    f.param_end = start + end;
+    at          = start + sherdi_max_size(at, values->first);
+    end         = start + sherdi_min_size(end, values->first + values->count);
+    for (; at < end; at = f.end) {
+        f.begin = at;
+        f.end   = sherdi_min_size(end, at + plan->packing.fill_elems);
+        f.end   = is_several ? block_border(&f) : f.end;
+        f.end   = chunk_border(&f, start, end);
+        SHERDI_TRY(run(&f, values->parts));
+    }
+    return SHERD_OK;
+}
+
+/* The weights of a parameter, all of them. */
+static sherdi_values weights_of(const sherdi_program *program, size_t param)
+{
+    const sherdi_model_param *info = &program->model->params[param];
+
+    return (sherdi_values){.param = param,
+                           .count = info->elems,
+                           .parts = info->is_frozen ? SHERDI_VALUES_COMPUTE : SHERDI_VALUES_MASTER};
+}
+
+/* Each rank does it for its part. */
+sherd_status sherdi_values_run(const sherdi_program *program, const sherdi_values *values,
+                               sherdi_values_fn run)
+{
+    uint32_t     before = sherdi_program_flag(program, SHERDI_OP_ALONE);
+    sherd_status status = portions_run(program, values, run);
+
+    program->progress->flags = before;
+    return status;
+}
+
+sherd_status sherdi_program_fill(const sherdi_program *program, size_t param, int is_given)
+{
+    sherdi_values values = weights_of(program, param);
+
+    return sherdi_values_run(program, &values, is_given ? weights_fill : weights_keep);
+}
