@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "engine/run/store.h"
 #include "engine/program/program_rings.h"
+#include "engine/program/activations.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -37,7 +38,7 @@ sherd_status bench_drive_set(const bench_drive *drive, sherd_config *config)
 sherd_status bench_drive_run(sherd_engine *engine, double *seconds_out)
 {
     sherdi_program *program  = &engine->run.program;
-    size_t          extents  = engine->plan->offload.num_state_extents;
+    size_t          extents  = engine->plan->rings[SHERDI_RING_STATE].num_extents;
     size_t          slots    = sherdi_ring_slots(engine->plan, SHERDI_RING_STATE);
     int64_t         start_ns = sherdi_now_ns();
 

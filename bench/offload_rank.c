@@ -307,7 +307,7 @@ static void drive_run(rank *r, offload_turn *turn)
     if (strcmp(r->setup->place, "nvme") == 0) {
         must(bench_drive_run(r->engine, &state_s), "transfers");
     }
-    if (r->engine->plan->offload.num_activation_extents > 0) {
+    if (r->engine->plan->rings[SHERDI_RING_ACTIVATIONS].num_extents > 0) {
         must(bench_activations_run(r->engine, &activations_s), "activations");
     }
     turn->alone_s = state_s + activations_s;

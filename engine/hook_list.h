@@ -21,6 +21,14 @@ SHERDI_TRIED(blocks_made, (sherdi_plan * plan, const sherdi_model *model), (plan
 /* Units, segments and schedule of a plan are known: checks them, and lays out what the module
  * adds. */
 SHERDI_TRIED(lay_out, (sherdi_plan * plan, const sherdi_model *model), (plan, model))
+/* A plan, which may be incomplete, is about to be freed. */
+SHERDI_CALLED(plan_destroyed, (sherdi_plan * plan), (plan))
+/* The progress of a program begins, and is about to be freed. E_NOMEM. */
+SHERDI_TRIED(progress_open,
+             (struct sherdi_progress * progress, const sherdi_plan *plan, const sherdi_model *model,
+              sherdi_mem *mem),
+             (progress, plan, model, mem))
+SHERDI_CALLED(progress_close, (struct sherdi_progress * progress), (progress))
 /* A plan was made: adds the module's numbers to it. E_NOMEM. */
 SHERDI_TRIED(planned, (sherdi_plan * plan, const sherdi_model *model), (plan, model))
 /* The ranks differ: name how, by a failure. The models; what was used in a window. Collective. */

@@ -17,6 +17,7 @@ SHERDI_MODULE(sherdi_module_checkpoints)
 #endif
 #ifdef SHERDI_MODULE_OFFLOAD
 SHERDI_MODULE(sherdi_module_offload)
+SHERDI_MODULE(sherdi_module_rings)
 #endif
 #ifdef SHERDI_MODULE_ENCODINGS
 SHERDI_MODULE(sherdi_module_encodings)

@@ -7,6 +7,7 @@
 #include "engine/plan/plan.h"
 
 struct sherdi_program;
+struct sherdi_progress;
 struct sherdi_fill_source;
 
 /* A table of hook_list.h. Every function may be NULL. */

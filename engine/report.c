@@ -114,13 +114,13 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     report.pinned_planned = plan->packing.pinned_bytes;
     report.pinned_held =
         sherdi_has_device(engine) ? engine->memory.pinned_bytes : engine->storage.pinned_bytes;
-    report.nvme_planned = plan->offload.nvme_bytes[0] + plan->offload.nvme_bytes[1] +
-                          plan->offload.nvme_bytes[2] + plan->offload.nvme_bytes[3];
-    report.nvme_state_planned       = plan->offload.nvme_bytes[0];
-    report.nvme_params_planned      = plan->offload.nvme_bytes[1];
-    report.nvme_grads_planned       = plan->offload.nvme_bytes[2];
-    report.nvme_activations_planned = plan->offload.nvme_bytes[3];
-    report.nvme_index_planned       = plan->offload.index_bytes;
+    report.nvme_planned =
+        plan->nvme_bytes[0] + plan->nvme_bytes[1] + plan->nvme_bytes[2] + plan->nvme_bytes[3];
+    report.nvme_state_planned       = plan->nvme_bytes[0];
+    report.nvme_params_planned      = plan->nvme_bytes[1];
+    report.nvme_grads_planned       = plan->nvme_bytes[2];
+    report.nvme_activations_planned = plan->nvme_bytes[3];
+    report.nvme_index_planned       = plan->index_bytes;
     report.has_spare_state          = sherdi_plan_has_generations(plan);
     report.receive_planned          = plan->packing.receive_bytes;
     report.receive_held             = sherdi_world_reserved_bytes(engine->world);

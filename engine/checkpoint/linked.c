@@ -8,6 +8,7 @@
 #include "engine/checkpoint/shard.h"
 #include "kernels/codecs.h"
 #include "offload/checksum.h"
+#include "engine/plan/offload.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -153,14 +154,14 @@ static void encoding_describe(const listing *l, const sherdi_block *block, int p
                               size_t offset_elems, sherdi_linked_tensor *tensor)
 {
     const sherdi_segment *segment = &l->plan->layout.segments[block->segment];
-    size_t                extents = l->plan->offload.num_state_extents;
+    size_t                extents = l->plan->rings[SHERDI_RING_STATE].num_extents;
 
     tensor->encoding = segment->encodings[part];
     if (part > 0) {
         tensor->has_more      = part == segment->ties_part;
         tensor->values_extent = TIES;
     } else if (sherdi_segment_is_beside(segment)) {
-        size_t head    = l->plan->offload.state_extents[block->extent].len_bytes;
+        size_t head    = l->plan->rings[SHERDI_RING_STATE].extents[block->extent].len_bytes;
         int    is_tail = block->value_offset >= head;
 
         tensor->has_more = tensor->has_values = 1;

@@ -366,17 +366,13 @@ void sherdi_plan_destroy(sherdi_plan *plan)
     sherdi_free(plan->layout.segments);
     sherdi_free(plan->layout.unit_segments);
     sherdi_free(plan->layout.optimizers);
-    sherdi_free(plan->offload.measured_state);
-    sherdi_free(plan->offload.measured_grads);
     sherdi_free(plan->layout.blocks);
     sherdi_free(plan->layout.spans);
-    sherdi_free(plan->offload.state_extents);
-    sherdi_free(plan->offload.pieces);
-    sherdi_free(plan->offload.piece_extents);
-    sherdi_free(plan->offload.grad_extents);
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        sherdi_free(plan->rings[ring].extents);
+    }
+    sherdi_modules_plan_destroyed(plan);
     sherdi_free(plan->schedule.fetches);
-    sherdi_free(plan->offload.activations);
-    sherdi_free(plan->offload.activation_extents);
     sherdi_free(plan->schedule.train.steps);
     sherdi_free(plan->schedule.train.live_ranges);
     sherdi_free(plan->schedule.eval.steps);

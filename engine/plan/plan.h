@@ -105,15 +105,6 @@ typedef struct sherdi_plan_unit {
     size_t activation; /* what its forward leaves for its backward; SHERDI_NO_ACTIVATION: nothing */
 } sherdi_plan_unit;
 
-/* A part of a slice on NVMe that is read and written as one: extent `i` of the parameters' tier is
- * piece i. The pieces of a trainable segment are its blocks. */
-typedef struct sherdi_piece {
-    int    segment;
-    size_t offset_elems; /* from the start of the slice */
-    size_t elems;
-    int    is_never_written; /* frozen segment's padding: its tier makes zeros, and reads nothing */
-} sherdi_piece;
-
 /* A part of the elements that a rank updates. The parts of its state lie one after the other: each
  * is `elems` long and begins `stride_elems` after the one before (sherdi_plan_part_offset). */
 typedef struct sherdi_block {
@@ -132,24 +123,6 @@ typedef struct sherdi_block {
     sherdi_space grad_space;  /* where its slice of the gradient rests; has_slices only */
     size_t       grad_offset; /* bytes in that space's arena; NVMe: extent of the gradients' tier */
 } sherdi_block;
-
-#define SHERDI_NO_ACTIVATION SIZE_MAX
-
-/* The activation of a unit: bytes that its forward stores for its backward. Forward writes it to
- * its place on the device. Several activations share a place, and then each but the last leaves it
- * after the unit's forward: to its place in host memory, and from there, or from the device where
- * that is the host, to its extent. Backward brings it back by the same way. */
-typedef struct sherdi_activation {
-    int    unit;
-    size_t bytes;  /* a multiple of SHERD_ALIGN_BYTES */
-    size_t offset; /* of its place on the device, in SHERDI_BUFFER_ACTIVATIONS */
-    size_t
-        host_offset; /* in SHERDI_BUFFER_HOST_ACTIVATIONS; SHERDI_NO_OFFSET: it does not go there */
-    size_t extent;   /* number of its extent; SHERDI_NO_OFFSET: it does not go to a file */
-    /* The activations that have the same place on the device, and in host memory, and come next in
-     * backward; SHERDI_NO_ACTIVATION: none */
-    size_t next, next_on_host;
-} sherdi_activation;
 
 /* From when to when a unit is in the gather or the transient pool. Positions count the acquires of
  * a micro-batch, forward then backward; EVAL has a count of its own. */
@@ -328,53 +301,35 @@ typedef struct sherdi_plan_packing {
     size_t publish_offset;
     /* whole of the largest reduction, where the world receives into room of its own */
     size_t reduced_bytes;
-    size_t receive_bytes;      /* that room: the other ranks' slices; not in the buffers here */
-    size_t grad_staging_bytes; /* of one slot; the buffer has num_grad_stagings slots */
-    int    num_grad_stagings;
-    size_t bounce_param_offset; /* in a bounce buffer: new values, after the gradient */
-    /* in a bounce buffer: directions of a block, after the new values */
-    size_t bounce_direction_offset;
-    size_t bounce_bytes; /* of one buffer; there are num_bounces */
-    int    num_bounces;
+    size_t receive_bytes;    /* that room: the other ranks' slices; not in the buffers here */
     size_t workspace_offset; /* in the directions: where the workspace begins */
     /* in addition to the buffers, while a checkpoint is saved or loaded: slots for the transfers of
      * its files */
     size_t checkpoint_slot_bytes, checkpoint_slots;
     /* fill buffer: values, then the same in the parameter's type */
     size_t fill_elems, fill_cast_offset;
-    size_t ring_bytes, param_ring_bytes, grad_ring_bytes; /* of one buffer */
 } sherdi_plan_packing;
 
-/* Data that does not rest on the device, by extent of its tier, and activations. */
-typedef struct sherdi_plan_offload {
-    /* Extents on storage: of the state, and below of the parameters and of the gradients. */
-    sherdi_extent *state_extents;
-    size_t         num_state_extents, cap_state_extents;
-    int            has_generations; /* all state has a spare generation */
-    /* By extent of the state, and of the gradients, on NVMe: whether the first of two sweeps needs
-     * it. NULL: all are needed. */
-    unsigned char *measured_state, *measured_grads;
-    /* Extents of state on storage may have tails: bf16 values that exist elsewhere too, which a
-     * step writes and does not read. A tail is a separate extent: in the tier it comes after all
-     * other extents, and in a slot after the rest of its own extent (sherdi_ring_tail). All extents
-     * have one, which may be empty, or none has. */
-    size_t         num_tails;
-    sherdi_piece  *pieces;
-    sherdi_extent *piece_extents;
-    size_t         num_pieces, cap_pieces, cap_piece_extents;
-    sherdi_extent *grad_extents;
-    size_t         num_grad_extents, cap_grad_extents;
-    /* In the order of forward, by tier */
-    sherdi_activation      *activations;
-    size_t                  num_activations;
-    const sherdi_tier_kind *activation_tier; /* of the extents */
-    sherdi_extent          *activation_extents;
-    size_t                  num_activation_extents, cap_activation_extents;
-    size_t                  activation_transfers; /* most that are under way at once */
-    /* of the files: state (both sets), parameters, gradients, activations */
-    uint64_t nvme_bytes[4];
-    uint64_t index_bytes; /* of the index file, in addition to those of the state */
-} sherdi_plan_offload;
+/* The kinds of extents on storage. Each has a ring: slots of memory through which its extents pass.
+ * The slots of activations are their places. */
+typedef enum sherdi_ring {
+    SHERDI_RING_STATE = 0,
+    SHERDI_RING_PARAMS,
+    SHERDI_RING_GRADS,
+    SHERDI_RING_ACTIVATIONS,
+    SHERDI_RINGS,
+} sherdi_ring;
+
+typedef struct sherdi_plan_ring {
+    const sherdi_tier_kind *tier; /* of the extents; NULL: there are none */
+    sherdi_extent          *extents;
+    size_t                  num_extents, cap_extents;
+    size_t                  slot_bytes;
+    size_t                  transfers; /* most that are under way at once */
+} sherdi_plan_ring;
+
+struct sherdi_plan_offload;
+struct sherdi_plan_activations;
 
 typedef struct sherdi_plan {
     sherdi_mem          *mem;
@@ -384,9 +339,14 @@ typedef struct sherdi_plan {
     sherdi_plan_layout   layout;
     sherdi_plan_schedule schedule;
     sherdi_plan_packing  packing;
-    sherdi_plan_offload  offload;
-    sherdi_plan_scalars  scalars;
-    sherdi_plan_moves    moves;
+    sherdi_plan_ring     rings[SHERDI_RINGS];
+    int                  has_generations; /* all state is on storage, and has a spare generation */
+    uint64_t nvme_bytes[SHERDI_RINGS];    /* of the files, by ring; of the state both sets */
+    uint64_t index_bytes;                 /* of the index file, in addition to those of the state */
+    struct sherdi_plan_offload     *offload;     /* of its module (plan/offload.h), and ... */
+    struct sherdi_plan_activations *activations; /* ... of its own (plan/activations.h) */
+    sherdi_plan_scalars             scalars;
+    sherdi_plan_moves               moves;
     /* Collectives of the plain sequence of calls. The hash is of their kinds and sizes, which are
      * the same on all ranks. */
     size_t   num_collectives;
@@ -492,12 +452,6 @@ static inline int sherdi_segment_is_encoded(const sherdi_segment *segment)
     return sherdi_has_encoded(segment->encodings, SHERDI_MOST_PARTS);
 }
 
-/** Returns whether the bf16 values of a block's parameter are stored with its state on storage. */
-static inline int sherdi_block_keeps_values(const sherdi_block *block)
-{
-    return block->value_offset != SHERDI_NO_OFFSET;
-}
-
 /** Returns the bytes that a checkpoint has of an element: its fp32 values, one per part; for a
  *  frozen one, its value in its own type. */
 static inline size_t sherdi_saved_bytes(const sherdi_segment *segment)
@@ -532,30 +486,8 @@ sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_plan_schedule_make(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model);
 
-/** Decides where activations rest. E_NOTSUP: a pass lists a unit with an activation more than once,
- *  or does not list it. */
-sherd_status sherdi_plan_activations_lay_out(sherdi_plan *plan, const sherdi_model *model);
-
 /** Returns the bytes of a block's state: all its parts together. */
 size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block);
-
-/* In plan_offload.c. */
-/** Returns whether the values of a block's parameter are stored with its state: the bf16 parameter
- *  is a half of the master, so a commit needs both. */
-int sherdi_plan_keeps_values(const sherdi_plan *plan, const sherdi_block *block);
-/** Returns whether these values are read with the state, because the parameter rests on storage. */
-int sherdi_plan_reads_values(const sherdi_plan *plan, const sherdi_block *block);
-/** Return the bytes of these values, and the begin of those that are read with the state, after
- *  it. */
-size_t sherdi_plan_values_bytes(const sherdi_plan *plan, const sherdi_block *block);
-size_t sherdi_plan_values_begin(const sherdi_plan *plan, const sherdi_block *block);
-/** Returns the bytes of the state and of values that are read with it. */
-size_t sherdi_plan_stored_bytes(const sherdi_plan *plan, const sherdi_block *block);
-/** Returns the number of extents of the state's tier on storage, tails included. */
-static inline size_t sherdi_plan_stored(const sherdi_plan *plan)
-{
-    return plan->offload.num_state_extents + plan->offload.num_tails;
-}
 
 /** Returns the bytes that this rank moves in a step. */
 static inline uint64_t sherdi_plan_moved(const sherdi_plan *plan, sherdi_medium medium)
@@ -575,12 +507,15 @@ static inline int sherdi_plan_offloads_state(const sherdi_plan *plan)
 }
 static inline int sherdi_plan_has_files(const sherdi_plan *plan)
 {
-    return (plan->offload.num_state_extents > 0 && plan->settings.offload.state.tier->has_files) ||
-           (plan->offload.num_pieces > 0 && plan->settings.offload.params.tier->has_files);
+    const sherdi_plan_ring *state  = &plan->rings[SHERDI_RING_STATE];
+    const sherdi_plan_ring *params = &plan->rings[SHERDI_RING_PARAMS];
+
+    return (state->num_extents > 0 && state->tier->has_files) ||
+           (params->num_extents > 0 && params->tier->has_files);
 }
 static inline int sherdi_plan_has_generations(const sherdi_plan *plan)
 {
-    return plan->offload.has_generations;
+    return plan->has_generations;
 }
 
 /** Returns "trainable" and so on. */

@@ -2,7 +2,7 @@
  * order of forward: one that is n-th takes place n modulo the number of places. If backward is the
  * reverse of forward, the last units of forward are the first of backward: the last ones, one for
  * each place, are never moved. Places in host memory on the way to a drive work in the same way. */
-#include "engine/plan/plan.h"
+#include "engine/plan/activations.h"
 
 #include "base/checked.h"
 
@@ -54,7 +54,7 @@ static sherd_status uses_check_all(const sherdi_plan *plan, const sherdi_model *
 static void group_collect(sherdi_plan *plan, const sherdi_model *model, sherdi_space space,
                           group *out)
 {
-    *out = (group){.first = &plan->offload.activations[plan->offload.num_activations]};
+    *out = (group){.first = &plan->activations->items[plan->activations->count]};
     for (size_t p = 0; p < plan->schedule.train.num_steps; p++) {
         int                      unit  = plan->schedule.train.steps[p].unit;
         const sherdi_model_unit *info  = &model->units[unit];
@@ -69,12 +69,12 @@ static void group_collect(sherdi_plan *plan, const sherdi_model *model, sherdi_s
             continue;
         }
         if (space == SHERDI_SPACE_STORAGE) {
-            plan->offload.activation_tier = tier_of(plan, info);
+            plan->rings[SHERDI_RING_ACTIVATIONS].tier = tier_of(plan, info);
         }
         added.bytes = sherdi_round_up(info->activation_bytes, SHERD_ALIGN_BYTES);
-        plan->layout.units[unit].activation                      = plan->offload.num_activations;
-        plan->offload.activations[plan->offload.num_activations] = added;
-        plan->offload.num_activations++;
+        plan->layout.units[unit].activation                = plan->activations->count;
+        plan->activations->items[plan->activations->count] = added;
+        plan->activations->count++;
         out->count++;
         out->longest = sherdi_max_size(out->longest, added.bytes);
     }
@@ -83,7 +83,7 @@ static void group_collect(sherdi_plan *plan, const sherdi_model *model, sherdi_s
 static int is_in(const sherdi_plan *plan, const group *g, int unit)
 {
     size_t at    = plan->layout.units[unit].activation;
-    size_t begin = (size_t)(g->first - plan->offload.activations);
+    size_t begin = (size_t)(g->first - plan->activations->items);
 
     return at != SHERDI_NO_ACTIVATION && at >= begin && at - begin < g->count;
 }
@@ -101,7 +101,7 @@ static sherd_status backward_find(const sherdi_plan *plan, group *g)
     for (size_t p = 0; p < plan->schedule.train.num_steps; p++) {
         const sherdi_step_of_pass *step  = &plan->schedule.train.steps[p];
         size_t                     at    = plan->layout.units[step->unit].activation;
-        size_t                     begin = (size_t)(g->first - plan->offload.activations);
+        size_t                     begin = (size_t)(g->first - plan->activations->items);
 
         if (step->pass == SHERD_BACKWARD && is_in(plan, g, step->unit)) {
             g->is_reversed       = g->is_reversed && at - begin == g->count - 1 - count;
@@ -128,7 +128,7 @@ static sherd_status places_link(sherdi_plan *plan, const group *g, size_t count,
             size_t place = g->backward[i] % places;
 
             if (last[place] != NULL) {
-                *last[place] = (size_t)(a - plan->offload.activations);
+                *last[place] = (size_t)(a - plan->activations->items);
             }
             last[place] = id == SHERDI_BUFFER_ACTIVATIONS ? &a->next : &a->next_on_host;
         }
@@ -159,16 +159,17 @@ static sherd_status places_give(sherdi_plan *plan, const group *g, size_t count,
 static sherd_status extents_give(sherdi_plan *plan, const group *g, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        sherdi_extent extent = {.offset_bytes = plan->offload.nvme_bytes[3],
+        sherdi_extent extent = {.offset_bytes = plan->nvme_bytes[3],
                                 .len_bytes    = g->first[i].bytes};
 
-        SHERDI_TRY(sherdi_grow(plan->mem, SHERDI_MEM_CONTROL,
-                               (void **)&plan->offload.activation_extents,
-                               &plan->offload.cap_activation_extents,
-                               plan->offload.num_activation_extents + 1, sizeof(extent)));
-        g->first[i].extent = plan->offload.num_activation_extents;
-        plan->offload.activation_extents[plan->offload.num_activation_extents++] = extent;
-        plan->offload.nvme_bytes[3] += extent.len_bytes;
+        SHERDI_TRY(sherdi_grow(
+            plan->mem, SHERDI_MEM_CONTROL, (void **)&plan->rings[SHERDI_RING_ACTIVATIONS].extents,
+            &plan->rings[SHERDI_RING_ACTIVATIONS].cap_extents,
+            plan->rings[SHERDI_RING_ACTIVATIONS].num_extents + 1, sizeof(extent)));
+        g->first[i].extent = plan->rings[SHERDI_RING_ACTIVATIONS].num_extents;
+        plan->rings[SHERDI_RING_ACTIVATIONS]
+            .extents[plan->rings[SHERDI_RING_ACTIVATIONS].num_extents++] = extent;
+        plan->nvme_bytes[3] += extent.len_bytes;
     }
     return SHERD_OK;
 }
@@ -221,7 +222,8 @@ static sherd_status group_places(sherdi_plan *plan, group *g, sherdi_space space
         kept = 0; /* all have to leave host memory too */
     }
     if (moved > kept) {
-        plan->offload.activation_transfers = 2 * sherdi_max_size(buffers, g->places) + 1;
+        plan->rings[SHERDI_RING_ACTIVATIONS].transfers =
+            2 * sherdi_max_size(buffers, g->places) + 1;
     }
     return extents_give(plan, g, moved - kept);
 }
@@ -241,6 +243,10 @@ sherd_status sherdi_plan_activations_lay_out(sherdi_plan *plan, const sherdi_mod
 {
     size_t count = 0;
 
+    plan->activations = sherdi_alloc(plan->mem, SHERDI_MEM_CONTROL, sizeof(*plan->activations));
+    if (plan->activations == NULL) {
+        return SHERD_E_NOMEM;
+    }
     for (size_t u = 0; u < plan->layout.num_units; u++) {
         plan->layout.units[u].activation = SHERDI_NO_ACTIVATION;
         count += model->units[u].activation_bytes > 0;
@@ -249,13 +255,21 @@ sherd_status sherdi_plan_activations_lay_out(sherdi_plan *plan, const sherdi_mod
         return SHERD_OK;
     }
     SHERDI_TRY(uses_check_all(plan, model));
-    plan->offload.activations = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, count,
-                                                   sizeof(*plan->offload.activations));
-    if (plan->offload.activations == NULL) {
+    plan->activations->items =
+        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, count, sizeof(*plan->activations->items));
+    if (plan->activations->items == NULL) {
         return SHERD_E_NOMEM;
     }
     for (int space = 0; space < SHERDI_SPACES; space++) {
         SHERDI_TRY(group_lay_out(plan, model, (sherdi_space)space));
     }
     return SHERD_OK;
+}
+
+void sherdi_plan_activations_destroy(sherdi_plan *plan)
+{
+    if (plan->activations != NULL) {
+        sherdi_free(plan->activations->items);
+        sherdi_free(plan->activations);
+    }
 }

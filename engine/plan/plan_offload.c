@@ -1,9 +1,10 @@
 /* Offload: decides where the state, gradient and parameters of each block rest, which of them
  * travel as one extent, and the buffers between. Everything follows from the settings; nothing is
  * measured. */
-#include "engine/modules.h"
+#include "engine/plan/offload.h"
 
 #include "base/checked.h"
+#include "engine/modules.h"
 
 /* Pieces of parameters begin at multiples of this number of elements, which are whole pages in any
  * type. */
@@ -122,31 +123,36 @@ size_t sherdi_plan_stored_bytes(const sherdi_plan *plan, const sherdi_block *blo
     return sherdi_round_up(bytes, SHERD_ALIGN_BYTES);
 }
 
-static sherd_status extent_add(sherdi_plan *plan, sherdi_extent **extents, size_t *count,
-                               size_t *capacity, size_t len_bytes)
-{
-    size_t offset = 0;
-
-    if (*count > 0) {
-        offset = (*extents)[*count - 1].offset_bytes + (*extents)[*count - 1].len_bytes;
-    }
-    SHERDI_TRY(sherdi_grow(plan->mem, SHERDI_MEM_CONTROL, (void **)extents, capacity, *count + 1,
-                           sizeof(**extents)));
-    (*extents)[(*count)++] = (sherdi_extent){.offset_bytes = offset, .len_bytes = len_bytes};
-    return SHERD_OK;
-}
-
 static size_t extents_end(const sherdi_extent *extents, size_t count)
 {
     return count == 0 ? 0 : extents[count - 1].offset_bytes + extents[count - 1].len_bytes;
 }
 
-static size_t extents_longest(const sherdi_extent *extents, size_t count)
+/* Adds an extent behind the `count` first of a ring. */
+static sherd_status extent_add(sherdi_plan *plan, sherdi_plan_ring *ring, size_t count,
+                               size_t len_bytes)
+{
+    size_t offset = extents_end(ring->extents, count);
+
+    SHERDI_TRY(sherdi_grow(plan->mem, SHERDI_MEM_CONTROL, (void **)&ring->extents,
+                           &ring->cap_extents, count + 1, sizeof(*ring->extents)));
+    ring->extents[count] = (sherdi_extent){.offset_bytes = offset, .len_bytes = len_bytes};
+    return SHERD_OK;
+}
+
+static sherd_status ring_extend(sherdi_plan *plan, sherdi_plan_ring *ring, size_t len_bytes)
+{
+    SHERDI_TRY(extent_add(plan, ring, ring->num_extents, len_bytes));
+    ring->num_extents++;
+    return SHERD_OK;
+}
+
+static size_t extents_longest(const sherdi_plan_ring *ring)
 {
     size_t longest = 0;
 
-    for (size_t i = 0; i < count; i++) {
-        longest = sherdi_max_size(longest, extents[i].len_bytes);
+    for (size_t i = 0; i < ring->num_extents; i++) {
+        longest = sherdi_max_size(longest, ring->extents[i].len_bytes);
     }
     return longest;
 }
@@ -182,14 +188,15 @@ static size_t longest_block(const sherdi_plan *plan)
  * segment of matrices. */
 static sherd_status states_lay_out(sherdi_plan *plan)
 {
-    const sherdi_block *before = NULL; /* the last block on the drive */
+    sherdi_plan_ring   *ring   = &plan->rings[SHERDI_RING_STATE];
     size_t             *arena  = &plan->packing.buffers[SHERDI_BUFFER_HOST_STATE].bytes;
+    const sherdi_block *before = NULL; /* the last block on the drive */
     size_t              most   = longest_block(plan);
 
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
-        sherdi_block *block = &plan->layout.blocks[b];
-        size_t        count = plan->offload.num_state_extents;
-        size_t        bytes = sherdi_plan_stored_bytes(plan, block);
+        sherdi_block  *block = &plan->layout.blocks[b];
+        size_t         bytes = sherdi_plan_stored_bytes(plan, block);
+        sherdi_extent *last  = before == NULL ? NULL : &ring->extents[ring->num_extents - 1];
 
         if (block->space == SHERDI_SPACE_HOST) {
             block->state_offset = *arena;
@@ -198,17 +205,13 @@ static sherd_status states_lay_out(sherdi_plan *plan)
         if (block->space != SHERDI_SPACE_STORAGE) {
             continue;
         }
-        if (before != NULL &&
-            extent_is_joined(plan, before, block, plan->offload.state_extents[count - 1].len_bytes,
-                             most)) {
-            block->state_offset = plan->offload.state_extents[count - 1].len_bytes;
-            plan->offload.state_extents[count - 1].len_bytes += bytes;
+        if (last != NULL && extent_is_joined(plan, before, block, last->len_bytes, most)) {
+            block->state_offset = last->len_bytes;
+            last->len_bytes += bytes;
         } else {
-            SHERDI_TRY(extent_add(plan, &plan->offload.state_extents,
-                                  &plan->offload.num_state_extents,
-                                  &plan->offload.cap_state_extents, bytes));
+            SHERDI_TRY(ring_extend(plan, ring, bytes));
         }
-        block->extent = plan->offload.num_state_extents - 1;
+        block->extent = ring->num_extents - 1;
         before        = block;
     }
     return SHERD_OK;
@@ -228,21 +231,19 @@ static int has_generations(const sherdi_plan *plan)
 /* Makes an empty tail for each extent; a tail begins where the one before it ends. */
 static sherd_status tails_make(sherdi_plan *plan)
 {
-    size_t heads = plan->offload.num_state_extents;
-    size_t count = heads;
+    sherdi_plan_ring *ring = &plan->rings[SHERDI_RING_STATE];
 
-    while (count < 2 * heads) {
-        SHERDI_TRY(extent_add(plan, &plan->offload.state_extents, &count,
-                              &plan->offload.cap_state_extents, 0));
+    for (size_t e = ring->num_extents; e < 2 * ring->num_extents; e++) {
+        SHERDI_TRY(extent_add(plan, ring, e, 0));
     }
-    plan->offload.num_tails = heads;
+    plan->offload->num_tails = ring->num_extents;
     return SHERD_OK;
 }
 
 static void tails_end(sherdi_plan *plan)
 {
-    for (size_t e = plan->offload.num_tails; e < 2 * plan->offload.num_tails; e++) {
-        sherdi_extent *tail = &plan->offload.state_extents[e];
+    for (size_t e = plan->offload->num_tails; e < 2 * plan->offload->num_tails; e++) {
+        sherdi_extent *tail = &plan->rings[SHERDI_RING_STATE].extents[e];
 
         tail->len_bytes    = sherdi_round_up(tail->len_bytes, SHERD_ALIGN_BYTES);
         tail->offset_bytes = tail[-1].offset_bytes + tail[-1].len_bytes;
@@ -262,9 +263,10 @@ static sherd_status values_lay_out(sherdi_plan *plan)
             const sherdi_extent *head;
             sherdi_extent       *tail;
 
-            SHERDI_TRY(plan->offload.num_tails == 0 ? tails_make(plan) : SHERD_OK);
-            head = &plan->offload.state_extents[block->extent];
-            tail = &plan->offload.state_extents[plan->offload.num_tails + block->extent];
+            SHERDI_TRY(plan->offload->num_tails == 0 ? tails_make(plan) : SHERD_OK);
+            head = &plan->rings[SHERDI_RING_STATE].extents[block->extent];
+            tail =
+                &plan->rings[SHERDI_RING_STATE].extents[plan->offload->num_tails + block->extent];
             block->value_offset = head->len_bytes + tail->len_bytes;
             tail->len_bytes += sherdi_plan_values_bytes(plan, block);
         }
@@ -276,12 +278,12 @@ static sherd_status values_lay_out(sherdi_plan *plan)
 /* Returns the bytes of the longest extent of the state with its tail. */
 static size_t longest_state(const sherdi_plan *plan)
 {
-    const sherdi_extent *heads   = plan->offload.state_extents;
+    const sherdi_extent *heads   = plan->rings[SHERDI_RING_STATE].extents;
     size_t               longest = 0;
 
-    for (size_t e = 0; e < plan->offload.num_state_extents; e++) {
+    for (size_t e = 0; e < plan->rings[SHERDI_RING_STATE].num_extents; e++) {
         size_t tail_bytes =
-            e < plan->offload.num_tails ? heads[plan->offload.num_tails + e].len_bytes : 0;
+            e < plan->offload->num_tails ? heads[plan->offload->num_tails + e].len_bytes : 0;
 
         longest = sherdi_max_size(longest, heads[e].len_bytes + tail_bytes);
     }
@@ -322,10 +324,8 @@ static sherd_status gradients_lay_out(sherdi_plan *plan)
             block->grad_offset = *bytes;
             *bytes += len;
         } else {
-            block->grad_offset = plan->offload.num_grad_extents;
-            SHERDI_TRY(extent_add(plan, &plan->offload.grad_extents,
-                                  &plan->offload.num_grad_extents, &plan->offload.cap_grad_extents,
-                                  len));
+            block->grad_offset = plan->rings[SHERDI_RING_GRADS].num_extents;
+            SHERDI_TRY(ring_extend(plan, &plan->rings[SHERDI_RING_GRADS], len));
         }
     }
     return SHERD_OK;
@@ -339,7 +339,7 @@ static sherd_status pieces_make(sherdi_plan *plan)
         sherdi_segment *segment = &plan->layout.segments[s];
         size_t          elem    = sherdi_compute_bytes(segment);
 
-        segment->first_piece = plan->offload.num_pieces;
+        segment->first_piece = plan->offload->num_pieces;
         if (segment->param_space != SHERDI_SPACE_STORAGE) {
             continue;
         }
@@ -347,16 +347,14 @@ static sherd_status pieces_make(sherdi_plan *plan)
             sherdi_piece piece = {.segment      = (int)s,
                                   .offset_elems = at,
                                   .elems        = sherdi_min_size(most, segment->slice_elems - at)};
-            size_t       count = plan->offload.num_pieces;
 
-            SHERDI_TRY(SHERDI_GROW(plan->mem, plan->offload.pieces, plan->offload.num_pieces,
-                                   plan->offload.cap_pieces));
-            SHERDI_TRY(extent_add(plan, &plan->offload.piece_extents, &count,
-                                  &plan->offload.cap_piece_extents,
-                                  sherdi_round_up(piece.elems * elem, SHERD_ALIGN_BYTES)));
-            plan->offload.pieces[plan->offload.num_pieces++] = piece;
+            SHERDI_TRY(SHERDI_GROW(plan->mem, plan->offload->pieces, plan->offload->num_pieces,
+                                   plan->offload->cap_pieces));
+            SHERDI_TRY(ring_extend(plan, &plan->rings[SHERDI_RING_PARAMS],
+                                   sherdi_round_up(piece.elems * elem, SHERD_ALIGN_BYTES)));
+            plan->offload->pieces[plan->offload->num_pieces++] = piece;
         }
-        segment->num_pieces = plan->offload.num_pieces - segment->first_piece;
+        segment->num_pieces = plan->offload->num_pieces - segment->first_piece;
     }
     return SHERD_OK;
 }
@@ -374,11 +372,11 @@ static void pieces_of_param_mark(sherdi_plan *plan, size_t param, size_t elems)
     if (begin == end || segment->num_pieces == 0) {
         return;
     }
-    grain = plan->offload.pieces[segment->first_piece].elems; /* of all pieces but the last */
+    grain = plan->offload->pieces[segment->first_piece].elems; /* of all pieces but the last */
     begin = begin + plan->layout.params[param].offset_elems - before;
     end   = end + plan->layout.params[param].offset_elems - before;
     for (size_t i = begin / grain; i <= (end - 1) / grain; i++) {
-        plan->offload.pieces[segment->first_piece + i].is_never_written = 0;
+        plan->offload->pieces[segment->first_piece + i].is_never_written = 0;
     }
 }
 
@@ -386,9 +384,9 @@ static void pieces_of_param_mark(sherdi_plan *plan, size_t param, size_t elems)
  * frozen piece is written once, if a parameter lies in it. */
 static void pieces_mark(sherdi_plan *plan, const sherdi_model *model)
 {
-    for (size_t p = 0; p < plan->offload.num_pieces; p++) {
-        plan->offload.pieces[p].is_never_written =
-            plan->layout.segments[plan->offload.pieces[p].segment].kind == SHERDI_SEGMENT_FROZEN;
+    for (size_t p = 0; p < plan->offload->num_pieces; p++) {
+        plan->offload->pieces[p].is_never_written =
+            plan->layout.segments[plan->offload->pieces[p].segment].kind == SHERDI_SEGMENT_FROZEN;
     }
     for (size_t p = 0; p < plan->layout.num_params; p++) {
         pieces_of_param_mark(plan, p, model->params[p].elems);
@@ -403,18 +401,18 @@ static void grad_staging_size(sherdi_plan *plan)
         const sherdi_segment *segment = &plan->layout.segments[s];
 
         if (segment->is_staged) {
-            plan->packing.grad_staging_bytes = sherdi_max_size(
-                plan->packing.grad_staging_bytes,
+            plan->offload->grad_staging_bytes = sherdi_max_size(
+                plan->offload->grad_staging_bytes,
                 sherdi_round_up(segment->slice_elems * sherd_dtype_bytes(segment->types.comm),
                                 SHERD_ALIGN_BYTES));
         }
     }
-    plan->packing.num_grad_stagings =
+    plan->offload->num_grad_stagings =
         plan->machine.has_device || (plan->settings.sharding.overlap_comm && plan->world_size > 1)
             ? 2
             : 1;
     plan->packing.buffers[SHERDI_BUFFER_GRAD_STAGING].bytes =
-        plan->packing.grad_staging_bytes * (size_t)plan->packing.num_grad_stagings;
+        plan->offload->grad_staging_bytes * (size_t)plan->offload->num_grad_stagings;
 }
 
 /* The bytes of an offloaded block's gradient that pass through the bounce buffer. */
@@ -450,28 +448,33 @@ static void bounce_size(sherdi_plan *plan)
             directions = sherdi_max_size(directions, block->elems * sizeof(float));
         }
     }
-    plan->packing.bounce_param_offset = sherdi_round_up(grads, SHERD_ALIGN_BYTES);
-    plan->packing.bounce_direction_offset =
-        plan->packing.bounce_param_offset + sherdi_round_up(params, SHERD_ALIGN_BYTES);
-    plan->packing.bounce_bytes =
-        plan->packing.bounce_direction_offset + sherdi_round_up(directions, SHERD_ALIGN_BYTES);
-    plan->packing.num_bounces = plan->machine.has_device ? SHERDI_MOST_BOUNCES : 1;
+    plan->offload->bounce_param_offset = sherdi_round_up(grads, SHERD_ALIGN_BYTES);
+    plan->offload->bounce_direction_offset =
+        plan->offload->bounce_param_offset + sherdi_round_up(params, SHERD_ALIGN_BYTES);
+    plan->offload->bounce_bytes =
+        plan->offload->bounce_direction_offset + sherdi_round_up(directions, SHERD_ALIGN_BYTES);
+    plan->offload->num_bounces = plan->machine.has_device ? SHERDI_MOST_BOUNCES : 1;
     plan->packing.buffers[SHERDI_BUFFER_BOUNCE].bytes =
-        plan->packing.bounce_bytes * (size_t)plan->packing.num_bounces;
+        plan->offload->bounce_bytes * (size_t)plan->offload->num_bounces;
 }
 
-static void ring_size(sherdi_plan *plan, sherdi_buffer_id id, size_t longest, size_t count,
-                      int buffer_count, size_t *bytes_out)
+static void ring_size(sherdi_plan *plan, sherdi_ring which, sherdi_buffer_id id, size_t longest,
+                      const sherdi_offload_settings *settings)
 {
-    *bytes_out                      = longest;
-    plan->packing.buffers[id].bytes = *bytes_out * sherdi_min_size(count, (size_t)buffer_count);
+    sherdi_plan_ring *ring = &plan->rings[which];
+
+    ring->tier       = settings->tier;
+    ring->slot_bytes = longest;
+    /* out of each slot and into it */
+    ring->transfers = 2 * sherdi_min_size(ring->num_extents, (size_t)settings->buffer_count);
+    plan->packing.buffers[id].bytes = longest * ring->transfers / 2;
 }
 
 /* Marks the extents on NVMe that the first of two sweeps needs, if not all segments have two
  * sweeps. */
 static sherd_status measured_mark(sherdi_plan *plan)
 {
-    size_t states = plan->offload.num_state_extents;
+    size_t states = plan->rings[SHERDI_RING_STATE].num_extents;
     int    is_all = 1;
 
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
@@ -482,10 +485,10 @@ static sherd_status measured_mark(sherdi_plan *plan)
     if (is_all || states == 0) {
         return SHERD_OK;
     }
-    plan->offload.measured_state = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, states, 1);
-    plan->offload.measured_grads =
-        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, plan->offload.num_grad_extents + 1, 1);
-    if (plan->offload.measured_state == NULL || plan->offload.measured_grads == NULL) {
+    plan->offload->measured_state = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, states, 1);
+    plan->offload->measured_grads = sherdi_alloc_array(
+        plan->mem, SHERDI_MEM_CONTROL, plan->rings[SHERDI_RING_GRADS].num_extents + 1, 1);
+    if (plan->offload->measured_state == NULL || plan->offload->measured_grads == NULL) {
         return SHERD_E_NOMEM;
     }
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
@@ -493,10 +496,10 @@ static sherd_status measured_mark(sherdi_plan *plan)
         int is_measured = sherdi_segment_is_measured(&plan->layout.segments[block->segment]);
 
         if (is_measured && block->space == SHERDI_SPACE_STORAGE) {
-            plan->offload.measured_state[block->extent] = 1;
+            plan->offload->measured_state[block->extent] = 1;
         }
         if (is_measured && block->grad_space == SHERDI_SPACE_STORAGE) {
-            plan->offload.measured_grads[block->grad_offset] = 1;
+            plan->offload->measured_grads[block->grad_offset] = 1;
         }
     }
     return SHERD_OK;
@@ -524,38 +527,40 @@ static void buffers_pin(sherdi_plan *plan)
 
 static void rings_size(sherdi_plan *plan)
 {
-    const sherdi_plan_offload      *offload  = &plan->offload;
     const sherdi_offloads_settings *settings = &plan->settings.offload;
 
-    ring_size(plan, SHERDI_BUFFER_STATE_RING, longest_state(plan), offload->num_state_extents,
-              settings->state.buffer_count, &plan->packing.ring_bytes);
-    ring_size(plan, SHERDI_BUFFER_PARAM_RING,
-              extents_longest(offload->piece_extents, offload->num_pieces), offload->num_pieces,
-              settings->params.buffer_count, &plan->packing.param_ring_bytes);
-    ring_size(plan, SHERDI_BUFFER_GRAD_RING,
-              extents_longest(offload->grad_extents, offload->num_grad_extents),
-              offload->num_grad_extents, settings->state.buffer_count,
-              &plan->packing.grad_ring_bytes);
+    ring_size(plan, SHERDI_RING_STATE, SHERDI_BUFFER_STATE_RING, longest_state(plan),
+              &settings->state);
+    plan->rings[SHERDI_RING_STATE].transfers *= plan->offload->num_tails == 0 ? 1 : 2;
+    ring_size(plan, SHERDI_RING_PARAMS, SHERDI_BUFFER_PARAM_RING,
+              extents_longest(&plan->rings[SHERDI_RING_PARAMS]), &settings->params);
+    ring_size(plan, SHERDI_RING_GRADS, SHERDI_BUFFER_GRAD_RING,
+              extents_longest(&plan->rings[SHERDI_RING_GRADS]), &settings->state);
 }
 
 static void files_count(sherdi_plan *plan)
 {
-    sherdi_plan_offload *offload = &plan->offload;
+    size_t stored = sherdi_plan_stored(plan);
 
-    offload->has_generations = has_generations(plan);
-    if (offload->has_generations) {
-        offload->index_bytes =
-            plan->settings.offload.state.tier->index_bytes(sherdi_plan_stored(plan));
+    plan->has_generations = has_generations(plan);
+    if (plan->has_generations) {
+        plan->index_bytes = plan->settings.offload.state.tier->index_bytes(stored);
+    }
+    for (int ring = SHERDI_RING_STATE; ring <= SHERDI_RING_GRADS; ring++) {
+        plan->nvme_bytes[ring] =
+            extents_end(plan->rings[ring].extents,
+                        ring == SHERDI_RING_STATE ? stored : plan->rings[ring].num_extents);
     }
     /* a state of which only a part is on storage cannot be resumed, so it needs no second set */
-    offload->nvme_bytes[0] = (uint64_t)(offload->has_generations ? 2 : 1) *
-                             extents_end(offload->state_extents, sherdi_plan_stored(plan));
-    offload->nvme_bytes[1] = extents_end(offload->piece_extents, offload->num_pieces);
-    offload->nvme_bytes[2] = extents_end(offload->grad_extents, offload->num_grad_extents);
+    plan->nvme_bytes[SHERDI_RING_STATE] *= plan->has_generations ? 2 : 1;
 }
 
 static sherd_status blocks_place(sherdi_plan *plan, const sherdi_model *model)
 {
+    plan->offload = sherdi_alloc(plan->mem, SHERDI_MEM_CONTROL, sizeof(*plan->offload));
+    if (plan->offload == NULL) {
+        return SHERD_E_NOMEM;
+    }
     buffers_pin(plan);
     state_spaces_choose(plan);
     SHERDI_TRY(states_lay_out(plan));
@@ -617,5 +622,18 @@ static sherd_status fetches_make(sherdi_plan *plan, const sherdi_model *model)
     return SHERD_OK;
 }
 
-const sherdi_module sherdi_module_offload = {
-    .segments_made = param_spaces_choose, .blocks_made = blocks_place, .lay_out = fetches_make};
+static void offload_destroy(sherdi_plan *plan)
+{
+    if (plan->offload != NULL) {
+        sherdi_free(plan->offload->measured_state);
+        sherdi_free(plan->offload->measured_grads);
+        sherdi_free(plan->offload->pieces);
+        sherdi_free(plan->offload);
+    }
+}
+
+const sherdi_module sherdi_module_offload = {.plan_destroyed = offload_destroy,
+
+                                             .segments_made = param_spaces_choose,
+                                             .blocks_made   = blocks_place,
+                                             .lay_out       = fetches_make};

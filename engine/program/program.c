@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "collectives/world.h"
+#include "engine/modules.h"
 
 sherdi_op sherdi_op_of(sherdi_op_kind kind, sherdi_lane_id lane)
 {
@@ -237,54 +238,27 @@ sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *
     for (int i = 0; i < SHERDI_MOST_STAGED; i++) {
         progress->staged[i].segment = -1;
     }
-    progress->activations = sherdi_alloc_array(
-        mem, SHERDI_MEM_CONTROL, plan->offload.num_activations, sizeof(*progress->activations));
-    if (progress->activations == NULL) {
-        return SHERD_E_NOMEM;
-    }
     progress->train.sequence = &plan->schedule.train;
     progress->eval.sequence  = &plan->schedule.eval;
-    progress->rings =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, SHERDI_RINGS, sizeof(*progress->rings));
-    if (progress->rings == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    return SHERDI_IF_OFFLOAD(open(progress, plan, model, mem));
+    return sherdi_modules_progress_open(progress, plan, model, mem);
 }
 
 void sherdi_progress_close(sherdi_progress *progress)
 {
     sherdi_free(progress->units);
-    sherdi_free(progress->activations);
-    for (int r = 0; r < SHERDI_RINGS && progress->rings != NULL; r++) {
-        sherdi_free(progress->rings[r].slots);
-        sherdi_free(progress->rings[r].extents);
-    }
-    sherdi_free(progress->rings);
+    sherdi_modules_progress_close(progress);
     *progress = (sherdi_progress){0};
 }
 
-void sherdi_progress_forget(sherdi_progress *progress, sherdi_ring which)
-{
-    for (size_t i = 0; i < progress->rings[which].num_slots; i++) {
-        progress->rings[which].slots[i] =
-            (sherdi_slot){.head = SHERDI_NO_EXTENT, .tail = SHERDI_NO_EXTENT};
+/* Defines a function that calls the one of the table, if this build has it. */
+#define RING_CALL(name)                                                                            \
+    void sherdi_progress_##name(sherdi_progress *progress, sherdi_ring ring)                       \
+    {                                                                                              \
+        if (sherdi_program_offload() != NULL) {                                                    \
+            sherdi_program_offload()->name(progress, ring);                                        \
+        }                                                                                          \
     }
-}
 
-void sherdi_progress_keep(sherdi_progress *progress, sherdi_ring which)
-{
-    for (size_t i = 0; i < progress->rings[which].num_slots; i++) {
-        sherdi_slot *slot = &progress->rings[which].slots[i];
-
-        slot->is_changed = slot->head != SHERDI_NO_EXTENT;
-    }
-}
-
-void sherdi_progress_complete(sherdi_progress *progress, sherdi_ring ring)
-{
-    for (size_t e = 0; e < progress->rings[ring].num_extents; e++) {
-        progress->rings[ring].extents[e].left     = 0;
-        progress->rings[ring].extents[e].is_begun = 1;
-    }
-}
+RING_CALL(forget)
+RING_CALL(keep)
+RING_CALL(complete)

@@ -9,7 +9,6 @@
  *
  *   program.c          operations, ranges, and the progress
  *   program_units.c    acquire and release: gathers, the trainer's use
- *   program_activations.c  activations
  *   program_grads.c    gradients of a window
  *   program_norm.c     the squares of a window's gradient
  *   program_walk.c     walks over the blocks: update, publish, fingerprint
@@ -123,15 +122,6 @@ enum {
     SHERDI_USES,
 };
 
-/* The rings through which extents of files pass. */
-typedef enum sherdi_ring {
-    SHERDI_RING_STATE = 0,
-    SHERDI_RING_PARAMS,
-    SHERDI_RING_GRADS,
-    SHERDI_RING_ACTIVATIONS, /* its slots are the places of activations */
-    SHERDI_RINGS,
-} sherdi_ring;
-
 #define SHERDI_OP_MEETS  1u  /* no rank goes on before all ranks are there */
 #define SHERDI_OP_STABLE 2u  /* a gather that does not meet */
 #define SHERDI_OP_GAPS   4u  /* ZERO: of a block, the elements that no parameter covers */
@@ -178,8 +168,6 @@ typedef struct sherdi_op {
 /** Receives every operation, borrowed for the call. A return other than SHERD_OK ends the event. */
 typedef sherd_status (*sherdi_op_fn)(void *ctx, const sherdi_op *op);
 
-#define SHERDI_NO_EXTENT SIZE_MAX
-
 /* The uses of a unit by a rank in this window; the ranks compare them at the boundary. */
 typedef struct sherdi_unit_uses {
     uint64_t runs;        /* micro-batches with a gradient */
@@ -214,17 +202,6 @@ typedef struct sherdi_staged_grad {
 
 #define SHERDI_MOST_STAGED 2
 
-/* Where the bytes of an activation are. */
-typedef struct sherdi_activation_state {
-    unsigned char is_put; /* in this micro-batch; below: its bytes are, or are on their way ... */
-    unsigned char is_scratch;          /* of EVAL: it is never read */
-    unsigned char is_written, is_read; /* by the trainer, who has it now */
-    unsigned char is_over;             /* backward has read it */
-    unsigned char is_here;             /* ... in its place on the device */
-    unsigned char is_on_host;          /* ... in its place there, which it takes when it is put */
-    unsigned char is_stored;           /* ... in its extent */
-} sherdi_activation_state;
-
 /* Values of a parameter in addition to the parts of the optimizer's state; the numbers of the parts
  * come first. */
 enum {
@@ -245,29 +222,6 @@ typedef struct sherdi_values {
     unsigned parts; /* bit i: part i of the optimizer's state, or SHERDI_VALUES_... */
 } sherdi_values;
 
-/* The state of an extent while its values are written. */
-typedef struct sherdi_fill_extent {
-    uint32_t left;     /* parameters whose values have not come yet */
-    uint16_t is_begun; /* some of its values have come */
-    uint16_t is_spare; /* its writes are not committed */
-} sherdi_fill_extent;
-
-/* A slot of a ring. An extent may have a tail, which comes after it in the slot and is a separate
- * extent. */
-typedef struct sherdi_slot {
-    size_t head, tail; /* the extents that are in it; SHERDI_NO_EXTENT: none */
-    int    is_changed; /* since it was last written */
-} sherdi_slot;
-
-/* A ring: its slots, and the extents that are transferred through them. */
-typedef struct sherdi_ring_progress {
-    sherdi_slot        *slots;
-    size_t              num_slots;
-    size_t              next; /* the slot that is freed next */
-    sherdi_fill_extent *extents;
-    size_t              num_extents;
-} sherdi_ring_progress;
-
 /* The state on which the next operations depend, in addition to the plan: the present places of
  * data. */
 typedef struct sherdi_progress {
@@ -283,11 +237,11 @@ typedef struct sherdi_progress {
     uint32_t           flags;   /* of all operations that are enqueued now */
     /* 1: the parameters that are published next come from an update; 0: from the state as it is. */
     int is_updated;
-    int is_last;                    /* the micro-batch under way ends the window */
-    int is_beside;                  /* a queued update was begun; no call has waited for its end, */
-    int is_walking;                 /* ... nor for the end of its walk */
-    sherdi_ring_progress    *rings; /* [SHERDI_RINGS] */
-    sherdi_activation_state *activations; /* as in the plan */
+    int is_last;    /* the micro-batch under way ends the window */
+    int is_beside;  /* a queued update was begun; no call has waited for its end, */
+    int is_walking; /* ... nor for the end of its walk */
+    struct sherdi_ring_progress    *rings;       /* of the module offload; [SHERDI_RINGS] */
+    struct sherdi_activation_state *activations; /* of the module activations; as in the plan */
 } sherdi_progress;
 
 typedef struct sherdi_program {
@@ -305,16 +259,6 @@ typedef struct sherdi_program {
 sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *plan,
                                   const sherdi_model *model, sherdi_mem *mem);
 void         sherdi_progress_close(sherdi_progress *progress);
-/** Forgets the contents of the slots of a ring: they are read again, or the slots are used
- *  otherwise. */
-void sherdi_progress_forget(sherdi_progress *progress, sherdi_ring ring);
-/** Records that not all writes of a ring were made: the contents of its slots are written again. */
-void sherdi_progress_keep(sherdi_progress *progress, sherdi_ring ring);
-
-/** Records that all first values of a ring are complete: an extent with later writes is read
- *  first. */
-void sherdi_progress_complete(sherdi_progress *progress, sherdi_ring ring);
-
 /* ---- events: values ---- */
 
 /** Fills this rank's part of a parameter, from the trainer, or from the parameter's own memory; in
@@ -358,20 +302,6 @@ sherd_status sherdi_program_eval_leave(const sherdi_program *program);
 sherd_status sherdi_program_forget(const sherdi_program *program);
 /** Reads parameters for the next micro-batch, into all slots. */
 sherd_status sherdi_program_fetch_ahead(const sherdi_program *program);
-
-/* ---- events: activations ---- */
-
-/** Return the place of a unit's activation to the trainer: for a write that is read later, for a
- *  write that is not (EVAL), and for a read. E_STATE if that is not possible now. */
-sherd_status sherdi_program_activation_put(const sherdi_program *program, int unit);
-sherd_status sherdi_program_activation_scratch(const sherdi_program *program, int unit);
-sherd_status sherdi_program_activation_get(const sherdi_program *program, int unit);
-/** Is part of the release of a unit: the activation leaves after forward, and ends after
- *  backward. */
-sherd_status sherdi_program_activation_release(const sherdi_program *program, int unit,
-                                               sherd_pass pass);
-/** Discards the activations. */
-void sherdi_program_activations_forget(const sherdi_program *program);
 
 /* ---- events: micro-batch and window ---- */
 

@@ -2,17 +2,17 @@
  * trainer has written it, if another one takes the place before backward comes to it; it is moved
  * back when the one after it has ended, which is before its backward begins. So the moves follow
  * from the present place of the bytes (sherdi_activation_state), on the plan and off it. */
-#include "engine/program/program.h"
+#include "engine/program/activations.h"
 
 static sherdi_activation_state *state_of(const sherdi_program *program, const sherdi_activation *a)
 {
-    return &program->progress->activations[a - program->plan->offload.activations];
+    return &program->progress->activations[a - program->plan->activations->items];
 }
 
 /* Returns the activation that a number stands for; NULL: none. */
 static const sherdi_activation *activation_at(const sherdi_plan *plan, size_t number)
 {
-    return number == SHERDI_NO_ACTIVATION ? NULL : &plan->offload.activations[number];
+    return number == SHERDI_NO_ACTIVATION ? NULL : &plan->activations->items[number];
 }
 
 static const sherdi_activation *activation_of(const sherdi_program *program, int unit)
@@ -50,7 +50,7 @@ static sherd_status transfer_give(const sherdi_program *program, const sherdi_ac
     sherdi_range memory  = a->host_offset == SHERDI_NO_OFFSET ? place_of(a) : host_place_of(a);
     sherdi_range file    = sherdi_range_of(
            SHERDI_AT_ACTIVATION_FILE,
-           program->plan->offload.activation_extents[a->extent].offset_bytes, a->bytes);
+           program->plan->rings[SHERDI_RING_ACTIVATIONS].extents[a->extent].offset_bytes, a->bytes);
 
     op.unit                                                      = a->unit;
     op.extent                                                    = a->extent;
@@ -88,8 +88,8 @@ static int has_place_of(const sherdi_program *program, const sherdi_activation *
 static const sherdi_activation *in_the_way(const sherdi_program    *program,
                                            const sherdi_activation *a, int is_on_host)
 {
-    for (size_t i = 0; i < program->plan->offload.num_activations; i++) {
-        const sherdi_activation *b = &program->plan->offload.activations[i];
+    for (size_t i = 0; i < program->plan->activations->count; i++) {
+        const sherdi_activation *b = &program->plan->activations->items[i];
 
         if (has_place_of(program, a, b, is_on_host) &&
             is_needed(state_of(program, b), is_on_host)) {
@@ -117,8 +117,8 @@ static sherd_status place_check(const sherdi_program *program, const sherdi_acti
 /* Takes a place that can be had. */
 static void place_take(const sherdi_program *program, const sherdi_activation *a, int is_on_host)
 {
-    for (size_t i = 0; i < program->plan->offload.num_activations; i++) {
-        const sherdi_activation *b = &program->plan->offload.activations[i];
+    for (size_t i = 0; i < program->plan->activations->count; i++) {
+        const sherdi_activation *b = &program->plan->activations->items[i];
 
         if (has_place_of(program, a, b, is_on_host)) {
             *(is_on_host ? &state_of(program, b)->is_on_host : &state_of(program, b)->is_here) = 0;
@@ -313,7 +313,21 @@ sherd_status sherdi_program_activation_release(const sherdi_program *program, in
 
 void sherdi_program_activations_forget(const sherdi_program *program)
 {
-    for (size_t i = 0; i < program->plan->offload.num_activations; i++) {
+    for (size_t i = 0; i < program->plan->activations->count; i++) {
         program->progress->activations[i] = (sherdi_activation_state){0};
     }
+}
+
+sherd_status sherdi_activations_open(sherdi_progress *progress, const sherdi_plan *plan,
+                                     const sherdi_model *model, sherdi_mem *mem)
+{
+    (void)model;
+    progress->activations = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, plan->activations->count,
+                                               sizeof(*progress->activations));
+    return progress->activations == NULL ? SHERD_E_NOMEM : SHERD_OK;
+}
+
+void sherdi_activations_close(sherdi_progress *progress)
+{
+    sherdi_free(progress->activations);
 }

@@ -347,6 +347,7 @@ static sherd_status portions_run(const sherdi_program *program, const sherdi_val
     size_t             end;
 
     sherdi_plan_held(plan, values->param, program->model->params[values->param].elems, &at, &end);
+    f.is_last   = !is_several;
     f.param_end = start + end;
     at          = start + sherdi_max_size(at, values->first);
     end         = start + sherdi_min_size(end, values->first + values->count);

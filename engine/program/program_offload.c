@@ -116,9 +116,10 @@ static sherd_status state_give(const sherdi_program *program, sherdi_walk walk,
 static sherdi_range bounce_at(const sherdi_plan *plan, const sherdi_block *block, size_t offset,
                               size_t bytes)
 {
-    size_t slot = sherdi_block_number(plan, block) % (size_t)plan->packing.num_bounces;
+    size_t slot = sherdi_block_number(plan, block) % (size_t)plan->offload->num_bounces;
 
-    return sherdi_range_of(SHERDI_BUFFER_BOUNCE, slot * plan->packing.bounce_bytes + offset, bytes);
+    return sherdi_range_of(SHERDI_BUFFER_BOUNCE, slot * plan->offload->bounce_bytes + offset,
+                           bytes);
 }
 
 static sherdi_range gradient_at(const sherdi_plan *plan, const sherdi_block *block, size_t bytes)
@@ -156,7 +157,7 @@ static sherd_status gradients_send(const sherdi_program *program, const sherdi_b
     const sherdi_plan *plan = program->plan;
     size_t            *next = &program->progress->bounced;
     size_t             b    = sherdi_block_number(plan, block);
-    size_t ahead = plan->layout.is_deterministic ? 0 : (size_t)plan->packing.num_bounces - 1;
+    size_t ahead = plan->layout.is_deterministic ? 0 : (size_t)plan->offload->num_bounces - 1;
 
     *next = sherdi_max_size(*next, b);
     for (; *next < plan->layout.num_blocks && *next <= b + ahead; (*next)++) {
@@ -193,7 +194,7 @@ static sherdi_range direction_at(const sherdi_plan *plan, const sherdi_block *bl
 {
     return sherdi_is_on_device(block->space)
                ? sherdi_direction_at(plan, block)
-               : bounce_at(plan, block, plan->packing.bounce_direction_offset,
+               : bounce_at(plan, block, plan->offload->bounce_direction_offset,
                            block->elems * sizeof(float));
 }
 
@@ -245,7 +246,7 @@ static param_way param_way_of(const sherdi_plan *plan, const sherdi_segment *seg
     if (is_down) {
         way.made = sherdi_staging_at(plan->packing.publish_offset, bytes);
     } else if (is_up) {
-        way.made = bounce_at(plan, block, plan->packing.bounce_param_offset, bytes);
+        way.made = bounce_at(plan, block, plan->offload->bounce_param_offset, bytes);
     }
     return way;
 }
@@ -488,7 +489,9 @@ static sherd_status segment_pass_by(const sherdi_program *program, sherdi_walk w
 }
 
 const sherdi_program_offload_ops sherdi_program_rings = {
-    .open            = sherdi_rings_open,
+    .forget          = sherdi_rings_forget,
+    .keep            = sherdi_rings_write_again,
+    .complete        = sherdi_rings_complete,
     .state_at        = state_at,
     .gradient_at     = gradient_at,
     .acquire_begin   = sherdi_rings_acquire_begin,

@@ -3,80 +3,64 @@
 #include "engine/program/program_walk.h"
 
 #include "base/checked.h"
+#include "engine/modules.h"
 
-typedef struct ring {
-    sherdi_buffer_id     buffer;
-    size_t               slot_bytes;
-    const sherdi_extent *extents;
-    size_t               num_extents;
-    int                  reads_from, writes_to;
-} ring;
+/* What a ring connects. Those of activations have no slots here: program_activations.c knows their
+ * places. */
+static const struct {
+    sherdi_buffer_id buffer;
+    int              file;
+} RINGS[SHERDI_RINGS] = {
+    [SHERDI_RING_STATE]       = {SHERDI_BUFFER_STATE_RING, SHERDI_AT_STATE_LIVE},
+    [SHERDI_RING_PARAMS]      = {SHERDI_BUFFER_PARAM_RING, SHERDI_AT_PARAM_FILE},
+    [SHERDI_RING_GRADS]       = {SHERDI_BUFFER_GRAD_RING, SHERDI_AT_GRAD_FILE},
+    [SHERDI_RING_ACTIVATIONS] = {SHERDI_BUFFER_HOST_ACTIVATIONS, SHERDI_AT_ACTIVATION_FILE},
+};
 
-static ring ring_of(const sherdi_plan *plan, sherdi_ring which)
+/* Returns the file to which a ring writes. */
+static int written_file(const sherdi_plan *plan, sherdi_ring which)
 {
-    switch (which) {
-    case SHERDI_RING_PARAMS:
-        return (ring){SHERDI_BUFFER_PARAM_RING,    plan->packing.param_ring_bytes,
-                      plan->offload.piece_extents, plan->offload.num_pieces,
-                      SHERDI_AT_PARAM_FILE,        SHERDI_AT_PARAM_FILE};
-    case SHERDI_RING_ACTIVATIONS: /* program_activations.c, which needs no slots */
-        return (ring){.extents     = plan->offload.activation_extents,
-                      .num_extents = 0,
-                      .reads_from  = SHERDI_AT_ACTIVATION_FILE,
-                      .writes_to   = SHERDI_AT_ACTIVATION_FILE};
-    case SHERDI_RING_GRADS:
-        return (ring){SHERDI_BUFFER_GRAD_RING,    plan->packing.grad_ring_bytes,
-                      plan->offload.grad_extents, plan->offload.num_grad_extents,
-                      SHERDI_AT_GRAD_FILE,        SHERDI_AT_GRAD_FILE};
-    default:
-        return (ring){SHERDI_BUFFER_STATE_RING,
-                      plan->packing.ring_bytes,
-                      plan->offload.state_extents,
-                      plan->offload.num_state_extents,
-                      SHERDI_AT_STATE_LIVE,
-                      sherdi_plan_has_generations(plan) ? SHERDI_AT_STATE_SPARE
-                                                        : SHERDI_AT_STATE_LIVE};
-    }
+    return which == SHERDI_RING_STATE && plan->has_generations ? SHERDI_AT_STATE_SPARE
+                                                               : RINGS[which].file;
 }
 
 size_t sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring which)
 {
-    ring r = ring_of(plan, which);
+    size_t bytes = plan->rings[which].slot_bytes;
 
-    return r.slot_bytes == 0 ? 0 : plan->packing.buffers[r.buffer].bytes / r.slot_bytes;
+    return bytes == 0 ? 0 : plan->packing.buffers[RINGS[which].buffer].bytes / bytes;
 }
 
 size_t sherdi_ring_extents(const sherdi_plan *plan, sherdi_ring which)
 {
-    return ring_of(plan, which).num_extents;
+    return which == SHERDI_RING_ACTIVATIONS ? 0 : plan->rings[which].num_extents;
 }
 
 size_t sherdi_program_transfers(const sherdi_plan *plan)
 {
-    size_t count = 1 + plan->offload.activation_transfers;
+    size_t count = 1;
 
     for (int ring = 0; ring < SHERDI_RINGS; ring++) {
-        count += 2 * sherdi_ring_slots(plan, (sherdi_ring)ring);
+        count += plan->rings[ring].transfers;
     }
-    return plan->offload.num_tails == 0 ? count
-                                        : count + 2 * sherdi_ring_slots(plan, SHERDI_RING_STATE);
+    return count;
 }
 
 sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring which, size_t number,
                               size_t bytes)
 {
-    ring   r    = ring_of(plan, which);
     size_t slot = number % sherdi_ring_slots(plan, which);
 
-    return sherdi_range_of(r.buffer, slot * r.slot_bytes, bytes);
+    return sherdi_range_of(RINGS[which].buffer, slot * plan->rings[which].slot_bytes, bytes);
 }
 
 size_t sherdi_ring_tail(const sherdi_plan *plan, sherdi_ring which, size_t extent)
 {
-    const sherdi_extent *all  = plan->offload.state_extents;
-    size_t               tail = plan->offload.num_tails + extent;
+    const sherdi_extent *all  = plan->rings[SHERDI_RING_STATE].extents;
+    size_t               tail = plan->offload->num_tails + extent;
 
-    return which == SHERDI_RING_STATE && extent < plan->offload.num_tails && all[tail].len_bytes > 0
+    return which == SHERDI_RING_STATE && extent < plan->offload->num_tails &&
+                   all[tail].len_bytes > 0
                ? tail
                : SHERDI_NO_EXTENT;
 }
@@ -84,7 +68,7 @@ size_t sherdi_ring_tail(const sherdi_plan *plan, sherdi_ring which, size_t exten
 sherdi_range sherdi_ring_whole(const sherdi_plan *plan, sherdi_ring which, size_t number,
                                size_t extent)
 {
-    const sherdi_extent *all  = ring_of(plan, which).extents;
+    const sherdi_extent *all  = plan->rings[which].extents;
     size_t               tail = sherdi_ring_tail(plan, which, extent);
 
     return sherdi_ring_slot(plan, which, number,
@@ -97,23 +81,23 @@ sherdi_range sherdi_ring_whole(const sherdi_plan *plan, sherdi_ring which, size_
 static sherd_status extent_move(const sherdi_program *program, sherdi_op_kind kind,
                                 sherdi_ring which, size_t number, size_t extent, int unit)
 {
-    const sherdi_plan *plan    = program->plan;
-    const ring         r       = ring_of(plan, which);
-    int                is_tail = extent >= r.num_extents;
-    size_t             head    = is_tail ? extent - r.num_extents : extent;
-    int                is_read = kind == SHERDI_OP_READ;
-    sherdi_op          op      = sherdi_op_of(kind, SHERDI_LANE_DRIVE);
-    sherdi_range       slot, file;
+    const sherdi_plan      *plan    = program->plan;
+    const sherdi_plan_ring *r       = &plan->rings[which];
+    int                     is_tail = extent >= r->num_extents;
+    size_t                  head    = is_tail ? extent - r->num_extents : extent;
+    int                     is_read = kind == SHERDI_OP_READ;
+    sherdi_op               op      = sherdi_op_of(kind, SHERDI_LANE_DRIVE);
+    sherdi_range            slot, file;
 
     if (extent == SHERDI_NO_EXTENT) {
         return SHERD_OK;
     }
-    slot = sherdi_ring_slot(plan, which, number, r.extents[extent].len_bytes);
-    slot.offset += is_tail ? r.extents[head].len_bytes : 0;
+    slot = sherdi_ring_slot(plan, which, number, r->extents[extent].len_bytes);
+    slot.offset += is_tail ? r->extents[head].len_bytes : 0;
     file = sherdi_range_of(is_read && !program->progress->rings[which].extents[head].is_spare
-                               ? r.reads_from
-                               : r.writes_to,
-                           r.extents[extent].offset_bytes, slot.bytes);
+                               ? RINGS[which].file
+                               : written_file(plan, which),
+                           r->extents[extent].offset_bytes, slot.bytes);
     op.extent = extent;
     op.ring   = which;
     op.unit   = unit;
@@ -121,7 +105,7 @@ static sherd_status extent_move(const sherdi_program *program, sherdi_op_kind ki
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, is_read ? file : slot);
     if (!is_read) {
         op.moves[SHERDI_MOVES_WRITTEN] = slot.bytes;
-    } else if (which != SHERDI_RING_PARAMS || !plan->offload.pieces[extent].is_never_written) {
+    } else if (which != SHERDI_RING_PARAMS || !plan->offload->pieces[extent].is_never_written) {
         op.moves[SHERDI_MOVES_READ] = slot.bytes;
     }
     return sherdi_program_emit(program, &op);
@@ -181,7 +165,7 @@ sherd_status sherdi_rings_generation(const sherdi_program *program, sherdi_op_ki
         return SHERD_OK;
     }
     for (size_t e = 0; e < sherdi_plan_stored(plan); e++) {
-        const sherdi_extent *extent = &plan->offload.state_extents[e];
+        const sherdi_extent *extent = &plan->rings[SHERDI_RING_STATE].extents[e];
 
         bytes = sherdi_max_size(bytes, extent->offset_bytes + extent->len_bytes);
     }
@@ -202,7 +186,7 @@ sherd_status sherdi_rings_generation(const sherdi_program *program, sherdi_op_ki
 int sherdi_walk_visits(const sherdi_plan *plan, sherdi_walk walk, sherdi_ring ring, size_t extent)
 {
     const unsigned char *measured =
-        ring == SHERDI_RING_STATE ? plan->offload.measured_state : plan->offload.measured_grads;
+        ring == SHERDI_RING_STATE ? plan->offload->measured_state : plan->offload->measured_grads;
 
     return walk != SHERDI_WALK_MEASURE || measured == NULL || measured[extent];
 }
@@ -297,17 +281,17 @@ static sherd_status piece_fetch(const sherdi_program *program, const sherdi_segm
     size_t             elem = sherdi_compute_bytes(segment);
     size_t             next = number + sherdi_ring_slots(plan, SHERDI_RING_PARAMS);
     sherdi_range       slot = sherdi_ring_slot(plan, SHERDI_RING_PARAMS, number,
-                                               plan->offload.pieces[piece].elems * elem);
+                                               plan->offload->pieces[piece].elems * elem);
     int                ahead;
 
-    own.offset += plan->offload.pieces[piece].offset_elems * elem;
+    own.offset += plan->offload->pieces[piece].offset_elems * elem;
     SHERDI_TRY(sherdi_program_read(program, SHERDI_RING_PARAMS, number, piece, segment->unit));
     SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_UP, segment, own, slot));
     sherdi_progress_release(program->progress, SHERDI_RING_PARAMS, number);
     if (!plan->settings.offload.pipeline_read || next >= from->count) {
         return SHERD_OK;
     }
-    ahead = plan->layout.segments[plan->offload.pieces[from->order[next]].segment].unit;
+    ahead = plan->layout.segments[plan->offload->pieces[from->order[next]].segment].unit;
     if (sherdi_program_is_kept_for_eval(program, ahead) &&
         sherdi_program_unit(program, ahead)->is_gathered) {
         return SHERD_OK; /* it needs no gather */
@@ -352,7 +336,7 @@ static sherd_status fetches_begin(const sherdi_program *program)
     for (size_t i = 0; i < slots && plan->settings.offload.pipeline_read; i++) {
         SHERDI_TRY(sherdi_program_read(
             program, SHERDI_RING_PARAMS, i, plan->schedule.fetches[i],
-            plan->layout.segments[plan->offload.pieces[plan->schedule.fetches[i]].segment].unit));
+            plan->layout.segments[plan->offload->pieces[plan->schedule.fetches[i]].segment].unit));
     }
     return SHERD_OK;
 }
@@ -369,7 +353,7 @@ sherd_status sherdi_rings_fetch_ahead(const sherdi_program *program)
 /* Waits for the end of a queued update, and then begins the operations that had to wait for it. */
 sherd_status sherdi_rings_acquire_begin(const sherdi_program *program)
 {
-    if (program->plan->offload.num_pieces == 0 || !program->progress->is_walking) {
+    if (program->plan->offload->num_pieces == 0 || !program->progress->is_walking) {
         return SHERD_OK;
     }
     SHERDI_TRY(sherdi_program_await(program, SHERDI_POST_WALK, -1));
@@ -377,6 +361,31 @@ sherd_status sherdi_rings_acquire_begin(const sherdi_program *program)
 }
 
 /* --------------------------------------------------------------- progress -- */
+
+void sherdi_rings_forget(sherdi_progress *progress, sherdi_ring which)
+{
+    for (size_t i = 0; i < progress->rings[which].num_slots; i++) {
+        progress->rings[which].slots[i] =
+            (sherdi_slot){.head = SHERDI_NO_EXTENT, .tail = SHERDI_NO_EXTENT};
+    }
+}
+
+void sherdi_rings_write_again(sherdi_progress *progress, sherdi_ring which)
+{
+    for (size_t i = 0; i < progress->rings[which].num_slots; i++) {
+        sherdi_slot *slot = &progress->rings[which].slots[i];
+
+        slot->is_changed = slot->head != SHERDI_NO_EXTENT;
+    }
+}
+
+void sherdi_rings_complete(sherdi_progress *progress, sherdi_ring ring)
+{
+    for (size_t e = 0; e < progress->rings[ring].num_extents; e++) {
+        progress->rings[ring].extents[e].left     = 0;
+        progress->rings[ring].extents[e].is_begun = 1;
+    }
+}
 
 static sherd_status ring_open(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which,
                               sherdi_mem *mem)
@@ -392,16 +401,33 @@ static sherd_status ring_open(sherdi_progress *progress, const sherdi_plan *plan
     if (ring->slots == NULL || ring->extents == NULL) {
         return SHERD_E_NOMEM;
     }
-    sherdi_progress_forget(progress, which);
+    sherdi_rings_forget(progress, which);
     return SHERD_OK;
 }
 
-sherd_status sherdi_rings_open(sherdi_progress *progress, const sherdi_plan *plan,
+static sherd_status rings_open(sherdi_progress *progress, const sherdi_plan *plan,
                                const sherdi_model *model, sherdi_mem *mem)
 {
+    progress->rings =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, SHERDI_RINGS, sizeof(*progress->rings));
+    if (progress->rings == NULL) {
+        return SHERD_E_NOMEM;
+    }
     for (int r = 0; r < SHERDI_RINGS; r++) {
         SHERDI_TRY(ring_open(progress, plan, (sherdi_ring)r, mem));
     }
     sherdi_slots_count(progress, plan, model);
     return SHERD_OK;
 }
+
+static void rings_close(sherdi_progress *progress)
+{
+    for (int r = 0; r < SHERDI_RINGS && progress->rings != NULL; r++) {
+        sherdi_free(progress->rings[r].slots);
+        sherdi_free(progress->rings[r].extents);
+    }
+    sherdi_free(progress->rings);
+}
+
+const sherdi_module sherdi_module_rings = {.progress_open  = rings_open,
+                                           .progress_close = rings_close};

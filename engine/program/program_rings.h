@@ -3,12 +3,38 @@
 #ifndef SHERDI_ENGINE_PROGRAM_RINGS_H
 #define SHERDI_ENGINE_PROGRAM_RINGS_H
 
+#include "engine/plan/offload.h"
 #include "engine/program/program.h"
 
 struct sherdi_cuts;
 struct sherdi_value_range;
 
 /* ---- rings */
+
+#define SHERDI_NO_EXTENT SIZE_MAX
+
+/* The state of an extent while its values are written. */
+typedef struct sherdi_fill_extent {
+    uint32_t left;     /* parameters whose values have not come yet */
+    uint16_t is_begun; /* some of its values have come */
+    uint16_t is_spare; /* its writes are not committed */
+} sherdi_fill_extent;
+
+/* A slot of a ring. An extent may have a tail, which comes after it in the slot and is a separate
+ * extent. */
+typedef struct sherdi_slot {
+    size_t head, tail; /* the extents that are in it; SHERDI_NO_EXTENT: none */
+    int    is_changed; /* since it was last written */
+} sherdi_slot;
+
+/* A ring: its slots, and the extents that are transferred through them. */
+typedef struct sherdi_ring_progress {
+    sherdi_slot        *slots;
+    size_t              num_slots;
+    size_t              next; /* the slot that is freed next */
+    sherdi_fill_extent *extents;
+    size_t              num_extents;
+} sherdi_ring_progress;
 
 /** Return the first `bytes` bytes of the slot of the extent of that number; the number of slots;
  *  the number of extents. */
@@ -57,8 +83,9 @@ int sherdi_walk_visits(const sherdi_plan *plan, sherdi_walk walk, sherdi_ring ri
 
 /* ---- functions of the table, which offload.h explains */
 
-sherd_status sherdi_rings_open(sherdi_progress *progress, const sherdi_plan *plan,
-                               const sherdi_model *model, sherdi_mem *mem);
+void         sherdi_rings_forget(sherdi_progress *progress, sherdi_ring ring);
+void         sherdi_rings_write_again(sherdi_progress *progress, sherdi_ring ring);
+void         sherdi_rings_complete(sherdi_progress *progress, sherdi_ring ring);
 sherd_status sherdi_rings_acquire_begin(const sherdi_program *program);
 sherd_status sherdi_slice_fetch(const sherdi_program *program, const sherdi_segment *segment,
                                 const sherdi_live_range *live_range, sherdi_range own);

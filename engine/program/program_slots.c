@@ -18,7 +18,7 @@ static sherdi_cuts pieces_of(const sherdi_plan *plan, const sherdi_segment *segm
         return (sherdi_cuts){0};
     }
     return sherdi_cuts_of((size_t)plan->rank * segment->slice_elems, segment->slice_elems,
-                          plan->offload.pieces[segment->first_piece].elems, begin, end);
+                          plan->offload->pieces[segment->first_piece].elems, begin, end);
 }
 
 /* ---------------------------------------------------------------- counting -- */

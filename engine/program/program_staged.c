@@ -27,7 +27,7 @@ static sherd_status gradient_write(const sherdi_program *program, const sherdi_b
 static sherdi_range grad_staging_at(const sherdi_plan *plan, int slot, size_t offset, size_t bytes)
 {
     return sherdi_range_of(SHERDI_BUFFER_GRAD_STAGING,
-                           (size_t)slot * plan->packing.grad_staging_bytes + offset, bytes);
+                           (size_t)slot * plan->offload->grad_staging_bytes + offset, bytes);
 }
 
 /* Lets the operation that makes a sum on the host add its squares to the norm, if this is the
@@ -135,7 +135,7 @@ static sherd_status staged_drain(const sherdi_program *program, int slot)
 static int drain_needs_host(const sherdi_plan *plan)
 {
     return !plan->machine.has_device || plan->layout.has_accumulator ||
-           plan->offload.num_grad_extents > 0;
+           plan->rings[SHERDI_RING_GRADS].num_extents > 0;
 }
 
 sherd_status sherdi_staged_reduce(const sherdi_program *program, const sherdi_segment *segment,
@@ -147,7 +147,7 @@ sherd_status sherdi_staged_reduce(const sherdi_program *program, const sherdi_se
     sherd_dtype        comm     = segment->types.comm;
 
     SHERDI_TRY(staged_drain(program, slot));
-    progress->staged_next = (slot + 1) % plan->packing.num_grad_stagings;
+    progress->staged_next = (slot + 1) % plan->offload->num_grad_stagings;
     SHERDI_TRY(sherdi_program_scatter(
         program, segment,
         grad_staging_at(plan, slot, 0, segment->slice_elems * sherd_dtype_bytes(comm)), comm, 0));
@@ -161,7 +161,7 @@ sherd_status sherdi_staged_reduce(const sherdi_program *program, const sherdi_se
  * the end of the window. */
 sherd_status sherdi_staged_drain_all(const sherdi_program *program)
 {
-    int slots = program->plan->packing.num_grad_stagings;
+    int slots = program->plan->offload->num_grad_stagings;
 
     for (int i = 0; i < slots; i++) { /* the older slice first */
         SHERDI_TRY(staged_drain(program, (program->progress->staged_next + i) % slots));

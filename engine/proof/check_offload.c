@@ -1,6 +1,8 @@
 /* Checks that what rests outside the device, activations too, lies where nothing else does: a part
  * of the plan's invariants (check.h). */
 #include "engine/proof/check.h"
+#include "engine/plan/activations.h"
+#include "engine/plan/offload.h"
 
 static int is_inside(size_t offset, size_t bytes, const sherdi_plan_buffer *buffer)
 {
@@ -22,21 +24,21 @@ static int activations_are_valid(const sherdi_plan *plan)
     const sherdi_plan_buffer *device = &plan->packing.buffers[SHERDI_BUFFER_ACTIVATIONS];
     const sherdi_plan_buffer *host   = &plan->packing.buffers[SHERDI_BUFFER_HOST_ACTIVATIONS];
 
-    for (size_t i = 0; i < plan->offload.num_activations; i++) {
-        const sherdi_activation *a       = &plan->offload.activations[i];
+    for (size_t i = 0; i < plan->activations->count; i++) {
+        const sherdi_activation *a       = &plan->activations->items[i];
         int                      is_last = 1; /* of those that have its place */
 
         if (plan->layout.units[a->unit].activation != i ||
             !is_inside(a->offset, a->bytes, device) ||
             (a->host_offset != SHERDI_NO_OFFSET && !is_inside(a->host_offset, a->bytes, host)) ||
             (a->extent != SHERDI_NO_OFFSET &&
-             plan->offload.activation_extents[a->extent].len_bytes != a->bytes) ||
+             plan->rings[SHERDI_RING_ACTIVATIONS].extents[a->extent].len_bytes != a->bytes) ||
             (a->next != SHERDI_NO_ACTIVATION &&
-             plan->offload.activations[a->next].offset != a->offset)) {
+             plan->activations->items[a->next].offset != a->offset)) {
             return 0;
         }
-        for (size_t k = 0; k < plan->offload.num_activations; k++) {
-            const sherdi_activation *b = &plan->offload.activations[k];
+        for (size_t k = 0; k < plan->activations->count; k++) {
+            const sherdi_activation *b = &plan->activations->items[k];
 
             is_last = is_last && (k <= i || b->offset != a->offset);
             if (!places_are_apart(a, b, a->offset, b->offset) ||
@@ -69,7 +71,7 @@ static int extents_are_valid(const sherdi_extent *extents, size_t count, size_t 
  * after the other. */
 static int states_are_valid(const sherdi_plan *plan)
 {
-    const sherdi_extent *extents             = plan->offload.state_extents;
+    const sherdi_extent *extents             = plan->rings[SHERDI_RING_STATE].extents;
     size_t               ends[SHERDI_SPACES] = {0};
     size_t               extent              = 0;
 
@@ -90,8 +92,8 @@ static int states_are_valid(const sherdi_plan *plan)
     }
     return ends[SHERDI_SPACE_DEVICE] == plan->packing.buffers[SHERDI_BUFFER_STATE].bytes &&
            ends[SHERDI_SPACE_HOST] == plan->packing.buffers[SHERDI_BUFFER_HOST_STATE].bytes &&
-           (plan->offload.num_state_extents == 0 ||
-            (extent == plan->offload.num_state_extents - 1 &&
+           (plan->rings[SHERDI_RING_STATE].num_extents == 0 ||
+            (extent == plan->rings[SHERDI_RING_STATE].num_extents - 1 &&
              ends[SHERDI_SPACE_STORAGE] == extents[extent].len_bytes));
 }
 
@@ -99,8 +101,8 @@ static int states_are_valid(const sherdi_plan *plan)
  * else. */
 static int values_are_valid(const sherdi_plan *plan)
 {
-    const sherdi_extent *all    = plan->offload.state_extents;
-    size_t               heads  = plan->offload.num_state_extents;
+    const sherdi_extent *all    = plan->rings[SHERDI_RING_STATE].extents;
+    size_t               heads  = plan->rings[SHERDI_RING_STATE].num_extents;
     size_t               extent = 0; /* whose tail `end` is in */
     size_t               end    = 0;
 
@@ -116,7 +118,7 @@ static int values_are_valid(const sherdi_plan *plan)
             extent = block->extent;
             begin  = all[extent].len_bytes + end;
             end += sherdi_plan_values_bytes(plan, block);
-            if (plan->offload.num_tails == 0 || end > all[heads + extent].len_bytes) {
+            if (plan->offload->num_tails == 0 || end > all[heads + extent].len_bytes) {
                 return 0;
             }
         }
@@ -127,7 +129,8 @@ static int values_are_valid(const sherdi_plan *plan)
     for (size_t e = heads; e < sherdi_plan_stored(plan); e++) {
         if (all[e].offset_bytes != all[e - 1].offset_bytes + all[e - 1].len_bytes ||
             all[e].len_bytes % SHERD_ALIGN_BYTES != 0 ||
-            all[e].len_bytes + all[e - heads].len_bytes > plan->packing.ring_bytes) {
+            all[e].len_bytes + all[e - heads].len_bytes >
+                plan->rings[SHERDI_RING_STATE].slot_bytes) {
             return 0;
         }
     }
@@ -158,7 +161,7 @@ static int gradients_are_valid(const sherdi_plan *plan)
     }
     return ends[SHERDI_SPACE_DEVICE] <= plan->packing.buffers[SHERDI_BUFFER_GRADS].bytes &&
            ends[SHERDI_SPACE_HOST] <= plan->packing.buffers[SHERDI_BUFFER_HOST_GRADS].bytes &&
-           ends[SHERDI_SPACE_STORAGE] == plan->offload.num_grad_extents;
+           ends[SHERDI_SPACE_STORAGE] == plan->rings[SHERDI_RING_GRADS].num_extents;
 }
 
 /* Checks that pieces tile the slices that rest on NVMe, and that the pieces of a trainable segment
@@ -170,7 +173,7 @@ static int pieces_are_valid(const sherdi_plan *plan)
         size_t                at      = 0;
 
         for (size_t p = 0; p < segment->num_pieces; p++) {
-            const sherdi_piece *piece = &plan->offload.pieces[segment->first_piece + p];
+            const sherdi_piece *piece = &plan->offload->pieces[segment->first_piece + p];
 
             if (piece->segment != (int)s || piece->offset_elems != at ||
                 (segment->num_blocks > 0 &&
@@ -188,14 +191,16 @@ static int pieces_are_valid(const sherdi_plan *plan)
 
 int sherdi_plan_offload_is_valid(const sherdi_plan *plan)
 {
-    return extents_are_valid(plan->offload.state_extents, plan->offload.num_state_extents,
-                             plan->packing.ring_bytes) &&
+    return extents_are_valid(plan->rings[SHERDI_RING_STATE].extents,
+                             plan->rings[SHERDI_RING_STATE].num_extents,
+                             plan->rings[SHERDI_RING_STATE].slot_bytes) &&
            states_are_valid(plan) && activations_are_valid(plan) &&
-           extents_are_valid(plan->offload.activation_extents, plan->offload.num_activation_extents,
-                             SIZE_MAX - 1) &&
-           extents_are_valid(plan->offload.piece_extents, plan->offload.num_pieces,
-                             plan->packing.param_ring_bytes) &&
-           extents_are_valid(plan->offload.grad_extents, plan->offload.num_grad_extents,
-                             plan->packing.grad_ring_bytes) &&
+           extents_are_valid(plan->rings[SHERDI_RING_ACTIVATIONS].extents,
+                             plan->rings[SHERDI_RING_ACTIVATIONS].num_extents, SIZE_MAX - 1) &&
+           extents_are_valid(plan->rings[SHERDI_RING_PARAMS].extents, plan->offload->num_pieces,
+                             plan->rings[SHERDI_RING_PARAMS].slot_bytes) &&
+           extents_are_valid(plan->rings[SHERDI_RING_GRADS].extents,
+                             plan->rings[SHERDI_RING_GRADS].num_extents,
+                             plan->rings[SHERDI_RING_GRADS].slot_bytes) &&
            values_are_valid(plan) && gradients_are_valid(plan) && pieces_are_valid(plan);
 }

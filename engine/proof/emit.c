@@ -6,6 +6,8 @@
 #include "engine/run/engine_impl.h"
 #include "engine/run/fill.h"
 #include "offload/state.h"
+#include "engine/plan/activations.h"
+#include "engine/plan/offload.h"
 
 #include <string.h>
 

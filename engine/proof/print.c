@@ -97,12 +97,12 @@ static void print_buffers(printer *out, const sherdi_plan *plan)
         print_total(out, "of these pinned", "host", plan->packing.pinned_bytes);
     }
     for (int i = 0; i < 4; i++) {
-        if (plan->offload.nvme_bytes[i] > 0) {
-            print_total(out, FILES[i], "nvme", plan->offload.nvme_bytes[i]);
+        if (plan->nvme_bytes[i] > 0) {
+            print_total(out, FILES[i], "nvme", plan->nvme_bytes[i]);
         }
     }
-    if (plan->offload.index_bytes > 0) {
-        print_total(out, "index of the state", "nvme", plan->offload.index_bytes);
+    if (plan->index_bytes > 0) {
+        print_total(out, "index of the state", "nvme", plan->index_bytes);
     }
     if (plan->packing.receive_bytes > 0) {
         print_total(out, "room for reductions", "device", plan->packing.receive_bytes);
@@ -466,7 +466,7 @@ static json_t *moves_json(const sherdi_plan *plan)
 static void sizes_set(json_t *root, const sherdi_plan *plan)
 {
     const sherdi_plan_buffer *b    = plan->packing.buffers;
-    const size_t             *nvme = plan->offload.nvme_bytes;
+    const size_t             *nvme = plan->nvme_bytes;
     const struct {
         const char *name;
         size_t      bytes;

@@ -14,6 +14,7 @@
 #include "engine/run/update.h"
 #include "engine/run/values.h"
 #include "engine/program/program_rings.h"
+#include "engine/plan/activations.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -11,6 +11,7 @@
 #include "base/format.h"
 #include "kernels/encoding_names.h"
 #include "sherd_tools.h"
+#include "engine/plan/offload.h"
 
 #include <math.h>
 #include <string.h>

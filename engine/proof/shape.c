@@ -2,6 +2,7 @@
 #include "engine/proof/check.h"
 
 #include "base/hash.h"
+#include "engine/plan/offload.h"
 
 static uint64_t extents_hash(uint64_t hash, const sherdi_extent *extents, size_t count)
 {
@@ -51,14 +52,15 @@ uint64_t sherdi_program_shape(const sherdi_plan *plan)
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
         hash = block_hash(hash, plan, &plan->layout.blocks[b]);
     }
-    for (size_t p = 0; p < plan->offload.num_pieces; p++) {
-        hash = sherdi_hash_u64(hash, plan->offload.pieces[p].offset_elems);
-        hash = sherdi_hash_u64(hash, plan->offload.pieces[p].elems);
+    for (size_t p = 0; p < plan->offload->num_pieces; p++) {
+        hash = sherdi_hash_u64(hash, plan->offload->pieces[p].offset_elems);
+        hash = sherdi_hash_u64(hash, plan->offload->pieces[p].elems);
     }
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         hash = sherdi_hash_u64(hash, plan->packing.buffers[b].bytes);
     }
-    hash = extents_hash(hash, plan->offload.piece_extents, plan->offload.num_pieces);
-    hash = extents_hash(hash, plan->offload.grad_extents, plan->offload.num_grad_extents);
-    return extents_hash(hash, plan->offload.state_extents, sherdi_plan_stored(plan));
+    hash = extents_hash(hash, plan->rings[SHERDI_RING_PARAMS].extents, plan->offload->num_pieces);
+    hash = extents_hash(hash, plan->rings[SHERDI_RING_GRADS].extents,
+                        plan->rings[SHERDI_RING_GRADS].num_extents);
+    return extents_hash(hash, plan->rings[SHERDI_RING_STATE].extents, sherdi_plan_stored(plan));
 }

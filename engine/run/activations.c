@@ -7,6 +7,7 @@
 #include "engine/run/failure.h"
 
 #include "sherd_build.h"
+#include "engine/program/activations.h"
 
 void sherd_activation_params_init(sherd_activation_params *params)
 {
@@ -126,7 +127,7 @@ static sherd_status activation_use(sherd_engine *engine, const char *call, sherd
     sherdi_mem_forbid_end();
     if (status == SHERD_OK) {
         const sherdi_activation *activation =
-            &engine->plan->offload.activations[engine->plan->layout.units[unit].activation];
+            &engine->plan->activations->items[engine->plan->layout.units[unit].activation];
         unsigned char *memory = engine->memory.buffers[SHERDI_BUFFER_ACTIVATIONS];
 
         *out = memory == NULL ? NULL : memory + activation->offset; /* NULL: a dry engine */
@@ -156,6 +157,9 @@ sherd_status sherd_activation_get(sherd_engine *engine, sherd_unit unit, void **
 
 const sherdi_module sherdi_module_activations = {
     .lay_out          = sherdi_plan_activations_lay_out,
+    .plan_destroyed   = sherdi_plan_activations_destroy,
+    .progress_open    = sherdi_activations_open,
+    .progress_close   = sherdi_activations_close,
     .unit_released    = sherdi_program_activation_release,
     .micro_batch_over = sherdi_program_activations_forget,
 };

@@ -55,7 +55,8 @@ static void bucket_tell(const sherd_engine *engine)
  * do, or it does not. */
 static const char *gradients_stay(const sherdi_plan *plan)
 {
-    if (!plan->settings.offload.gradients_on_nvme || plan->offload.num_grad_extents > 0) {
+    if (!plan->settings.offload.gradients_on_nvme ||
+        plan->rings[SHERDI_RING_GRADS].num_extents > 0) {
         return NULL;
     }
     return plan->settings.sharding.stage < 2

@@ -8,6 +8,7 @@
 #define SHERDI_ENGINE_RUN_OFFLOAD_H
 
 #include "engine/optimizers/scaler.h"
+#include "engine/program/offload.h"
 #include "engine/program/order.h"
 
 /* Most bytes of the text of sherd_engine_describe_run, with its final zero. */

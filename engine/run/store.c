@@ -17,6 +17,7 @@
 #include "engine/run/update.h"
 #include "engine/run/updater.h"
 #include "engine/program/program_rings.h"
+#include "engine/plan/offload.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -56,7 +57,8 @@ static sherd_status queue_open(sherd_engine *engine)
     };
 
     /* a tier without files has no use for a queue */
-    return sherdi_plan_has_files(engine->plan) || engine->plan->offload.num_activation_extents > 0
+    return sherdi_plan_has_files(engine->plan) ||
+                   engine->plan->rings[SHERDI_RING_ACTIVATIONS].num_extents > 0
                ? sherdi_ioq_create(&params, &engine->mem, &engine->storage.store->queue)
                : SHERD_OK;
 }
@@ -361,7 +363,7 @@ static sherd_status state_open(sherd_engine *engine)
         .folders     = folders.paths,
         .num_folders = folders.count,
         .id = {.rank = engine->rank, .world_size = engine->world_size, .layout = search.layout},
-        .extents     = plan->offload.state_extents,
+        .extents     = plan->rings[SHERDI_RING_STATE].extents,
         .num_extents = sherdi_plan_stored(plan),
         .note_bytes  = SHERDI_STATE_NOTE_BYTES,
         .is_verified = engine->settings.offload.verify_reads,
@@ -414,10 +416,11 @@ static sherd_status state_scratch_open(sherd_engine *engine)
 {
     const sherdi_plan *plan = engine->plan;
 
-    return sherdi_agree_status(
-        engine, scratch_tier_open(engine, engine->settings.offload.state.tier,
-                                  &engine->settings.offload.state, SHERDI_RING_STATE, "state",
-                                  plan->offload.state_extents, sherdi_plan_stored(plan)));
+    return sherdi_agree_status(engine,
+                               scratch_tier_open(engine, engine->settings.offload.state.tier,
+                                                 &engine->settings.offload.state, SHERDI_RING_STATE,
+                                                 "state", plan->rings[SHERDI_RING_STATE].extents,
+                                                 sherdi_plan_stored(plan)));
 }
 
 static sherd_status scratch_open(sherd_engine *engine)
@@ -426,14 +429,16 @@ static sherd_status scratch_open(sherd_engine *engine)
 
     SHERDI_TRY(scratch_tier_open(engine, engine->settings.offload.params.tier,
                                  &engine->settings.offload.params, SHERDI_RING_PARAMS, "parameters",
-                                 plan->offload.piece_extents, plan->offload.num_pieces));
-    SHERDI_TRY(scratch_tier_open(engine, plan->offload.activation_tier,
+                                 plan->rings[SHERDI_RING_PARAMS].extents,
+                                 plan->offload->num_pieces));
+    SHERDI_TRY(scratch_tier_open(engine, plan->rings[SHERDI_RING_ACTIVATIONS].tier,
                                  &engine->settings.offload.activations, SHERDI_RING_ACTIVATIONS,
-                                 "activations", plan->offload.activation_extents,
-                                 plan->offload.num_activation_extents));
+                                 "activations", plan->rings[SHERDI_RING_ACTIVATIONS].extents,
+                                 plan->rings[SHERDI_RING_ACTIVATIONS].num_extents));
     return scratch_tier_open(engine, engine->settings.offload.state.tier,
                              &engine->settings.offload.state, SHERDI_RING_GRADS, "gradients",
-                             plan->offload.grad_extents, plan->offload.num_grad_extents);
+                             plan->rings[SHERDI_RING_GRADS].extents,
+                             plan->rings[SHERDI_RING_GRADS].num_extents);
 }
 
 static int drive_asks(void *ctx, sherdi_lane_id lane, uint64_t number)
@@ -501,7 +506,8 @@ static sherd_status store_open(sherd_engine *engine)
         sherdi_world_ending_open(engine->world, &store->ending, engine->storage.run);
         return SHERD_OK;
     }
-    return engine->plan->offload.num_state_extents > 0 ? state_scratch_open(engine) : SHERD_OK;
+    return engine->plan->rings[SHERDI_RING_STATE].num_extents > 0 ? state_scratch_open(engine)
+                                                                  : SHERD_OK;
 }
 
 /* ------------------------------------------------------------------ close -- */

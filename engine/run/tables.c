@@ -146,10 +146,11 @@ static const sherdi_times_ops *const TIMES[] = {
 
 sherd_status sherdi_storage_open(sherd_engine *engine)
 {
-    const sherdi_plan *plan   = engine->plan;
-    size_t             stored = sherdi_plan_stored(plan) + plan->offload.num_pieces +
-                    plan->offload.num_grad_extents + plan->offload.num_activation_extents;
+    size_t stored = 0;
 
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        stored += engine->plan->rings[ring].num_extents;
+    }
     return stored > 0 ? TABLE[0].storage->open(engine) : SHERD_OK;
 }
 

@@ -81,7 +81,7 @@ typedef struct run_case {
 
 static int is_behind_walk(const rig *r)
 {
-    return r->engine->plan->offload.num_state_extents > 0 &&
+    return r->engine->plan->rings[SHERDI_RING_STATE].num_extents > 0 &&
            r->engine->plan->packing.buffers[SHERDI_BUFFER_PARAM_RING].bytes > 0;
 }
 

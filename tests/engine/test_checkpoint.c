@@ -352,7 +352,7 @@ static void kept_body(sherd_world *world, void *raw)
     CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "kept", NULL));
     sherd_checkpoint_report_init(&report);
     CHECK_OK(sherd_checkpoint_wait(r.engine, &report));
-    CHECK(report.kept_bytes >= r.engine->plan->offload.nvme_bytes[0] / 3);
+    CHECK(report.kept_bytes >= r.engine->plan->nvme_bytes[0] / 3);
     CHECK(report.bytes < report.kept_bytes);
     train(&r, 3);
     CHECK_OK(sherd_checkpoint_load(r.engine, j->dir, "kept", NULL)); /* goes back by three steps */

@@ -426,7 +426,7 @@ static void full_for_one_body(sherd_world *world, void *raw)
     saved_train(&r, 1);
     CHECK_OK(sherd_checkpoint_save(r.engine, dir, "a", NULL));
     saved_train(&r, 1);
-    set_bytes = r.engine->plan->offload.nvme_bytes[0] / 2;
+    set_bytes = r.engine->plan->nvme_bytes[0] / 2;
     CHECK(set_bytes > 0);
     if (rank == 0) {
         fill_up(j->dir, set_bytes * 3 / 2);

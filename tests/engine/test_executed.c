@@ -12,6 +12,7 @@
 #include "tests/engine/tier_rows.h"
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
+#include "engine/plan/activations.h"
 
 #include <stdio.h>
 #include <stdlib.h>

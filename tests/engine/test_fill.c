@@ -8,6 +8,7 @@
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
+#include "engine/plan/offload.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -160,12 +161,12 @@ static uint64_t bytes_to_write(const rig *r)
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
         if (plan->layout.blocks[b].num_spans > 0 && plan->layout.blocks[b].extent != last) {
             last = plan->layout.blocks[b].extent;
-            bytes += plan->offload.state_extents[last].len_bytes;
+            bytes += plan->rings[SHERDI_RING_STATE].extents[last].len_bytes;
         }
     }
-    for (size_t i = 0; i < plan->offload.num_pieces; i++) {
-        bytes += piece_has_elems(r, &plan->offload.pieces[i])
-                     ? plan->offload.piece_extents[i].len_bytes
+    for (size_t i = 0; i < plan->offload->num_pieces; i++) {
+        bytes += piece_has_elems(r, &plan->offload->pieces[i])
+                     ? plan->rings[SHERDI_RING_PARAMS].extents[i].len_bytes
                      : 0;
     }
     return bytes;
@@ -187,7 +188,7 @@ static void fill_counted(rig *r, order how)
     sherd_traffic_report after  = {.struct_size = sizeof(after)};
     uint64_t             own;
 
-    CHECK(r->engine->plan->offload.num_state_extents > 4);
+    CHECK(r->engine->plan->rings[SHERDI_RING_STATE].num_extents > 4);
     CHECK_OK(sherd_engine_traffic(r->engine, &before)); /* of the header of the new file */
     layers_fill(r, how);
     CHECK_OK(sherdi_fill_finish(r->engine));

@@ -197,8 +197,8 @@ static void bytes_check(const rig *r, const sherd_step_report *report)
     const sherdi_plan *plan     = r->engine->plan;
     uint64_t           measured = 0, all = 0;
 
-    for (size_t e = 0; e < plan->offload.num_state_extents; e++) {
-        size_t len     = plan->offload.state_extents[e].len_bytes;
+    for (size_t e = 0; e < plan->rings[SHERDI_RING_STATE].num_extents; e++) {
+        size_t len     = plan->rings[SHERDI_RING_STATE].extents[e].len_bytes;
         int    is_lamb = 0;
 
         for (size_t b = 0; b < plan->layout.num_blocks; b++) {
@@ -210,7 +210,7 @@ static void bytes_check(const rig *r, const sherd_step_report *report)
         all += len;
         measured += is_lamb ? len : 0;
     }
-    if (all > 0 && plan->offload.num_grad_extents == 0) {
+    if (all > 0 && plan->rings[SHERDI_RING_GRADS].num_extents == 0) {
         CHECK_INT(all + measured, plan->moves.step[SHERDI_MOVES_READ]);
         CHECK_INT(plan->moves.step[SHERDI_MOVES_READ], report->nvme_read_bytes);
         CHECK_INT(plan->moves.step[SHERDI_MOVES_WRITTEN], report->nvme_written_bytes);

@@ -159,7 +159,7 @@ static void check_bytes(sherd_world *world, void *ctx)
               report.nvme_read_bytes);
     CHECK_INT(moves->micro[SHERDI_MOVES_WRITTEN] + moves->step[SHERDI_MOVES_WRITTEN],
               report.nvme_written_bytes);
-    if (r.engine->plan->offload.num_state_extents > 0 &&
+    if (r.engine->plan->rings[SHERDI_RING_STATE].num_extents > 0 &&
         r.engine->storage.store->tiers[SHERDI_RING_PARAMS] == NULL) {
         size_t state = (48 << 10) / 2 * 12;
 

@@ -132,7 +132,7 @@ static void bytes_check(const rig *r, const sherd_step_report *report)
         update += b == 0 || is_measured ? 0 : norm_padding(plan, b, elem);
     }
     CHECK_INT(update, plan->moves.step[SHERDI_MOVES_DEVICE] + plan->moves.step[SHERDI_MOVES_HOST]);
-    if (plan->offload.num_state_extents > 0) {
+    if (plan->rings[SHERDI_RING_STATE].num_extents > 0) {
         CHECK_INT(state, report->nvme_read_bytes);
         CHECK_INT(state + plan->moves.index_bytes, report->nvme_written_bytes);
     } else {

@@ -190,8 +190,8 @@ static void extents_check(const rig *r, const sherd_step_report *report)
     const sherdi_plan *plan = r->engine->plan;
     uint64_t           all  = 0;
 
-    for (size_t e = 0; e < plan->offload.num_state_extents; e++) {
-        all += plan->offload.state_extents[e].len_bytes;
+    for (size_t e = 0; e < plan->rings[SHERDI_RING_STATE].num_extents; e++) {
+        all += plan->rings[SHERDI_RING_STATE].extents[e].len_bytes;
     }
     for (size_t a = 0; a < plan->layout.num_blocks; a++) {
         for (size_t b = 0; b < plan->layout.num_blocks; b++) {
@@ -203,7 +203,7 @@ static void extents_check(const rig *r, const sherd_step_report *report)
             }
         }
     }
-    if (plan->offload.num_grad_extents == 0) {
+    if (plan->rings[SHERDI_RING_GRADS].num_extents == 0) {
         CHECK_INT(all, report->nvme_read_bytes);
     }
     CHECK_INT(plan->moves.micro[SHERDI_MOVES_READ] + plan->moves.step[SHERDI_MOVES_READ],

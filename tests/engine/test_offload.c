@@ -328,7 +328,7 @@ static void close_windows(sherd_world *world, void *ctx)
     }
     if (sherd_world_rank(world) == 0) {
         what->report  = report;
-        what->spilled = r.engine->plan->offload.num_grad_extents;
+        what->spilled = r.engine->plan->rings[SHERDI_RING_GRADS].num_extents;
     }
     rig_close(&r);
 }

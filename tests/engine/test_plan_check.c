@@ -8,6 +8,7 @@
 #include "engine/run/engine_impl.h"
 #include "sherd_tools.h"
 #include "tests/lib/check.h"
+#include "engine/plan/offload.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -106,15 +107,15 @@ static void values_that_lie_elsewhere_are_noticed(void)
 
     open_simulated(&r, &options, 1, 4, NULL);
     CHECK_OK(sherdi_engine_plan_make(r.engine, &machine, &plan));
-    CHECK(plan->offload.num_tails > 0);
+    CHECK(plan->offload->num_tails > 0);
     expect_noticed(plan, &r.engine->model, &plan->layout.blocks[0].value_offset, 128, "extents");
     expect_noticed(plan, &r.engine->model, &plan->layout.blocks[0].value_offset, SHERDI_NO_OFFSET,
                    "extents");
     expect_noticed(plan, &r.engine->model,
-                   &plan->offload.state_extents[plan->offload.num_tails].offset_bytes, 0,
-                   "extents");
-    expect_noticed(plan, &r.engine->model, &plan->packing.ring_bytes,
-                   plan->packing.ring_bytes - SHERD_ALIGN_BYTES, "extents");
+                   &plan->rings[SHERDI_RING_STATE].extents[plan->offload->num_tails].offset_bytes,
+                   0, "extents");
+    expect_noticed(plan, &r.engine->model, &plan->rings[SHERDI_RING_STATE].slot_bytes,
+                   plan->rings[SHERDI_RING_STATE].slot_bytes - SHERD_ALIGN_BYTES, "extents");
     sherdi_plan_destroy(plan);
     rig_close(&r);
 }
