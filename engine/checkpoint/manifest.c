@@ -6,6 +6,7 @@
 #include "engine/checkpoint/fields.h"
 #include "engine/config/config.h"
 #include "offload/checksum.h"
+#include "engine/plan/checkpoint.h"
 
 #include <jansson.h>
 

@@ -8,6 +8,7 @@
 #include "engine/checkpoint/manifest.h"
 #include "engine/run/blobs.h"
 #include "offload/io.h"
+#include "engine/plan/checkpoint.h"
 
 typedef struct sherdi_reader_params {
     sherdi_ioq    *queue;

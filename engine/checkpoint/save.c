@@ -728,6 +728,7 @@ static void checkpoints_destroy(sherd_engine *engine)
 
 const sherdi_module sherdi_module_checkpoints = {
     .create  = checkpoints_create,
+    .lay_out = sherdi_plan_checkpoint_lay_out,
     .stepped = save_advance,
     .abandon = save_abandon,
     .destroy = checkpoints_destroy,

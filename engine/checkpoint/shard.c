@@ -1,4 +1,5 @@
 /* See shard.h. */
+#include "engine/plan/checkpoint.h"
 #include "engine/checkpoint/shard.h"
 
 #include "base/checked.h"

@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "offload/io.h"
+#include "engine/plan/checkpoint.h"
 
 /* The most writes that are in flight at once. */
 #define SHERDI_WRITER_DEPTH 16

@@ -26,12 +26,6 @@
 /* Most first values that one call asks the trainer for: enough to occupy several of its threads. */
 #define SHERDI_FILL_ELEMS ((size_t)256 << 10)
 
-/* A checkpoint's data has one checksum for each EXTENT_BYTES. It is transferred through at most
- * SLOTS slots, each of at least EXTENT_BYTES and at most SLOT_BYTES. */
-#define SHERDI_CHECKPOINT_EXTENT_BYTES ((size_t)64 << 10)
-#define SHERDI_CHECKPOINT_SLOT_BYTES   ((size_t)1 << 20)
-#define SHERDI_CHECKPOINT_SLOTS        16
-
 /* Most blocks of a rank; more than the segments that a model can have. */
 #define SHERDI_MOST_BLOCKS ((size_t)1 << 19)
 
@@ -450,14 +444,6 @@ static inline int sherdi_segment_part_is_encoded(const sherdi_segment *segment, 
 static inline int sherdi_segment_is_encoded(const sherdi_segment *segment)
 {
     return sherdi_has_encoded(segment->encodings, SHERDI_MOST_PARTS);
-}
-
-/** Returns the bytes that a checkpoint has of an element: its fp32 values, one per part; for a
- *  frozen one, its value in its own type. */
-static inline size_t sherdi_saved_bytes(const sherdi_segment *segment)
-{
-    return segment->optimizer == NULL ? sherdi_compute_bytes(segment)
-                                      : (size_t)sherdi_segment_parts(segment) * sizeof(float);
 }
 
 /** Returns whether the norms of any tensors are taken before an update. */

@@ -150,20 +150,6 @@ static sherd_status param_type_check(const sherdi_plan *plan, const sherdi_model
         param->name, sherd_dtype_name((sherd_dtype)param->dtype), sherd_dtype_name(compute));
 }
 
-/* A parameter that is updated by whole matrices must be a matrix. */
-static sherd_status matrix_check(const sherdi_model *model, const sherdi_model_param *param,
-                                 const sherdi_optimizer *optimizer)
-{
-    if (optimizer == NULL || optimizer->grain != SHERDI_GRAIN_MATRIX || param->ndim == 2) {
-        return SHERD_OK;
-    }
-    return sherdi_fail(
-        SHERD_E_INVAL,
-        "parameter %s of unit %s is no matrix (dimensions: %d), and %s updates matrices alone; "
-        "give it to a group with another optimizer (sherd.groups, sherd_group_params.optimizer)",
-        param->name, model->units[param->unit].name, param->ndim, sherdi_optimizer_name(optimizer));
-}
-
 static sherd_status optimizer_take(sherdi_plan *plan, const sherdi_optimizer *optimizer)
 {
     for (size_t i = 0; i < plan->layout.num_optimizers; i++) {
@@ -238,7 +224,6 @@ static sherd_status unit_segments_make(sherdi_plan *plan, const sherdi_model *mo
         int                       index;
 
         SHERDI_TRY(param_type_check(plan, param));
-        SHERDI_TRY(matrix_check(model, param, wanted.optimizer));
         SHERDI_TRY(segment_take(plan, &wanted, first, &index));
         plan->layout.params[unit->params[i]].segment = index;
         plan->layout.segments[index].elems += param->elems;
@@ -390,27 +375,6 @@ static void fill_size(sherdi_plan *plan, const sherdi_model *model)
         plan->packing.fill_cast_offset +
             (plan->machine.has_device ? plan->packing.fill_elems * plan->layout.widest_bytes : 0),
         SHERD_ALIGN_BYTES);
-}
-
-/* Sizes the slots of checkpoints, and the snapshot; a small model needs few slots. */
-static void checkpoint_size(sherdi_plan *plan)
-{
-    size_t bytes = 1;
-    size_t slots;
-
-    for (size_t s = 0; s < plan->layout.num_segments; s++) {
-        bytes +=
-            plan->layout.segments[s].slice_elems * sherdi_saved_bytes(&plan->layout.segments[s]);
-    }
-    plan->packing.checkpoint_slot_bytes = sherdi_min_size(
-        SHERDI_CHECKPOINT_SLOT_BYTES, sherdi_round_up(bytes, SHERDI_CHECKPOINT_EXTENT_BYTES));
-    slots = sherdi_div_up(bytes, plan->packing.checkpoint_slot_bytes);
-    if (plan->settings.checkpoint.is_async && !sherdi_plan_has_generations(plan)) {
-        plan->packing.buffers[SHERDI_BUFFER_SNAPSHOT].bytes =
-            sherdi_round_up(bytes, plan->packing.checkpoint_slot_bytes);
-    }
-    plan->packing.checkpoint_slots =
-        sherdi_min_size(SHERDI_CHECKPOINT_SLOTS, sherdi_max_size(slots, 2));
 }
 
 /* Adds the spans of parameters inside [first, first + elems) of a segment's whole to the block. */
@@ -677,6 +641,5 @@ sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
     gradients_lay_out(plan);
     staging_size(plan);
     fill_size(plan, model);
-    checkpoint_size(plan);
     return SHERD_OK;
 }

@@ -86,6 +86,20 @@ static sherd_status segment_direct(const sherdi_program *program, const sherdi_s
     return matrices_make(program, segment);
 }
 
+/* A parameter that is updated by whole matrices must be a matrix. */
+static sherd_status matrix_check(const sherdi_model *model, const sherdi_model_param *param,
+                                 const sherdi_optimizer *optimizer)
+{
+    if (optimizer == NULL || optimizer->grain != SHERDI_GRAIN_MATRIX || param->ndim == 2) {
+        return SHERD_OK;
+    }
+    return sherdi_fail(
+        SHERD_E_INVAL,
+        "parameter %s of unit %s is no matrix (dimensions: %d), and %s updates matrices alone; "
+        "give it to a group with another optimizer (sherd.groups, sherd_group_params.optimizer)",
+        param->name, model->units[param->unit].name, param->ndim, sherdi_optimizer_name(optimizer));
+}
+
 /* Sizes the directions: the largest segment of matrices, whole, then the largest workspace for one
  * matrix. */
 static sherd_status directions_size(sherdi_plan *plan, const sherdi_model *model)
@@ -97,6 +111,7 @@ static sherd_status directions_size(sherdi_plan *plan, const sherdi_model *model
         const sherdi_model_param *param   = &model->params[p];
         const sherdi_segment     *segment = sherdi_param_segment(plan, p);
 
+        SHERDI_TRY(matrix_check(model, param, segment->optimizer));
         if (sherdi_segment_has_matrices(segment)) {
             elems     = sherdi_max_size(elems, segment->padded_elems);
             workspace = sherdi_max_size(

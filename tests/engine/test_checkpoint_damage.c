@@ -8,6 +8,7 @@
 #include "sherd_tools.h"
 #include "tests/engine/saved.h"
 #include "tests/lib/check.h"
+#include "engine/plan/checkpoint.h"
 
 #include <dirent.h>
 #include <fcntl.h>
