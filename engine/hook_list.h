@@ -13,8 +13,9 @@ SHERDI_TRIED(machine, (sherd_world * world, sherdi_machine *machine), (world, ma
 /* The model is declared, or a plan of what was declared so far is asked for: completes the
  * model. A second call changes nothing. */
 SHERDI_TRIED(declared, (sherd_engine * engine), (engine))
-/* The segments of a plan and their slices are known, and nothing is laid out yet: changes them. */
-SHERDI_CALLED(segments_made, (sherdi_plan * plan), (plan))
+/* The segments of a plan and their slices are known, and nothing is laid out yet: checks or changes
+ * them. */
+SHERDI_TRIED(segments_made, (sherdi_plan * plan, const sherdi_model *model), (plan, model))
 /* The blocks of a plan are known, and nothing of them is laid out: says which of them do not rest
  * on the device, and lays those out. E_NOMEM. */
 SHERDI_TRIED(blocks_made, (sherdi_plan * plan, const sherdi_model *model), (plan, model))
@@ -57,6 +58,16 @@ SHERDI_CALLED(unit_let_go, (sherd_engine * engine, int unit, sherd_pass pass), (
 /* A unit was released: emits the operations of the module that follow. */
 SHERDI_TRIED(unit_released, (const struct sherdi_program *program, int unit, sherd_pass pass),
              (program, unit, pass))
+/* Emit the operations of the module that follow: a unit is used, its gradient was begun, its
+ * gradient is about to be complete, a segment was updated; and those that move values of a bound
+ * parameter. */
+SHERDI_TRIED(unit_used, (const struct sherdi_program *program, int unit, int is_backward),
+             (program, unit, is_backward))
+SHERDI_TRIED(gradient_begun, (const struct sherdi_program *program, int unit), (program, unit))
+SHERDI_TRIED(gradient_completing, (const struct sherdi_program *program, int unit), (program, unit))
+SHERDI_TRIED(segment_updated, (const struct sherdi_program *program, const sherdi_segment *segment),
+             (program, segment))
+SHERDI_TRIED(bound_move, (const struct sherdi_value_range *values), (values))
 /* The update of a segment begins: emits the operations of the module that come first. */
 SHERDI_TRIED(segment_update, (const struct sherdi_program *program, const sherdi_segment *segment),
              (program, segment))

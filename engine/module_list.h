@@ -22,6 +22,9 @@ SHERDI_MODULE(sherdi_module_rings)
 #ifdef SHERDI_MODULE_ENCODINGS
 SHERDI_MODULE(sherdi_module_encodings)
 #endif
+#ifdef SHERDI_MODULE_MEMORY
+SHERDI_MODULE(sherdi_module_memory)
+#endif
 #ifdef SHERDI_MODULE_MUON
 SHERDI_MODULE(sherdi_module_muon)
 #endif

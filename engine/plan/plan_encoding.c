@@ -60,11 +60,13 @@ static void segment_encode(const sherdi_plan *plan, sherdi_segment *segment)
     }
 }
 
-static void segments_encode(sherdi_plan *plan)
+static sherd_status segments_encode(sherdi_plan *plan, const sherdi_model *model)
 {
+    (void)model;
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         segment_encode(plan, &plan->layout.segments[s]);
     }
+    return SHERD_OK;
 }
 
 static const char *space_name(sherdi_space space)

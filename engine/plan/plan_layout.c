@@ -108,34 +108,6 @@ static sherd_status segment_size(sherdi_plan *plan, const sherdi_model *model,
         unit->name, plan->world_size);
 }
 
-static sherd_status unit_binding_check(const sherdi_plan *plan, const sherdi_model *model,
-                                       const sherdi_model_unit *unit, const sherdi_segment *segment,
-                                       int index)
-{
-    for (size_t i = 0; i < unit->num_params; i++) {
-        const sherdi_model_param *param = &model->params[unit->params[i]];
-
-        if (plan->layout.params[unit->params[i]].segment != index) {
-            continue;
-        }
-        if (param->bound_data != NULL && plan->settings.sharding.stage == 3) {
-            return sherdi_fail(
-                SHERD_E_NOTSUP,
-                "parameter %s is bound to the trainer's memory, which stage 3 cannot "
-                "keep whole; use stage 0, 1 or 2, or do not bind",
-                param->name);
-        }
-        if ((param->bound_data != NULL) != segment->is_bound) {
-            return sherdi_fail(
-                SHERD_E_INVAL,
-                "unit %s: some of its %s parameters are bound and %s is not; bind all "
-                "of a unit or none",
-                unit->name, sherdi_segment_name(segment), param->name);
-        }
-    }
-    return SHERD_OK;
-}
-
 static sherd_status param_type_check(const sherdi_plan *plan, const sherdi_model_param *param)
 {
     sherd_dtype compute = plan->settings.numerics.compute_dtype;
@@ -230,7 +202,6 @@ static sherd_status unit_segments_make(sherdi_plan *plan, const sherdi_model *mo
     }
     for (size_t s = first; s < plan->layout.num_segments; s++) {
         SHERDI_TRY(segment_size(plan, model, unit, (int)s));
-        SHERDI_TRY(unit_binding_check(plan, model, unit, &plan->layout.segments[s], (int)s));
     }
     return SHERD_OK;
 }
@@ -630,7 +601,7 @@ sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
     plan->layout.block_elems = sherdi_max_size(plan->settings.sharding.sub_group_size /
                                                    SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS,
                                                SHERD_CHUNK_ELEMS);
-    sherdi_modules_segments_made(plan);
+    SHERDI_TRY(sherdi_modules_segments_made(plan, model));
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         segment_lay_out(plan, &plan->layout.segments[s]);
     }

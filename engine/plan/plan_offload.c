@@ -59,16 +59,18 @@ static void blocks_limit(sherdi_plan *plan)
 }
 
 /* Chooses where parameters rest, and how large blocks may be. */
-static void param_spaces_choose(sherdi_plan *plan)
+static sherd_status param_spaces_choose(sherdi_plan *plan, const sherdi_model *model)
 {
     size_t host_elems = 0;
 
+    (void)model;
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         sherdi_segment *segment = &plan->layout.segments[s];
 
         segment->param_space = param_space(plan, segment, &host_elems);
     }
     blocks_limit(plan);
+    return SHERD_OK;
 }
 
 /* Chooses the blocks that are offloaded, spread evenly over all blocks, so that offload_ratio holds

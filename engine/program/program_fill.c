@@ -5,6 +5,7 @@
 #include "engine/program/program_values.h"
 
 #include "base/checked.h"
+#include "engine/modules.h"
 #include "engine/program/offload.h"
 #include "engine/program/program_walk.h"
 
@@ -249,11 +250,7 @@ sherd_status sherdi_values_param_move(const sherdi_value_range *f)
     size_t first = segment->is_resident ? 0 : (size_t)plan->rank * segment->slice_elems;
 
     if (segment->is_bound) {
-        size_t at = sherdi_trainer_offset(plan, f->program->model, f->param) +
-                    (f->begin - plan->layout.params[f->param].offset_elems) * elem;
-
-        return sherdi_values_cast(f, f->begin, f->end, SHERDI_SPACE_DEVICE, dtype,
-                                  sherdi_range_of(SHERDI_AT_TRAINER_DATA, at, 0));
+        return sherdi_modules_bound_move(f);
     }
     if (!sherdi_is_on_device(segment->param_space)) {
         return sherdi_program_offload()->param_move(f);

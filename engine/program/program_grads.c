@@ -122,21 +122,19 @@ sherd_status sherdi_program_gradient_check(const sherdi_program *program, int un
 }
 
 static sherd_status zero_emit(const sherdi_program *program, const sherdi_segment *segment,
-                              size_t param, sherdi_range range)
+                              sherdi_range range)
 {
     sherdi_op op =
         sherdi_op_of_segment(program->plan, SHERDI_OP_ZERO, SHERDI_LANE_COMPUTE, segment);
 
-    op.param = param == SIZE_MAX ? -1 : (int)param;
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, range);
     return sherdi_program_emit(program, &op);
 }
 
 sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int unit)
 {
-    const sherdi_plan       *plan    = program->plan;
-    const sherdi_model_unit *info    = &program->model->units[unit];
-    int                      has_any = 0;
+    const sherdi_plan *plan    = program->plan;
+    int                has_any = 0;
 
     if (sherdi_program_unit(program, unit)->has_gradient) {
         return SHERD_OK;
@@ -147,50 +145,15 @@ sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int un
 
         if (segment != NULL) {
             has_any = 1;
-            SHERDI_TRY(zero_emit(program, segment, SIZE_MAX,
-                                 sherdi_program_micro_gradient(plan, segment)));
+            SHERDI_TRY(zero_emit(program, segment, sherdi_program_micro_gradient(plan, segment)));
         }
     }
-    for (size_t i = 0; i < info->num_params; i++) {
-        size_t param = (size_t)info->params[i];
-
-        if (program->model->params[param].bound_grad != NULL) {
-            SHERDI_TRY(zero_emit(program,
-                                 &plan->layout.segments[plan->layout.params[param].segment], param,
-                                 sherdi_program_trainer(program, SHERDI_AT_TRAINER_GRAD, param)));
-        }
-    }
+    SHERDI_TRY(sherdi_modules_gradient_begun(program, unit));
     sherdi_program_unit(program, unit)->has_gradient = has_any;
     return SHERD_OK;
 }
 
 /* ----------------------------------------------------------------- complete -- */
-
-/* Copies the gradient in the trainer's own memory into the segment. */
-static sherd_status bound_take(const sherdi_program *program, size_t param)
-{
-    const sherdi_plan    *plan    = program->plan;
-    const sherdi_segment *segment = &plan->layout.segments[plan->layout.params[param].segment];
-    sherdi_op    op  = sherdi_op_of_segment(plan, SHERDI_OP_COPY, SHERDI_LANE_COMPUTE, segment);
-    sherdi_range src = sherdi_program_trainer(program, SHERDI_AT_TRAINER_GRAD, param);
-    sherdi_range dst = sherdi_program_micro_gradient(plan, segment);
-
-    dst.offset += plan->layout.params[param].offset_elems * sherdi_compute_bytes(segment);
-    op.param = (int)param;
-    return sherdi_program_move(program, op, dst, src);
-}
-
-static sherd_status bound_gradients_take(const sherdi_program *program, int unit)
-{
-    const sherdi_model_unit *info = &program->model->units[unit];
-
-    for (size_t i = 0; i < info->num_params; i++) {
-        if (program->model->params[info->params[i]].bound_grad != NULL) {
-            SHERDI_TRY(bound_take(program, (size_t)info->params[i]));
-        }
-    }
-    return SHERD_OK;
-}
 
 sherd_status sherdi_program_add(const sherdi_program *program, sherdi_op op, int is_first,
                                 sherdi_range sum, sherd_dtype sum_dtype, sherdi_range addend,
@@ -299,7 +262,7 @@ sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int
     const sherdi_plan *plan  = program->plan;
     sherdi_unit_state *state = sherdi_program_unit(program, unit);
 
-    SHERDI_TRY(bound_gradients_take(program, unit));
+    SHERDI_TRY(sherdi_modules_gradient_completing(program, unit));
     for (size_t s = 0; s < plan->layout.units[unit].num_segments; s++) {
         const sherdi_segment *segment = gradient_segment(plan, unit, s);
 
@@ -407,9 +370,8 @@ static sherd_status segment_reduce_late(const sherdi_program *program,
 
 static sherd_status segment_zero(const sherdi_program *program, const sherdi_segment *segment)
 {
-    return segment->is_staged
-               ? sherdi_program_offload()->slice_zero(program, segment)
-               : zero_emit(program, segment, SIZE_MAX, kept_gradient(program->plan, segment));
+    return segment->is_staged ? sherdi_program_offload()->slice_zero(program, segment)
+                              : zero_emit(program, segment, kept_gradient(program->plan, segment));
 }
 
 sherd_status sherdi_program_window_end(const sherdi_program *program)

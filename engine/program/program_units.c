@@ -230,21 +230,6 @@ static const sherdi_live_range *live_range_begun(const sherdi_cursor       *curs
 
 /* ---------------------------------------------------------- the trainer's use -- */
 
-static sherd_status bound_use(const sherdi_program *program, const sherdi_segment *segment,
-                              size_t param, int is_backward)
-{
-    sherdi_op op = sherdi_op_of_segment(program->plan, SHERDI_OP_USE, SHERDI_LANE_COMPUTE, segment);
-
-    op.param = (int)param;
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
-                  sherdi_program_trainer(program, SHERDI_AT_TRAINER_DATA, param));
-    if (is_backward && segment->has_gradient) {
-        sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS,
-                      sherdi_program_trainer(program, SHERDI_AT_TRAINER_GRAD, param));
-    }
-    return sherdi_program_emit(program, &op);
-}
-
 static sherd_status segment_use(const sherdi_program *program, const sherdi_segment *segment,
                                 int is_backward)
 {
@@ -271,8 +256,6 @@ static sherd_status segment_use(const sherdi_program *program, const sherdi_segm
 
 static sherd_status unit_use(const sherdi_program *program, int unit, int is_backward)
 {
-    const sherdi_model_unit *info = &program->model->units[unit];
-
     for (size_t s = 0; s < program->plan->layout.units[unit].num_segments; s++) {
         const sherdi_segment *segment = sherdi_unit_segment(program->plan, unit, s);
 
@@ -280,15 +263,7 @@ static sherd_status unit_use(const sherdi_program *program, int unit, int is_bac
             SHERDI_TRY(segment_use(program, segment, is_backward));
         }
     }
-    for (size_t i = 0; i < info->num_params; i++) {
-        const sherdi_segment *segment =
-            &program->plan->layout.segments[program->plan->layout.params[info->params[i]].segment];
-
-        if (segment->is_bound) {
-            SHERDI_TRY(bound_use(program, segment, (size_t)info->params[i], is_backward));
-        }
-    }
-    return SHERD_OK;
+    return sherdi_modules_unit_used(program, unit, is_backward);
 }
 
 /* ----------------------------------------------------------------- acquire -- */

@@ -137,45 +137,6 @@ sherd_status sherdi_program_gradient_take(const sherdi_program *program,
 
 /* -------------------------------------------------------------- publishing -- */
 
-/* Copies new values from the staging buffer to the trainer's own memory. */
-static sherd_status bound_copy(const sherdi_program *program, const sherdi_segment *segment,
-                               size_t param)
-{
-    const sherdi_plan *plan = program->plan;
-    size_t       offset = plan->layout.params[param].offset_elems * sherdi_compute_bytes(segment);
-    sherdi_range dst    = sherdi_program_trainer(program, SHERDI_AT_TRAINER_DATA, param);
-    sherdi_op    op     = sherdi_op_of_segment(plan, SHERDI_OP_COPY, SHERDI_LANE_COMPUTE, segment);
-
-    op.param = (int)param;
-    return sherdi_program_move(program, op, dst,
-                               sherdi_staging_at(plan->packing.publish_offset + offset, dst.bytes));
-}
-
-/* Publishes new values of bound parameters: gathers them in the staging buffer, then copies them to
- * the trainer. */
-static sherd_status bound_publish(const sherdi_program *program, const sherdi_segment *segment)
-{
-    const sherdi_plan       *plan = program->plan;
-    const sherdi_model_unit *unit = &program->model->units[segment->unit];
-    sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
-
-    if (plan->layout.is_sliced) {
-        op.from = op.to = segment->types.compute;
-        op.flags        = SHERDI_OP_MEETS;
-        sherdi_op_gather_in_place(
-            &op, plan,
-            sherdi_staging_at(plan->packing.publish_offset,
-                              segment->padded_elems * sherdi_compute_bytes(segment)));
-        SHERDI_TRY(sherdi_program_emit(program, &op));
-    }
-    for (size_t i = 0; i < unit->num_params; i++) {
-        if (plan->layout.params[unit->params[i]].segment == op.segment) {
-            SHERDI_TRY(bound_copy(program, segment, (size_t)unit->params[i]));
-        }
-    }
-    return SHERD_OK;
-}
-
 int sherdi_segment_is_published(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     return plan->layout.is_sliced && segment->kind != SHERDI_SEGMENT_FROZEN &&
@@ -235,9 +196,7 @@ sherd_status sherdi_program_publish(const sherdi_program *program)
  * which synchronizes at the same place on every rank. */
 static sherd_status segment_close(const sherdi_program *program, const sherdi_segment *segment)
 {
-    if (segment->is_bound && segment->kind != SHERDI_SEGMENT_FROZEN) {
-        SHERDI_TRY(bound_publish(program, segment));
-    }
+    SHERDI_TRY(sherdi_modules_segment_updated(program, segment));
     return program->progress->flags & SHERDI_OP_BESIDE ? SHERD_OK
                                                        : resident_publish(program, segment, 1);
 }
