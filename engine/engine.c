@@ -379,7 +379,7 @@ static void memory_close(sherd_engine *engine)
     engine->updater.ops->close(engine);
     sherdi_modules_abandon(engine);
     transfers_finish(engine);
-    sherdi_lanes_drain(engine);
+    SHERDI_IF_LANES(engine, drain);
     sherdi_modules_close(engine);
     sherdi_run_close(engine);
     engine->storage.ops->close(engine);

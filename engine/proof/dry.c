@@ -145,13 +145,13 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
     sherdi_tables_clear(engine);
     engine->storage.ops = &dry->storage;
     engine->blobs       = &dry->blobs;
-    (void)pthread_mutex_init(&engine->run.lock, NULL);
     SHERDI_TRY(sherdi_store_create(engine));
     SHERDI_TRY(sherdi_world_dry(plan->rank, plan->world_size, &engine->world));
     dry->nothing    = (sherdi_backend){.name = "dry", .device = &NOTHING[plan->machine.has_device]};
     engine->backend = &dry->nothing;
     engine->host    = &dry->nothing;
-    engine->lanes   = (sherdi_lanes){engine->backend, engine->backend, engine->backend};
+    engine->lanes =
+        (sherdi_lanes){.update = engine->backend, .up = engine->backend, .down = engine->backend};
     engine->kernel_data.on_host.head = &dry->head;
     engine->rank                     = plan->rank;
     engine->world_size               = plan->world_size;

@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "engine/proof/hazard_bytes.h"
+#include "engine/program/order.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -9,6 +9,7 @@
 #ifndef SHERDI_ENGINE_RUN_DRIVE_H
 #define SHERDI_ENGINE_RUN_DRIVE_H
 
+#include "engine/program/order.h"
 #include "engine/run/offload.h"
 #include "offload/tier.h"
 

@@ -37,10 +37,33 @@ typedef struct sherdi_optimizer_scalars {
     int32_t         *groups;
 } sherdi_optimizer_scalars;
 
+/* Lanes: queues of operations that overlap. They are a module (lanes_impl.h); without it an engine
+ * carries each operation out at once, on the calling thread. */
+typedef struct sherdi_lanes_ops {
+    /* Makes the lanes, and gives the engine this table. E_NOMEM, E_DEVICE. */
+    sherd_status (*open)(sherd_engine *engine);
+    /* Call it when no lane works any more. */
+    void (*close)(sherd_engine *engine);
+    /* Receives the operations of the program. */
+    sherd_status (*run)(void *engine, const sherdi_op *op);
+    /* Make the trainer's next kernels run after the update, and what follows a walk after its
+     * copies. */
+    void (*join)(sherd_engine *engine);
+    void (*walk_over)(sherd_engine *engine);
+    /* Waits for all lanes; ignores their failures. */
+    void (*drain)(sherd_engine *engine);
+} sherdi_lanes_ops;
+
+#define SHERDI_LANES_TABLE(table) extern const sherdi_lanes_ops table;
+#include "engine/run/lanes_list.h"
+#undef SHERDI_LANES_TABLE
+
 /* The lanes other than the compute lane (engine->backend). On the CPU all are the same lane. */
 typedef struct sherdi_lanes {
-    sherdi_backend *update;    /* norm and update of what rests on the device */
-    sherdi_backend *up, *down; /* host to device, device to host */
+    const sherdi_lanes_ops   *ops;       /* NULL: there are none */
+    struct sherdi_lanes_impl *own;       /* of the module */
+    sherdi_backend           *update;    /* norm and update of what rests on the device */
+    sherdi_backend           *up, *down; /* host to device, device to host */
 } sherdi_lanes;
 
 /** Receives or gives the values of elements [first, first + count) of the parameter. They lie in

@@ -27,5 +27,7 @@ sherdi_encoded sherdi_run_encoded_part(const sherd_engine *engine, const sherdi_
     void kernel(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op);
 #include "engine/run/kernel_list.h"
 #undef SHERDI_KERNEL
+/** Returns whether operations of this kind are kernels, not calls, which can fail at once. */
+int sherdi_run_is_kernel(sherdi_op_kind kind);
 
 #endif

@@ -1,39 +1,246 @@
-/* The lanes of an engine: compute (the trainer's), update, up and down the link. Collectives use
- * the world's lane. The dependencies of each operation are derived from the bytes that it accesses
- * (order.h); run.c makes the lanes follow each other. On the CPU all of them are one lane, and
- * nothing waits. */
-#include "engine/run/lanes.h"
+/* See lanes_impl.h. The lanes are compute (the trainer's), update, up and down the link. Collectives
+ * use the world's lane. The dependencies of each operation are derived from the bytes that it
+ * accesses. On the CPU all of them are one lane, and nothing waits. */
+#include "engine/run/lanes_impl.h"
 
-#include "engine/run/engine_impl.h"
+#include "engine/run/kernels.h"
 
-sherd_status sherdi_lanes_open(sherd_engine *engine)
+static const sherdi_backend *lane_of(const sherd_engine *engine, sherdi_lane_id lane)
+{
+    switch (lane) {
+    case SHERDI_LANE_COMPUTE:
+        return engine->backend;
+    case SHERDI_LANE_UPDATE:
+        return engine->lanes.update;
+    case SHERDI_LANE_UP:
+        return engine->lanes.up;
+    case SHERDI_LANE_DOWN:
+        return engine->lanes.down;
+    case SHERDI_LANE_WIRE:
+        return sherdi_world_backend(engine->world);
+    default:
+        return engine->host;
+    }
+}
+
+static int is_host(sherdi_lane_id lane)
+{
+    return lane == SHERDI_LANE_HOST || lane == SHERDI_LANE_DRIVE;
+}
+
+/* Whether work on the lane may continue after the call that gave it has returned. */
+static int is_async(const sherd_engine *engine, sherdi_lane_id lane)
+{
+    return lane == SHERDI_LANE_WIRE || lane == SHERDI_LANE_DRIVE ||
+           (lane != SHERDI_LANE_HOST && sherdi_has_device(engine));
+}
+
+static sherdi_event *event_of(const sherd_engine *engine, sherdi_lane_id lane, uint64_t number)
+{
+    return engine->lanes.own->events[lane][number % SHERDI_RUN_EVENTS];
+}
+
+static sherd_status lane_host_wait(sherd_engine *engine, sherdi_lane_id lane, uint64_t number)
+{
+    switch (lane) {
+    case SHERDI_LANE_WIRE:
+        return sherdi_world_wait(engine->world, number);
+    case SHERDI_LANE_COMPUTE: /* waits for the trainer's work since then too */
+        return sherdi_lane_wait(engine->backend);
+    default:
+        return engine->backend->device->event_wait(event_of(engine, lane, number));
+    }
+}
+
+/* The order drops accesses that are over. */
+sherd_status sherdi_run_lane_wait(sherd_engine *engine, sherdi_lane_id lane, uint64_t number)
+{
+    if (lane == SHERDI_LANE_DRIVE) {
+        return engine->lanes.own->transfers->wait(engine, number);
+    }
+    SHERDI_TRY(lane_host_wait(engine, lane, number));
+    (void)pthread_mutex_lock(&engine->lanes.own->lock);
+    /* the wait for the compute lane was for all of its operations */
+    sherdi_order_forget(&engine->lanes.own->order, lane, lane == SHERDI_LANE_COMPUTE ? 0 : number);
+    (void)pthread_mutex_unlock(&engine->lanes.own->lock);
+    return SHERD_OK;
+}
+
+int sherdi_run_lane_is_over(const sherd_engine *engine, sherdi_lane_id lane, uint64_t number)
+{
+    switch (lane) {
+    case SHERDI_LANE_WIRE:
+        return sherdi_world_is_done(engine->world, number);
+    case SHERDI_LANE_COMPUTE:
+        return 0;
+    default:
+        return engine->backend->device->event_is_done(event_of(engine, lane, number));
+    }
+}
+
+/* Makes `lane` continue only after an operation of `other`. */
+static sherd_status lane_follow(sherd_engine *engine, sherdi_lane_id lane, sherdi_lane_id other,
+                                uint64_t number)
+{
+    const sherdi_backend *backend = lane_of(engine, lane);
+
+    if (is_host(lane) || other == SHERDI_LANE_DRIVE) {
+        return sherdi_run_lane_wait(engine, other, number);
+    }
+    if (other == SHERDI_LANE_WIRE) {
+        return sherdi_world_follow(engine->world, backend, number);
+    }
+    if (other == SHERDI_LANE_COMPUTE) {
+        sherdi_lane_follow(backend, engine->backend);
+        return SHERD_OK;
+    }
+    backend->device->lane_follow_event(backend, event_of(engine, other, number));
+    return SHERD_OK;
+}
+
+static sherd_status op_follow(sherd_engine *engine, const sherdi_op *op,
+                              const sherdi_follows *follows)
+{
+    for (int lane = 0; lane < SHERDI_LANES; lane++) {
+        if (follows->last[lane] != 0) {
+            SHERDI_TRY(lane_follow(engine, op->lane, (sherdi_lane_id)lane, follows->last[lane]));
+        }
+    }
+    return engine->lanes.own->transfers == NULL
+               ? SHERD_OK
+               : engine->lanes.own->transfers->follow(engine, op, follows);
+}
+
+/* An operation that was submitted to an asynchronous lane: later operations follow it. Under the
+ * lock. */
+static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number)
+{
+    const sherdi_backend *lane = lane_of(engine, op->lane);
+
+    if (op->lane != SHERDI_LANE_WIRE && engine->lanes.own->events[op->lane][0] != NULL) {
+        lane->device->event_record(event_of(engine, op->lane, number), lane);
+    }
+    if (number != 0) {
+        sherdi_order_enter(&engine->lanes.own->order, op, number);
+        engine->run.given[op->lane] = number;
+    }
+}
+
+/* Executes an operation, or enqueues it on its lane. Kernels come from both threads, and their
+ * order on an asynchronous lane is that of their numbers; calls, which may block, are the trainer's
+ * alone. */
+static sherd_status op_give(sherd_engine *engine, const sherdi_op *op)
+{
+    sherdi_lanes_impl    *own   = engine->lanes.own;
+    const sherdi_backend *lane  = lane_of(engine, op->lane);
+    int                   locks = is_async(engine, op->lane) && sherdi_run_is_kernel(op->kind);
+    sherd_status          status;
+    uint64_t              number;
+
+    if (!is_async(engine, op->lane)) {
+        number = 0;
+        return sherdi_run_op(engine, lane, op, &number);
+    }
+    if (locks) {
+        (void)pthread_mutex_lock(&own->lock);
+    }
+    number = engine->run.given[op->lane] + 1;
+    status = sherdi_run_op(engine, lane, op, &number);
+    if (!locks) {
+        (void)pthread_mutex_lock(&own->lock);
+    }
+    if (status == SHERD_OK) {
+        op_record(engine, op, number);
+    }
+    (void)pthread_mutex_unlock(&own->lock);
+    return status;
+}
+
+static sherd_status op_run(void *ctx, const sherdi_op *op)
+{
+    sherd_engine      *engine = ctx;
+    sherdi_lanes_impl *own    = engine->lanes.own;
+    sherdi_follows     follows;
+    sherdi_op_marks    marks;
+    sherd_status       status;
+
+    engine->updater.ops->beat(engine);
+    if (own->transfers != NULL) {
+        own->transfers->poll(engine);
+    }
+    (void)pthread_mutex_lock(&own->lock);
+    sherdi_order_follows(&own->order, op, &follows);
+    (void)pthread_mutex_unlock(&own->lock);
+    if (op->lane == SHERDI_LANE_DRIVE) {
+        return own->transfers->submit(engine, op, &follows);
+    }
+    marks  = engine->times.ops->op_begin(engine, engine->backend, op, 1);
+    status = op_follow(engine, op, &follows);
+    engine->times.ops->op_end(engine, &marks);
+    SHERDI_TRY(status);
+    return op_give(engine, op);
+}
+
+sherd_status sherdi_run_quiet(sherd_engine *engine)
+{
+    if (engine->lanes.own == NULL) { /* a dry engine enqueues nothing */
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_run_lane_wait(engine, SHERDI_LANE_WIRE, engine->run.given[SHERDI_LANE_WIRE]));
+    return sherdi_has_device(engine) ? sherdi_run_lane_wait(engine, SHERDI_LANE_COMPUTE, 0)
+                                     : SHERD_OK;
+}
+
+/* -------------------------------------------------------------- open, close -- */
+
+static sherd_status events_open(sherd_engine *engine)
+{
+    static const sherdi_lane_id LANES[] = {SHERDI_LANE_UPDATE, SHERDI_LANE_UP, SHERDI_LANE_DOWN};
+
+    for (size_t l = 0; l < sizeof(LANES) / sizeof(LANES[0]) && sherdi_has_device(engine); l++) {
+        for (int i = 0; i < SHERDI_RUN_EVENTS; i++) {
+            SHERDI_TRY(engine->backend->device->event_create(
+                engine->backend, 0, &engine->lanes.own->events[LANES[l]][i]));
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status lanes_open(sherd_engine *engine)
 {
     sherdi_backend          *compute = engine->backend;
     const sherdi_device_ops *device  = compute->device;
 
-    SHERDI_TRY(sherdi_times_open(engine));
+    engine->lanes.own = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, sizeof(*engine->lanes.own));
+    if (engine->lanes.own == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    engine->lanes.ops = &sherdi_lanes_table;
+    (void)pthread_mutex_init(&engine->lanes.own->lock, NULL);
     SHERDI_TRY(device->lane_create(compute, "update", NULL, &engine->lanes.update));
     SHERDI_TRY(device->lane_create(compute, "up", NULL, &engine->lanes.up));
     SHERDI_TRY(device->lane_create(compute, "down", NULL, &engine->lanes.down));
-    return SHERD_OK;
+    return events_open(engine);
 }
 
-void sherdi_lanes_close(sherd_engine *engine)
+static void lanes_close(sherd_engine *engine)
 {
-    if (engine->backend == NULL) {
-        return;
+    for (int lane = 0; lane < SHERDI_LANES; lane++) {
+        for (int i = 0; i < SHERDI_RUN_EVENTS; i++) {
+            engine->backend->device->event_destroy(engine->lanes.own->events[lane][i]);
+        }
     }
-    sherdi_world_drain(engine->world); /* the observer and the marks end */
-    engine->times.ops->close(engine);
     sherdi_backend_destroy(engine->lanes.update);
     sherdi_backend_destroy(engine->lanes.up);
     sherdi_backend_destroy(engine->lanes.down);
+    (void)pthread_mutex_destroy(&engine->lanes.own->lock);
+    sherdi_free(engine->lanes.own);
     engine->lanes = (sherdi_lanes){0};
 }
 
 /* At stage 3 an acquire follows only the operations that gather its unit, so the updates of later
  * units overlap with the forward of the first ones. */
-void sherdi_lanes_join(sherd_engine *engine)
+static void lanes_join(sherd_engine *engine)
 {
     if (engine->settings.sharding.stage == 3) {
         return;
@@ -42,9 +249,15 @@ void sherdi_lanes_join(sherd_engine *engine)
     sherdi_lane_follow(engine->backend, engine->lanes.up);
 }
 
-void sherdi_lanes_drain(sherd_engine *engine)
+static void walk_over(sherd_engine *engine)
 {
-    if (engine->lanes.update == NULL) {
+    sherdi_lane_follow(engine->lanes.update, engine->lanes.down);
+    sherdi_lane_follow(engine->lanes.update, engine->lanes.up);
+}
+
+static void lanes_drain(sherd_engine *engine)
+{
+    if (engine->lanes.down == NULL) { /* opening failed */
         return;
     }
     (void)sherdi_lane_wait(engine->backend);
@@ -53,23 +266,11 @@ void sherdi_lanes_drain(sherd_engine *engine)
     (void)sherdi_lane_wait(engine->lanes.down);
 }
 
-void sherdi_space_put(sherd_engine *engine, sherdi_space space, void *dst, const void *src,
-                      size_t len_bytes)
-{
-    if (space != SHERDI_SPACE_DEVICE || !sherdi_has_device(engine)) {
-        engine->host->kernels->copy(engine->host, dst, src, len_bytes);
-        return;
-    }
-    engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
-}
-
-sherd_status sherdi_space_get(sherd_engine *engine, sherdi_space space, void *dst, const void *src,
-                              size_t len_bytes)
-{
-    if (space != SHERDI_SPACE_DEVICE || !sherdi_has_device(engine)) {
-        engine->host->kernels->copy(engine->host, dst, src, len_bytes);
-        return SHERD_OK;
-    }
-    engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
-    return sherdi_lane_wait(engine->backend);
-}
+const sherdi_lanes_ops sherdi_lanes_table = {
+    .open      = lanes_open,
+    .close     = lanes_close,
+    .run       = op_run,
+    .join      = lanes_join,
+    .walk_over = walk_over,
+    .drain     = lanes_drain,
+};

@@ -8,6 +8,7 @@
 #include "base/trace.h"
 #include "engine/run/engine_impl.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 /* The time that the trainer itself spends with a unit. */

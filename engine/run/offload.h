@@ -9,7 +9,6 @@
 
 #include "engine/optimizers/scaler.h"
 #include "engine/program/offload.h"
-#include "engine/program/order.h"
 
 /* Most bytes of the text of sherd_engine_describe_run, with its final zero. */
 #define SHERDI_RUN_TEXT_BYTES 256
@@ -42,20 +41,8 @@ typedef struct sherdi_storage_ops {
     /* Closes the files, before the engine's memory is freed. Collective, with a time limit. */
     void (*close)(sherd_engine *engine);
 
-    /* ---- transfers: the drive's lane. An operation of it has a number from `submit` on. */
+    /* ---- transfers */
 
-    /* Enters the operation into the order, and starts it when the operations that it follows are
-     * over. Blocks if there is no room, and for a write if writes are not overlapped. */
-    sherd_status (*submit)(sherd_engine *engine, const sherdi_op *op,
-                           const sherdi_follows *follows);
-    /* Starts what can start of the calling thread's transfers, and notes which ones are over. */
-    void (*poll)(sherd_engine *engine);
-    /* Blocks until one transfer is over. Returns its failure. */
-    sherd_status (*wait)(sherd_engine *engine, uint64_t number);
-    /* Blocks until those are over that the operation, of another lane, follows. Returns the first
-     * failure, of a ring whose buffer the operation uses, too. */
-    sherd_status (*follow)(sherd_engine *engine, const sherdi_op *op,
-                           const sherdi_follows *follows);
     /* Blocks until all transfers of a ring are over; reads that have not started are dropped.
      * Returns the first failure, and forgets it. */
     sherd_status (*settle)(sherd_engine *engine, sherdi_ring ring);

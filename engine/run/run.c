@@ -1,6 +1,5 @@
-/* The executor: executes the operations that the program emits (run.h). op_run, near the end, is
- * the loop's body. Kernels, which are queued on a lane, are in kernels.c; the calls, which can fail
- * at once, are above it. */
+/* The executor: executes the operations that the program emits (run.h). Kernels are in kernels.c;
+ * the calls, which can fail at once, are here. */
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
@@ -12,115 +11,9 @@
 
 #include <string.h>
 
-/* ------------------------------------------------------------------- lanes -- */
-
-static const sherdi_backend *lane_of(const sherd_engine *engine, sherdi_lane_id lane)
-{
-    switch (lane) {
-    case SHERDI_LANE_COMPUTE:
-        return engine->backend;
-    case SHERDI_LANE_UPDATE:
-        return engine->lanes.update;
-    case SHERDI_LANE_UP:
-        return engine->lanes.up;
-    case SHERDI_LANE_DOWN:
-        return engine->lanes.down;
-    case SHERDI_LANE_WIRE:
-        return sherdi_world_backend(engine->world);
-    default:
-        return engine->host;
-    }
-}
-
 sherdi_user sherdi_run_user(const sherd_engine *engine)
 {
     return engine->updater.ops->is_here(engine) ? SHERDI_USER_UPDATER : SHERDI_USER_TRAINER;
-}
-
-static int is_host(sherdi_lane_id lane)
-{
-    return lane == SHERDI_LANE_HOST || lane == SHERDI_LANE_DRIVE;
-}
-
-/* Whether work on the lane may continue after the call that gave it has returned. */
-static int is_async(const sherd_engine *engine, sherdi_lane_id lane)
-{
-    return lane == SHERDI_LANE_WIRE || lane == SHERDI_LANE_DRIVE ||
-           (lane != SHERDI_LANE_HOST && sherdi_has_device(engine));
-}
-
-static sherdi_event *event_of(const sherd_engine *engine, sherdi_lane_id lane, uint64_t number)
-{
-    return engine->run.events[lane][number % SHERDI_RUN_EVENTS];
-}
-
-static sherd_status lane_host_wait(sherd_engine *engine, sherdi_lane_id lane, uint64_t number)
-{
-    switch (lane) {
-    case SHERDI_LANE_WIRE:
-        return sherdi_world_wait(engine->world, number);
-    case SHERDI_LANE_COMPUTE: /* waits for the trainer's work since then too */
-        return sherdi_lane_wait(engine->backend);
-    default:
-        return engine->backend->device->event_wait(event_of(engine, lane, number));
-    }
-}
-
-/* The order drops accesses that are over. */
-sherd_status sherdi_run_lane_wait(sherd_engine *engine, sherdi_lane_id lane, uint64_t number)
-{
-    if (lane == SHERDI_LANE_DRIVE) {
-        return engine->storage.ops->wait(engine, number);
-    }
-    SHERDI_TRY(lane_host_wait(engine, lane, number));
-    (void)pthread_mutex_lock(&engine->run.lock);
-    /* the wait for the compute lane was for all of its operations */
-    sherdi_order_forget(&engine->run.order, lane, lane == SHERDI_LANE_COMPUTE ? 0 : number);
-    (void)pthread_mutex_unlock(&engine->run.lock);
-    return SHERD_OK;
-}
-
-int sherdi_run_lane_is_over(const sherd_engine *engine, sherdi_lane_id lane, uint64_t number)
-{
-    switch (lane) {
-    case SHERDI_LANE_WIRE:
-        return sherdi_world_is_done(engine->world, number);
-    case SHERDI_LANE_COMPUTE:
-        return 0;
-    default:
-        return engine->backend->device->event_is_done(event_of(engine, lane, number));
-    }
-}
-
-/* Makes `lane` continue only after an operation of `other`. */
-static sherd_status lane_follow(sherd_engine *engine, sherdi_lane_id lane, sherdi_lane_id other,
-                                uint64_t number)
-{
-    const sherdi_backend *backend = lane_of(engine, lane);
-
-    if (is_host(lane) || other == SHERDI_LANE_DRIVE) {
-        return sherdi_run_lane_wait(engine, other, number);
-    }
-    if (other == SHERDI_LANE_WIRE) {
-        return sherdi_world_follow(engine->world, backend, number);
-    }
-    if (other == SHERDI_LANE_COMPUTE) {
-        sherdi_lane_follow(backend, engine->backend);
-        return SHERD_OK;
-    }
-    backend->device->lane_follow_event(backend, event_of(engine, other, number));
-    return SHERD_OK;
-}
-
-static sherd_status op_follow(sherd_engine *engine, const sherdi_op *op,
-                              const sherdi_follows *follows)
-{
-    for (int lane = 0; lane < SHERDI_LANES; lane++) {
-        if (follows->last[lane] != 0) {
-            SHERDI_TRY(lane_follow(engine, op->lane, (sherdi_lane_id)lane, follows->last[lane]));
-        }
-    }
-    return engine->storage.ops->follow(engine, op, follows);
 }
 
 /* ------------------------------------------------------------------- calls -- */
@@ -235,92 +128,37 @@ static const sherdi_call_fn CALLS[SHERDI_OP_KINDS] = {
 #undef SHERDI_CALL
 };
 
-/* An operation that was submitted to an asynchronous lane: later operations follow it. Under the
- * lock. */
-static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number)
+int sherdi_run_is_kernel(sherdi_op_kind kind)
 {
-    const sherdi_backend *lane = lane_of(engine, op->lane);
-
-    if (op->lane != SHERDI_LANE_WIRE && engine->run.events[op->lane][0] != NULL) {
-        lane->device->event_record(event_of(engine, op->lane, number), lane);
-    }
-    if (number != 0) {
-        sherdi_order_enter(&engine->run.order, op, number);
-        engine->run.given[op->lane] = number;
-    }
+    return CALLS[kind] == NULL;
 }
 
-/* Makes a call, which may block. */
-static sherd_status call_give(sherd_engine *engine, const sherdi_op *op)
+sherd_status sherdi_run_op(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op,
+                           uint64_t *number)
 {
-    sherdi_run *run = &engine->run;
-    uint64_t    number =
-        run->given[op->lane] + 1; /* of the wire; the trainer's thread alone uses it */
-    sherdi_op_marks marks  = engine->times.ops->op_begin(engine, lane_of(engine, op->lane), op, 0);
-    sherd_status    status = CALLS[op->kind](engine, op, &number);
+    sherdi_op_marks marks;
+    sherd_status    status = SHERD_OK;
 
-    engine->times.ops->op_end(engine, &marks);
-    SHERDI_TRY(status);
-    if (is_async(engine, op->lane)) {
-        (void)pthread_mutex_lock(&run->lock);
-        op_record(engine, op, number);
-        (void)pthread_mutex_unlock(&run->lock);
+    if (sherdi_op_is_trainers(op->kind)) {
+        return SHERD_OK;
     }
-    return SHERD_OK;
-}
-
-static void kernel_run(sherd_engine *engine, const sherdi_op *op)
-{
-    const sherdi_backend *lane = lane_of(engine, op->lane);
-    sherdi_op_marks       marks;
-
-    if (!sherdi_op_is_trainers(op->kind)) {
-        marks = engine->times.ops->op_begin(engine, lane, op, 0);
+    marks = engine->times.ops->op_begin(engine, lane, op, 0);
+    if (CALLS[op->kind] != NULL) {
+        status = CALLS[op->kind](engine, op, number);
+    } else {
         sherdi_run_kernel(engine, lane, op);
-        engine->times.ops->op_end(engine, &marks);
     }
+    engine->times.ops->op_end(engine, &marks);
+    return status;
 }
 
-/* Executes a kernel, or enqueues it on a lane, on which both threads may enqueue. */
-static void kernel_give(sherd_engine *engine, const sherdi_op *op)
-{
-    sherdi_run *run = &engine->run;
-
-    if (!is_async(engine, op->lane)) {
-        kernel_run(engine, op);
-        return;
-    }
-    (void)pthread_mutex_lock(&run->lock);
-    kernel_run(engine, op);
-    op_record(engine, op, run->given[op->lane] + 1);
-    (void)pthread_mutex_unlock(&run->lock);
-}
-
+/* Without lanes an operation is over when this returns. */
 static sherd_status op_run(void *ctx, const sherdi_op *op)
 {
-    sherd_engine   *engine = ctx;
-    sherdi_run     *run    = &engine->run;
-    sherdi_follows  follows;
-    sherdi_op_marks marks;
-    sherd_status    status;
+    sherd_engine *engine = ctx;
+    uint64_t      number = 0;
 
-    engine->updater.ops->beat(engine);
-    engine->storage.ops->poll(engine);
-    (void)pthread_mutex_lock(&run->lock);
-    sherdi_order_follows(&run->order, op, &follows);
-    (void)pthread_mutex_unlock(&run->lock);
-    if (op->lane == SHERDI_LANE_DRIVE) {
-        return engine->storage.ops->submit(engine, op, &follows);
-    }
-    marks  = engine->times.ops->op_begin(engine, engine->backend, op, 1);
-    status = op_follow(engine, op, &follows);
-    engine->times.ops->op_end(engine, &marks);
-    SHERDI_TRY(status);
-    if (CALLS[op->kind] != NULL) {
-        return call_give(engine, op);
-    }
-    kernel_give(engine, op);
-    return SHERD_OK;
+    return sherdi_run_op(engine, engine->backend, op, &number);
 }
 
 sherd_status sherdi_run_exchange(sherd_engine *engine, sherdi_exchange_kind kind, const void *mine,
@@ -343,52 +181,70 @@ sherd_status sherdi_run_commit_written(sherd_engine *engine)
     return engine->storage.ops->commit(engine, engine->fingerprints.own);
 }
 
-void sherdi_run_use_ring(sherd_engine *engine, sherdi_ring ring, sherdi_user user)
-{
-    (void)pthread_mutex_lock(&engine->run.lock);
-    engine->run.users[ring] = user;
-    (void)pthread_mutex_unlock(&engine->run.lock);
-}
-
 sherd_status sherdi_run_drain(sherd_engine *engine)
 {
     return sherdi_world_wait(engine->world, engine->run.given[SHERDI_LANE_WIRE]);
 }
 
-sherd_status sherdi_run_quiet(sherd_engine *engine)
+/* ------------------------------------------------------------------ spaces -- */
+
+void sherdi_space_put(sherd_engine *engine, sherdi_space space, void *dst, const void *src,
+                      size_t len_bytes)
 {
-    SHERDI_TRY(sherdi_run_lane_wait(engine, SHERDI_LANE_WIRE, engine->run.given[SHERDI_LANE_WIRE]));
-    return sherdi_has_device(engine) ? sherdi_run_lane_wait(engine, SHERDI_LANE_COMPUTE, 0)
-                                     : SHERD_OK;
+    if (space != SHERDI_SPACE_DEVICE || !sherdi_has_device(engine)) {
+        engine->host->kernels->copy(engine->host, dst, src, len_bytes);
+        return;
+    }
+    engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
+}
+
+sherd_status sherdi_space_get(sherd_engine *engine, sherdi_space space, void *dst, const void *src,
+                              size_t len_bytes)
+{
+    if (space != SHERDI_SPACE_DEVICE || !sherdi_has_device(engine)) {
+        engine->host->kernels->copy(engine->host, dst, src, len_bytes);
+        return SHERD_OK;
+    }
+    engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
+    return sherdi_lane_wait(engine->backend);
 }
 
 /* -------------------------------------------------------------- open, close -- */
 
-static sherd_status events_open(sherd_engine *engine)
-{
-    static const sherdi_lane_id LANES[] = {SHERDI_LANE_UPDATE, SHERDI_LANE_UP, SHERDI_LANE_DOWN};
+static const sherdi_lanes_ops *const LANES[] = {
+#define SHERDI_LANES_TABLE(table) &(table),
+#include "engine/run/lanes_list.h"
+#undef SHERDI_LANES_TABLE
+    NULL};
 
-    for (size_t l = 0; l < sizeof(LANES) / sizeof(LANES[0]) && sherdi_has_device(engine); l++) {
-        for (int i = 0; i < SHERDI_RUN_EVENTS; i++) {
-            SHERDI_TRY(engine->backend->device->event_create(engine->backend, 0,
-                                                             &engine->run.events[LANES[l]][i]));
-        }
+sherd_status sherdi_lanes_open(sherd_engine *engine)
+{
+    SHERDI_TRY(sherdi_times_open(engine));
+    return LANES[0] == NULL ? SHERD_OK : LANES[0]->open(engine);
+}
+
+void sherdi_lanes_close(sherd_engine *engine)
+{
+    if (engine->backend == NULL) {
+        return;
     }
-    return SHERD_OK;
+    sherdi_world_drain(engine->world); /* the observer and the marks end */
+    engine->times.ops->close(engine);
+    if (engine->lanes.ops != NULL) {
+        engine->lanes.ops->close(engine);
+    }
 }
 
 sherd_status sherdi_run_open(sherd_engine *engine)
 {
     sherdi_run *run = &engine->run;
 
-    (void)pthread_mutex_init(&run->lock, NULL);
     SHERDI_TRY(sherdi_progress_open(&run->progress, engine->plan, &engine->model, &engine->mem));
-    SHERDI_TRY(events_open(engine));
     run->program = (sherdi_program){
         .plan     = engine->plan,
         .model    = &engine->model,
         .progress = &run->progress,
-        .fn       = op_run,
+        .fn       = engine->lanes.ops == NULL ? op_run : engine->lanes.ops->run,
         .ctx      = engine,
     };
     return SHERD_OK;
@@ -404,12 +260,6 @@ void sherdi_run_close(sherd_engine *engine)
     run->program = (sherdi_program){0};
     engine->storage.ops->stop(engine);
     sherdi_progress_close(&run->progress);
-    for (int lane = 0; lane < SHERDI_LANES; lane++) {
-        for (int i = 0; i < SHERDI_RUN_EVENTS; i++) {
-            engine->backend->device->event_destroy(run->events[lane][i]);
-            run->events[lane][i] = NULL;
-        }
-    }
 }
 
 sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring)

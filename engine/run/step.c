@@ -249,7 +249,7 @@ static void boundary_close(sherd_engine *engine)
     sherd_step_report *report = &engine->report;
 
     engine->storage.ops->report(engine, report);
-    sherdi_lanes_join(engine);
+    SHERDI_IF_LANES(engine, join);
     sherdi_step_mark_end(engine);
     engine->times.boundary_wire = engine->run.given[SHERDI_LANE_WIRE];
     engine->times.ops->boundary(engine);

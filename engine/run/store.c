@@ -18,6 +18,7 @@
 #include "engine/run/updater.h"
 #include "engine/program/program_rings.h"
 #include "engine/plan/offload.h"
+#include "engine/run/lanes_impl.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -451,13 +452,16 @@ static sherd_status drive_waits(void *ctx, sherdi_lane_id lane, uint64_t number)
     return sherdi_run_lane_wait(ctx, lane, number);
 }
 
+static const sherdi_transfers_ops TRANSFERS;
+
 static sherd_status drive_open(sherd_engine *engine)
 {
     sherdi_drive_others others = {
         .is_over = drive_asks, .wait = drive_waits, .ctx = engine, .users = engine->run.users};
 
     return sherdi_drive_open(&engine->storage.store->drive, sherdi_program_transfers(engine->plan),
-                             &engine->run.order, &engine->run.lock, &others, &engine->mem);
+                             &engine->lanes.own->order, &engine->lanes.own->lock, &others,
+                             &engine->mem);
 }
 
 sherd_status sherdi_store_create(sherd_engine *engine)
@@ -486,7 +490,8 @@ static sherd_status local_open(sherd_engine *engine)
         sherdi_store_destroy(engine);
         return status;
     }
-    engine->storage.ops = &sherdi_storage_drive;
+    engine->storage.ops          = &sherdi_storage_drive;
+    engine->lanes.own->transfers = &TRANSFERS;
     SHERDI_TRY(queue_open(engine));
     if (engine->storage.store->queue != NULL) {
         queue_register(engine);
@@ -588,9 +593,9 @@ static sherd_status store_submit(sherd_engine *engine, const sherdi_op *op,
     };
     uint64_t number = sherdi_drive_give(&store->drive, &transfer);
 
-    (void)pthread_mutex_lock(&engine->run.lock);
-    sherdi_order_enter(&engine->run.order, op, number);
-    (void)pthread_mutex_unlock(&engine->run.lock);
+    (void)pthread_mutex_lock(&engine->lanes.own->lock);
+    sherdi_order_enter(&engine->lanes.own->order, op, number);
+    (void)pthread_mutex_unlock(&engine->lanes.own->lock);
     sherdi_drive_poll(&store->drive, sherdi_run_user(engine));
     return is_write && !engine->settings.offload.pipeline_write
                ? sherdi_drive_wait(&store->drive, number)
@@ -636,6 +641,13 @@ static sherd_status store_follow(sherd_engine *engine, const sherdi_op *op,
     }
     return rings_check(engine, op);
 }
+
+static const sherdi_transfers_ops TRANSFERS = {
+    .submit = store_submit,
+    .poll   = store_poll,
+    .wait   = store_wait,
+    .follow = store_follow,
+};
 
 static sherd_status store_settle(sherd_engine *engine, sherdi_ring ring)
 {
@@ -891,10 +903,6 @@ const sherdi_storage_ops sherdi_storage_drive = {
     .resume      = sherdi_restore_resume,
     .stop        = store_stop,
     .close       = store_close,
-    .submit      = store_submit,
-    .poll        = store_poll,
-    .wait        = store_wait,
-    .follow      = store_follow,
     .settle      = store_settle,
     .drop        = store_drop,
     .report      = store_report,

@@ -27,9 +27,6 @@ NOTHING_VOID(none_report, sherd_engine *engine, sherd_step_report *report)
 
 /* ---------------------------------------------------------------- storage -- */
 
-NOTHING(none_submit, sherd_status, sherd_engine *engine, const sherdi_op *op,
-        const sherdi_follows *follows)
-NOTHING(none_wait, sherd_status, sherd_engine *engine, uint64_t number)
 NOTHING(none_settle, sherd_status, sherd_engine *engine, sherdi_ring ring)
 NOTHING(none_traffic, sherdi_file_traffic, sherd_engine *engine)
 NOTHING(none_commit, sherd_status, sherd_engine *engine, uint64_t fingerprint)
@@ -48,10 +45,6 @@ const sherdi_storage_ops sherdi_storage_none = {
     .resume      = none_do,
     .stop        = none_end,
     .close       = none_end,
-    .submit      = none_submit,
-    .poll        = none_end,
-    .wait        = none_wait,
-    .follow      = none_submit,
     .settle      = none_settle,
     .drop        = none_drop,
     .report      = none_report,

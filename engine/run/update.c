@@ -70,8 +70,7 @@ sherd_status sherdi_update_walk_over(sherd_engine *engine, sherdi_walk walk)
                            sherdi_program_walk_leave(engine->updater.ops->program(engine), walk));
         rings_settle(engine, is_written, &all);
     }
-    sherdi_lane_follow(engine->lanes.update, engine->lanes.down);
-    sherdi_lane_follow(engine->lanes.update, engine->lanes.up);
+    SHERDI_IF_LANES(engine, walk_over);
     if (all.status == SHERD_OK) {
         sherdi_outcome_add(&all, results_bring(engine, walk));
     }
@@ -112,7 +111,7 @@ sherd_status sherdi_update_publish(sherd_engine *engine)
 {
     sherd_status status = sherdi_program_publish(&engine->run.program);
 
-    sherdi_lanes_join(engine);
+    SHERDI_IF_LANES(engine, join);
     return status;
 }
 

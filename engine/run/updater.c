@@ -8,6 +8,7 @@
 #include "engine/run/store.h"
 #include "engine/run/update.h"
 #include "engine/program/program_rings.h"
+#include "engine/run/lanes_impl.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -177,11 +178,25 @@ static void *updater_main(void *raw)
 
 /* ------------------------------------------------------- begin and take -- */
 
+/* Gives a ring, which has no transfer under way, to a user. */
+static void ring_give(sherd_engine *engine, sherdi_ring ring, sherdi_user user)
+{
+    sherdi_lanes_impl *lanes = engine->lanes.own;
+
+    if (lanes == NULL) { /* a dry engine has one thread */
+        engine->run.users[ring] = user;
+        return;
+    }
+    (void)pthread_mutex_lock(&lanes->lock);
+    engine->run.users[ring] = user;
+    (void)pthread_mutex_unlock(&lanes->lock);
+}
+
 /* The rings of the update; activations always belong to the trainer. */
 static void rings_give(sherd_engine *engine, sherdi_user user)
 {
     for (int ring = 0; ring < SHERDI_RING_ACTIVATIONS; ring++) {
-        sherdi_run_use_ring(engine, (sherdi_ring)ring, user);
+        ring_give(engine, (sherdi_ring)ring, user);
     }
 }
 
@@ -243,11 +258,11 @@ void sherdi_updater_take(sherd_engine *engine, sherdi_post post)
 {
     if (post == SHERDI_POST_END) {
         engine->updater.own->was_asked = 0;
-        sherdi_run_use_ring(engine, SHERDI_RING_STATE, SHERDI_USER_TRAINER);
+        ring_give(engine, SHERDI_RING_STATE, SHERDI_USER_TRAINER);
     }
     if (post != SHERDI_POST_UNIT) {
-        sherdi_run_use_ring(engine, SHERDI_RING_PARAMS, SHERDI_USER_TRAINER);
-        sherdi_run_use_ring(engine, SHERDI_RING_GRADS, SHERDI_USER_TRAINER);
+        ring_give(engine, SHERDI_RING_PARAMS, SHERDI_USER_TRAINER);
+        ring_give(engine, SHERDI_RING_GRADS, SHERDI_USER_TRAINER);
     }
 }
 
