@@ -246,6 +246,12 @@ typedef struct sherdi_config_batch {
 } sherdi_config_batch;
 int sherdi_batch_derive(sherdi_config_batch *batch, int world_size);
 
+/** Returns micro x accumulation x ranks, which may be more than an integer can be. */
+static inline double sherdi_batch_samples(const sherdi_config_batch *batch, int world_size)
+{
+    return (double)batch->micro * (double)batch->accumulation * world_size;
+}
+
 /** Lists the settings that must be the same on all ranks. Settings from which others follow come
  *  first. Folders, pinning and the requests to a drive are not in the list, since the hosts' drives
  *  may differ. Fills at most SHERDI_SETTINGS_MOST entries and returns their number. */

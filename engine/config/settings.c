@@ -33,27 +33,23 @@ void sherd_config_destroy(sherd_config *config)
 
 int sherdi_batch_derive(sherdi_config_batch *batch, int world_size)
 {
-    int64_t world = world_size;
-    int64_t product;
+    double samples;
 
-    assert(world >= 1);
+    assert(world_size >= 1);
     if (batch->accumulation == 0) {
         batch->accumulation =
-            batch->train == 0 || batch->micro == 0 ? 1 : batch->train / batch->micro / world;
+            batch->train == 0 || batch->micro == 0 ? 1 : batch->train / batch->micro / world_size;
     }
     /* A quotient above may be 0, and would then be a divisor here; the check below finds it. */
     if (batch->micro == 0 && batch->accumulation != 0) {
-        batch->micro = batch->train / world / batch->accumulation;
+        batch->micro = batch->train / world_size / batch->accumulation;
     }
-    if (batch->train == 0 &&
-        (__builtin_mul_overflow(batch->micro, batch->accumulation, &batch->train) ||
-         __builtin_mul_overflow(batch->train, world, &batch->train))) {
-        batch->train = 0;
+    samples = sherdi_batch_samples(batch, world_size);
+    if (batch->train == 0 && samples < 0x1p63) {
+        batch->train = batch->micro * batch->accumulation * world_size;
     }
-    return batch->micro >= 1 && batch->accumulation >= 1 &&
-           !__builtin_mul_overflow(batch->micro, batch->accumulation, &product) &&
-           !__builtin_mul_overflow(product, world, &product) && product <= INT_MAX &&
-           product == batch->train;
+    return batch->micro >= 1 && batch->accumulation >= 1 && samples <= INT_MAX &&
+           samples == (double)batch->train;
 }
 
 /* ---- the settings of a plain run ---- */
@@ -65,27 +61,17 @@ typedef struct plain_config {
 
 void sherd_settings_init(sherd_settings *settings)
 {
-    sherdi_api_init(settings, &(sherd_settings){.struct_size                 = sizeof(*settings),
-                                                .comm_dtype                  = -1,
-                                                .accum_dtype                 = SHERD_F32,
-                                                .overlap_comm                = -1,
-                                                .gradient_clipping           = 1,
-                                                .lr                          = NAN,
-                                                .beta1                       = NAN,
-                                                .beta2                       = NAN,
-                                                .eps                         = NAN,
-                                                .bias_correction             = 1,
-                                                .check_overflow              = 1,
-                                                .initial_loss_scale          = 65536,
-                                                .min_loss_scale              = 1,
-                                                .loss_scale_window           = 1000,
-                                                .hysteresis                  = 2,
-                                                .sub_group_size              = 1000000000,
-                                                .prefetch_bucket_size        = 50000000,
-                                                .persistence_threshold       = 100000,
-                                                .model_persistence_threshold = SIZE_MAX,
-                                                .max_live_parameters         = 1000000000});
+    static const sherd_settings STANDARD = {
+#define FIELD(name, setting, standard, least, below) .name = (standard),
+#define NUMBER(name, standard, least, below)         .name = (standard),
+#include "engine/config/settings_fields.h"
+        .struct_size = sizeof(*settings),
+    };
+
+    sherdi_api_init(settings, &STANDARD);
 }
+
+/* ---- checks ---- */
 
 /* Checks that a number is from `least` to below `below`. */
 static sherd_status number_check(const char *field, double value, double least, double below)
@@ -101,40 +87,17 @@ static sherd_status numbers_check(const sherd_settings *s)
 {
     const struct {
         const char *field;
-        double      value, least, below;
+        double      value, standard, least, below;
     } NUMBERS[] = {
-        {"train_batch_size", s->train_batch_size, 0, 0x1p31},
-        {"micro_batch_size", s->micro_batch_size, 0, 0x1p31},
-        {"accumulation", s->accumulation, 0, 0x1p31},
-        {"stage", s->stage, 0, 4},
-        {"dtype", s->dtype, SHERD_F32, SHERD_F16 + 1},
-        {"comm_dtype", s->comm_dtype, -1, SHERD_F16 + 1},
-        {"accum_dtype", s->accum_dtype, SHERD_F32, SHERD_F16 + 1},
-        {"overlap_comm", s->overlap_comm, -1, 2},
-        {"steps_per_print", s->steps_per_print, 0, 0x1p31},
-        {"gradient_clipping", s->gradient_clipping, 0, INFINITY},
-        {"weight_decay", s->weight_decay, 0, INFINITY},
-        {"loss_scale", s->loss_scale, 0, 8e37},
-        {"initial_loss_scale", s->initial_loss_scale, 1, 0x1p127},
-        {"min_loss_scale", s->min_loss_scale, 0, 8e37},
-        {"loss_scale_window", (double)s->loss_scale_window, 1, 0x1p63},
-        {"hysteresis", s->hysteresis, 0, 0x1p31},
+#define FIELD(name, setting, ...) {#name, (double)s->name, __VA_ARGS__},
+#define NUMBER(name, ...)         {#name, (double)s->name, __VA_ARGS__},
+#include "engine/config/settings_fields.h"
     };
-    const struct {
-        const char *field;
-        double      value, below;
-    } OWN[] = {{"lr", s->lr, INFINITY},
-               {"beta1", s->beta1, 1},
-               {"beta2", s->beta2, 1},
-               {"eps", s->eps, INFINITY}};
 
     for (size_t i = 0; i < sizeof(NUMBERS) / sizeof(NUMBERS[0]); i++) {
-        SHERDI_TRY(
-            number_check(NUMBERS[i].field, NUMBERS[i].value, NUMBERS[i].least, NUMBERS[i].below));
-    }
-    for (size_t i = 0; i < sizeof(OWN) / sizeof(OWN[0]); i++) {
-        if (!isnan(OWN[i].value)) {
-            SHERDI_TRY(number_check(OWN[i].field, OWN[i].value, 0, OWN[i].below));
+        if (!isnan(NUMBERS[i].value) || !isnan(NUMBERS[i].standard)) {
+            SHERDI_TRY(number_check(NUMBERS[i].field, NUMBERS[i].value, NUMBERS[i].least,
+                                    NUMBERS[i].below));
         }
     }
     return SHERD_OK;
@@ -142,10 +105,10 @@ static sherd_status numbers_check(const sherd_settings *s)
 
 static sherd_status given_check(const sherd_settings *s)
 {
-    SHERDI_TRY(numbers_check(s));
     SHERDI_TRY(sherdi_api_check_flag(s->is_deterministic, "sherd_settings.is_deterministic"));
     SHERDI_TRY(sherdi_api_check_flag(s->bias_correction, "sherd_settings.bias_correction"));
     SHERDI_TRY(sherdi_api_check_flag(s->check_overflow, "sherd_settings.check_overflow"));
+    SHERDI_TRY(numbers_check(s));
     return s->train_batch_size != 0 || s->micro_batch_size != 0
                ? SHERD_OK
                : sherdi_fail(SHERD_E_INVAL,
@@ -153,12 +116,20 @@ static sherd_status given_check(const sherd_settings *s)
                              "train_batch_size");
 }
 
-static sherd_status batch_put(const sherd_settings *given, int world_size,
-                              sherdi_batch_settings *out)
+static void fields_copy(const sherd_settings *given, sherdi_settings *out)
 {
-    sherdi_config_batch batch = {.train        = given->train_batch_size,
-                                 .micro        = given->micro_batch_size,
-                                 .accumulation = given->accumulation};
+#define FIELD(name, setting, ...)                                                                  \
+    _Static_assert(sizeof(out->setting) == sizeof(given->name), "they have one type");             \
+    memcpy(&out->setting, &given->name, sizeof(out->setting));
+#define NUMBER(...)
+#include "engine/config/settings_fields.h"
+}
+
+/* ---- rules for settings that hold copies ---- */
+
+static sherd_status batch_complete(int world_size, sherdi_batch_settings *out)
+{
+    sherdi_config_batch batch = {out->train_batch_size, out->micro_batch_size, out->accumulation};
 
     if (!sherdi_batch_derive(&batch, world_size)) {
         return sherdi_fail(SHERD_E_INVAL,
@@ -174,26 +145,19 @@ static sherd_status batch_put(const sherd_settings *given, int world_size,
     return SHERD_OK;
 }
 
-static void numerics_put(const sherd_settings *given, sherdi_numerics_settings *out)
+static void numerics_complete(const sherd_settings *given, sherdi_numerics_settings *out)
 {
     int is_half = given->dtype == SHERD_F16;
 
-    out->compute_dtype  = (sherd_dtype)given->dtype;
     out->has_comm_dtype = given->comm_dtype != -1;
-    out->comm_dtype =
-        out->has_comm_dtype ? (sherd_dtype)given->comm_dtype : (sherd_dtype)given->dtype;
-    out->accum_dtype    = (sherd_dtype)given->accum_dtype;
-    out->check_overflow = given->check_overflow || is_half;
-    out->deterministic  = given->is_deterministic;
-    out->scaler         = (sherdi_scaler_params){
-                .is_dynamic    = is_half && given->loss_scale == 0,
-                .initial_scale = !is_half                 ? 1
-                                 : given->loss_scale == 0 ? given->initial_loss_scale
-                                                          : given->loss_scale,
-                .scale_window  = given->loss_scale_window,
-                .hysteresis    = given->hysteresis,
-                .min_scale     = given->min_loss_scale,
-    };
+    if (!out->has_comm_dtype) {
+        out->comm_dtype = out->compute_dtype;
+    }
+    out->check_overflow |= is_half;
+    out->scaler.is_dynamic    = is_half && given->loss_scale == 0;
+    out->scaler.initial_scale = out->scaler.is_dynamic ? given->initial_loss_scale
+                                : is_half              ? given->loss_scale
+                                                       : 1;
 }
 
 /* Finds the optimizer by its name. Settings of the optimizer's own keys have the defaults of
@@ -219,38 +183,42 @@ static sherd_status optimizer_put(const sherd_settings *given, sherdi_settings *
     return SHERD_OK;
 }
 
-static sherd_status update_put(const sherd_settings *given, sherdi_settings *all)
+/* Puts the optimizer's number where none is given. Returns whether one is. */
+static int number_complete(double *number, double own)
+{
+    int is_given = !isnan(*number);
+
+    *number = is_given ? *number : own;
+    return is_given;
+}
+
+static sherd_status update_complete(const sherd_settings *given, sherdi_settings *all)
 {
     sherdi_update_settings   *out = &all->update;
     sherdi_optimizer_defaults numbers;
+    int                       has_beta1, has_beta2;
 
     SHERDI_TRY(optimizer_put(given, all));
-    numbers              = sherdi_optimizer_numbers(all, out->optimizer);
-    out->has_lr          = !isnan(given->lr);
-    out->has_betas       = !out->sgd.has_momentum && (!isnan(given->beta1) || !isnan(given->beta2));
-    out->has_eps         = !isnan(given->eps);
-    out->lr              = out->has_lr ? given->lr : numbers.lr;
-    out->eps             = out->has_eps ? given->eps : numbers.eps;
-    out->betas[0]        = out->optimizer->with_momentum != NULL ? SHERDI_STANDARD_BETA1
-                           : isnan(given->beta1)                 ? numbers.betas[0]
-                                                                 : given->beta1;
-    out->betas[1]        = isnan(given->beta2) ? numbers.betas[1] : given->beta2;
-    out->weight_decay    = given->weight_decay;
-    out->bias_correction = given->bias_correction;
-    out->gradient_clipping = given->gradient_clipping;
+    numbers        = sherdi_optimizer_numbers(all, out->optimizer);
+    out->has_lr    = number_complete(&out->lr, numbers.lr);
+    out->has_eps   = number_complete(&out->eps, numbers.eps);
+    has_beta1      = number_complete(&out->betas[0], numbers.betas[0]);
+    has_beta2      = number_complete(&out->betas[1], numbers.betas[1]);
+    out->has_betas = !out->sgd.has_momentum && (has_beta1 || has_beta2);
+    if (out->optimizer->with_momentum != NULL) { /* beta1 is the momentum, which is there already */
+        out->betas[0] = SHERDI_STANDARD_BETA1;
+    }
     return SHERD_OK;
 }
 
-static void sharding_put(const sherd_settings *given, sherdi_sharding_settings *out)
+static void sharding_complete(sherdi_sharding_settings *out)
 {
-    out->stage                       = given->stage;
-    out->persistence_threshold       = given->persistence_threshold;
-    out->model_persistence_threshold = given->model_persistence_threshold;
-    out->sub_group_size       = given->sub_group_size == 0 ? 1000000000 : given->sub_group_size;
-    out->prefetch_bucket_size = given->prefetch_bucket_size;
-    out->max_live_parameters  = given->max_live_parameters;
-    out->max_reuse_distance   = given->max_reuse_distance;
-    out->overlap_comm         = given->overlap_comm == -1 ? given->stage == 3 : given->overlap_comm;
+    if (out->sub_group_size == 0) {
+        out->sub_group_size = 1000000000;
+    }
+    if (out->overlap_comm == -1) {
+        out->overlap_comm = out->stage == 3;
+    }
 }
 
 /* Nothing is offloaded. The other values are those of a file without these keys. */
@@ -276,12 +244,12 @@ static sherd_status plain_resolve(const sherd_config *config, int world_size, sh
     sherdi_settings       all;
 
     memset(&all, 0, sizeof(all)); /* padding too: ranks may hash it */
-    SHERDI_TRY(batch_put(given, world_size, &all.batch));
-    numerics_put(given, &all.numerics);
-    SHERDI_TRY(update_put(given, &all));
-    sharding_put(given, &all.sharding);
+    fields_copy(given, &all);
+    SHERDI_TRY(batch_complete(world_size, &all.batch));
+    numerics_complete(given, &all.numerics);
+    SHERDI_TRY(update_complete(given, &all));
+    sharding_complete(&all.sharding);
     offload_put(&all);
-    all.watch.steps_per_print = given->steps_per_print;
     memcpy(out, &all, sizeof(all));
     return SHERD_OK;
 }
@@ -305,7 +273,7 @@ sherd_status sherd_config_from_settings(const sherd_settings *settings, sherd_co
     SHERDI_TRY(sherdi_api_read(settings, SHERDI_API(sherd_settings), &given));
     SHERDI_TRY(given_check(&given));
     memset(&probe, 0, sizeof(probe));
-    SHERDI_TRY(update_put(&given, &probe));
+    SHERDI_TRY(optimizer_put(&given, &probe));
     given.optimizer = sherdi_optimizer_name(probe.update.optimizer);
     config          = calloc(1, sizeof(*config));
     if (config == NULL) {
@@ -319,56 +287,23 @@ sherd_status sherd_config_from_settings(const sherd_settings *settings, sherd_co
 
 /* ---- comparison of ranks ---- */
 
-#define SETTING(name, field)                                                                       \
-    {                                                                                              \
-        name, offsetof(sherdi_settings, field), sizeof(((sherdi_settings *)0)->field)              \
-    }
-static const struct {
-    const char *name;
-    size_t      offset, bytes;
-} COMPARED[] = {
-    SETTING("dtype", numerics.compute_dtype),
-    SETTING("train_batch_size", batch.train_batch_size),
-    SETTING("micro_batch_size", batch.micro_batch_size),
-    SETTING("accumulation", batch.accumulation),
-    SETTING("stage", sharding.stage),
-    SETTING("comm_dtype", numerics.comm_dtype),
-    SETTING("accum_dtype", numerics.accum_dtype),
-    SETTING("is_deterministic", numerics.deterministic),
-    SETTING("overlap_comm", sharding.overlap_comm),
-    SETTING("gradient_clipping", update.gradient_clipping),
-    SETTING("lr", update.lr),
-    SETTING("beta1 or beta2", update.betas),
-    SETTING("eps", update.eps),
-    SETTING("weight_decay", update.weight_decay),
-    SETTING("bias_correction", update.bias_correction),
-    SETTING("check_overflow", numerics.check_overflow),
-    SETTING("loss_scale or initial_loss_scale", numerics.scaler.initial_scale),
-    SETTING("loss_scale (fixed or not)", numerics.scaler.is_dynamic),
-    SETTING("min_loss_scale", numerics.scaler.min_scale),
-    SETTING("loss_scale_window", numerics.scaler.scale_window),
-    SETTING("hysteresis", numerics.scaler.hysteresis),
-    SETTING("sub_group_size", sharding.sub_group_size),
-    SETTING("prefetch_bucket_size", sharding.prefetch_bucket_size),
-    SETTING("persistence_threshold", sharding.persistence_threshold),
-    SETTING("model_persistence_threshold", sharding.model_persistence_threshold),
-    SETTING("max_live_parameters", sharding.max_live_parameters),
-    SETTING("max_reuse_distance", sharding.max_reuse_distance),
-};
-
 /* Lists the fields of sherd_settings, by their names there. */
 size_t sherdi_plain_settings(const sherdi_settings *settings, sherdi_named_bits *out)
 {
-    size_t count = 0;
+    const sherdi_scaler_params *scaler = &settings->numerics.scaler;
+    size_t                      count  = 0;
 
+#define FIELD(name, setting, ...)                                                                  \
+    out[count++] = (sherdi_named_bits){                                                            \
+        #name, sherdi_hash_bytes(0, &settings->setting, sizeof(settings->setting))};
+#define NUMBER(...)
+#include "engine/config/settings_fields.h"
     out[count++] =
         (sherdi_named_bits){"optimizer", sherdi_optimizer_index(settings->update.optimizer)};
-    for (size_t i = 0; i < sizeof(COMPARED) / sizeof(COMPARED[0]); i++) {
-        const unsigned char *field = (const unsigned char *)settings + COMPARED[i].offset;
-
-        out[count++] =
-            (sherdi_named_bits){COMPARED[i].name, sherdi_hash_bytes(0, field, COMPARED[i].bytes)};
-    }
+    out[count++] =
+        (sherdi_named_bits){"loss_scale or initial_loss_scale",
+                            sherdi_hash_bytes(0, &scaler->initial_scale, sizeof(double))};
+    out[count++] = (sherdi_named_bits){"loss_scale (fixed or not)", (uint64_t)scaler->is_dynamic};
     out[count++] = (sherdi_named_bits){"SHERD_DEBUG (environment)", (uint64_t)settings->is_debug};
     return count;
 }
