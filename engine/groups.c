@@ -61,8 +61,8 @@ static sherd_status group_join(sherd_engine *engine, const sherdi_group_settings
     group->exclude_1d = given->exclude_1d >= 0 ? given->exclude_1d : group->exclude_1d;
     SHERDI_TRY(number_join(group->name, "lr", given->lr, &group->lr));
     SHERDI_TRY(number_join(group->name, "weight decay", given->weight_decay, &group->weight_decay));
-    SHERDI_TRY(number_join(group->name, "beta1", given->beta1, &group->beta1));
-    SHERDI_TRY(number_join(group->name, "beta2", given->beta2, &group->beta2));
+    SHERDI_TRY(number_join(group->name, "beta1", given->betas[0], &group->beta1));
+    SHERDI_TRY(number_join(group->name, "beta2", given->betas[1], &group->beta2));
     SHERDI_TRY(number_join(group->name, "eps", given->eps, &group->eps));
     return optimizer_join(engine, given, group);
 }

@@ -56,26 +56,28 @@ static void line_clean(char *line)
     }
 }
 
-sherd_status sherdi_reader_say(const sherdi_config_reader *reader, const sherdi_json_node *node,
-                               int how, const char *fmt, ...)
+sherd_status sherdi_site_say(const sherdi_config_site *site, int how, const char *fmt, ...)
 {
-    char    line[SHERDI_ERROR_BYTES];
-    int     start;
-    va_list args;
+    sherd_config *config = site->reader->config;
+    char          line[SHERDI_ERROR_BYTES];
+    int           start;
+    va_list       args;
 
-    if (reader->origin == SHERDI_ORIGIN_FILE) {
-        start = snprintf(line, SHERDI_LOCATION_BYTES, "%s:%u:%u: ", reader->config->name,
-                         node->line, node->column);
+    if (site->reader->origin == SHERDI_ORIGIN_FILE) {
+        start = snprintf(line, SHERDI_LOCATION_BYTES, "%s:%u:%u: ", config->name, site->node->line,
+                         site->node->column);
     } else {
         start = snprintf(line, SHERDI_LOCATION_BYTES, "set by the program: ");
     }
     start = start < SHERDI_LOCATION_BYTES ? start : SHERDI_LOCATION_BYTES - 1;
+    start += snprintf(line + start, SHERDI_LOCATION_BYTES, "%.*s ", SHERDI_LOCATION_BYTES - 2,
+                      site->path);
     va_start(args, fmt);
     (void)vsnprintf(line + start, SHERDI_ERROR_BYTES - (size_t)start, fmt, args);
     va_end(args);
     line_clean(line);
     if (how == SHERDI_SAY_WARNING) {
-        return sherdi_config_warn(reader->config, line);
+        return sherdi_config_warn(config, line);
     }
     if (how == SHERDI_SAY_INFO) {
         sherdi_log(SHERD_LOG_INFO, -1, "%s", line);
@@ -286,15 +288,13 @@ sherd_status sherd_config_set(sherd_config *config, const char *dotted_key, cons
 
 int sherd_config_has(const sherd_config *config, const char *dotted_key)
 {
-    const sherdi_config_alias *alias;
-    sherdi_config_effect       effect;
-    sherdi_config_id           id;
+    sherdi_config_effect effect;
+    sherdi_config_id     id;
 
     if (config == NULL || dotted_key == NULL || !sherdi_config_is_json(config)) {
         return 0;
     }
-    alias = sherdi_config_alias_find(dotted_key);
-    id    = alias == NULL ? sherdi_config_find(dotted_key) : alias->id;
+    id = sherdi_config_meant(dotted_key);
     if (id == SHERDI_CONFIG_IDS) {
         return 0;
     }

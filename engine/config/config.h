@@ -29,7 +29,7 @@ typedef struct sherdi_group_settings {
     char matching[256]; /* patterns of parameter names, each with its NUL; an empty one ends them */
     int  optimizer;     /* number in the list of optimizers, from 1 on; 0: none is named */
     int  exclude_1d;
-    double lr, beta1, beta2, eps, weight_decay;
+    double lr, betas[2], eps, weight_decay;
 } sherdi_group_settings;
 
 typedef struct sherdi_sgd_settings {

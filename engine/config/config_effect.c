@@ -36,12 +36,9 @@ static const char *batch_location(const sherd_config *config, char location[SHER
 static sherd_status batch_fail(const sherd_config *config, int world_size,
                                const sherdi_config_batch *batch)
 {
-    char    location[SHERDI_LOCATION_BYTES];
-    int64_t product;
-    int is_product_known = !__builtin_mul_overflow(batch->micro, batch->accumulation, &product) &&
-                           !__builtin_mul_overflow(product, (int64_t)world_size, &product);
+    char location[SHERDI_LOCATION_BYTES];
 
-    if (!is_product_known || product > INT_MAX) {
+    if (sherdi_batch_samples(batch, world_size) > INT_MAX) {
         return sherdi_fail(SHERD_E_INVAL,
                            "%s: the batch train_micro_batch_size_per_gpu %lld x "
                            "gradient_accumulation_steps %lld x %d ranks does not fit 32 bits",
@@ -55,14 +52,6 @@ static sherd_status batch_fail(const sherd_config *config, int world_size,
                        (long long)batch->micro, (long long)batch->accumulation, world_size);
 }
 
-/* An engine for inference counts no samples. */
-static int is_inference(const sherd_config *config)
-{
-    return sherdi_config_is_given(config, SHERDI_CONFIG_OPTIMIZER_TYPE) &&
-           sherdi_optimizer_at((size_t)sherdi_config_integer(config, SHERDI_CONFIG_OPTIMIZER_TYPE))
-               ->is_inference;
-}
-
 sherd_status sherdi_config_batch_solve(const sherd_config *config, int world_size,
                                        sherdi_config_batch *out)
 {
@@ -73,8 +62,8 @@ sherd_status sherdi_config_batch_solve(const sherd_config *config, int world_siz
     };
 
     assert(world_size >= 1);
-    if (batch.train == 0 && batch.micro == 0 && is_inference(config)) {
-        batch.micro = 1;
+    if (batch.train == 0 && batch.micro == 0 && sherdi_config_optimizer(config)->is_inference) {
+        batch.micro = 1; /* an engine for inference counts no samples */
     }
     if (batch.train == 0 && batch.micro == 0) {
         return sherdi_fail(SHERD_E_INVAL,
@@ -94,49 +83,24 @@ void sherdi_effect_say(sherdi_config_effect *out, const char *origin)
     (void)snprintf(out->origin, sizeof(out->origin), "%s", origin);
 }
 
-/* Returns 0 if the batch sizes cannot be derived; *out says why. */
-static int batch_of(const sherdi_config_question *asked, sherdi_config_batch *batch_out,
-                    sherdi_config_effect *out)
+void sherdi_effect_batch(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
+    sherdi_config_batch batch = {0};
+
     if (asked->world_size == 0) {
         out->is_missing = 1;
         sherdi_effect_say(out, "derived once the number of ranks is known");
-        return 0;
+        return;
     }
-    if (sherdi_config_batch_solve(asked->config, asked->world_size, batch_out) != SHERD_OK) {
+    if (sherdi_config_batch_solve(asked->config, asked->world_size, &batch) != SHERD_OK) {
         out->is_missing = 1;
         sherdi_effect_say(out, sherd_last_error());
-        return 0;
+        return;
     }
+    out->value.integer = asked->id == SHERDI_CONFIG_TRAIN_BATCH   ? batch.train
+                         : asked->id == SHERDI_CONFIG_MICRO_BATCH ? batch.micro
+                                                                  : batch.accumulation;
     (void)snprintf(out->origin, sizeof(out->origin), "derived for %d ranks", asked->world_size);
-    return 1;
-}
-
-void sherdi_effect_train_batch(const sherdi_config_question *asked, sherdi_config_effect *out)
-{
-    sherdi_config_batch batch = {0};
-
-    if (batch_of(asked, &batch, out)) {
-        out->value.integer = batch.train;
-    }
-}
-
-void sherdi_effect_micro_batch(const sherdi_config_question *asked, sherdi_config_effect *out)
-{
-    sherdi_config_batch batch = {0};
-
-    if (batch_of(asked, &batch, out)) {
-        out->value.integer = batch.micro;
-    }
-}
-
-void sherdi_effect_accumulation(const sherdi_config_question *asked, sherdi_config_effect *out)
-{
-    sherdi_config_batch batch = {0};
-
-    if (batch_of(asked, &batch, out)) {
-        out->value.integer = batch.accumulation;
-    }
 }
 
 /* ---- rules ---- */
@@ -193,132 +157,98 @@ void sherdi_effect_overlap(const sherdi_config_question *asked, sherdi_config_ef
     sherdi_effect_say(out, "derived from zero_optimization.stage");
 }
 
-void sherdi_effect_stage(const sherdi_config_question *asked, sherdi_config_effect *out)
-{
-    if (asked->is_auto) {
-        sherdi_effect_missing(asked, "set it to 0, 1, 2 or 3", out);
-    }
-}
-
 /* ---- sizes that follow from the width of the model ---- */
 
-/* Returns that width; 0: it is not known, or the key is absent, and the default holds. */
-static double hidden_of(const sherdi_config_question *asked, sherdi_config_effect *out)
+static double hidden_size(const sherdi_config_question *asked)
 {
-    double hidden = (double)sherdi_config_integer(asked->config, SHERDI_CONFIG_HIDDEN_SIZE);
+    return (double)sherdi_config_integer(asked->config, SHERDI_CONFIG_HIDDEN_SIZE);
+}
 
-    if (!asked->is_auto) {
-        return 0;
-    }
-    if (hidden == 0) {
+/* Takes a size for "auto", if the width is known. */
+static void size_take(const sherdi_config_question *asked, double elems, sherdi_config_effect *out)
+{
+    if (asked->is_auto && elems == 0) {
         sherdi_effect_say(out, "auto: the default, without sherd.hidden_size");
-    } else {
-        (void)snprintf(out->origin, sizeof(out->origin), "auto: from hidden_size %.0f", hidden);
+    } else if (asked->is_auto) {
+        out->value.integer = (int64_t)elems;
+        (void)snprintf(out->origin, sizeof(out->origin), "auto: from hidden_size %.0f",
+                       hidden_size(asked));
     }
-    return hidden;
 }
 
 void sherdi_effect_prefetch(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
-    double hidden = hidden_of(asked, out);
-
-    if (hidden > 0) {
-        out->value.integer = (int64_t)(0.9 * hidden * hidden);
-    }
+    size_take(asked, 0.9 * hidden_size(asked) * hidden_size(asked), out);
 }
 
 void sherdi_effect_persistence(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
-    double hidden = hidden_of(asked, out);
-
-    if (hidden > 0) {
-        out->value.integer = (int64_t)(10 * hidden);
-    }
+    size_take(asked, 10 * hidden_size(asked), out);
 }
 
 /* ---- what an optimizer may have a default of its own for ---- */
 
-void sherdi_effect_optimizer(const sherdi_config_question *asked, sherdi_config_effect *out)
+const sherdi_optimizer *sherdi_config_optimizer(const sherd_config *config)
 {
-    sherdi_effect_missing(
-        asked,
-        "add \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}} with "
-        "the rate you want, or \"type\": \"none\" for inference",
-        out);
-}
+    static const sherdi_optimizer NONE = {0};
+    const sherdi_config_id        id   = SHERDI_CONFIG_OPTIMIZER_TYPE;
 
-/* Returns the optimizer that is named; NULL: none is. */
-static const sherdi_optimizer *optimizer_of(const sherdi_config_question *asked)
-{
-    const sherdi_config_entry *type = entry_of(asked->config, SHERDI_CONFIG_OPTIMIZER_TYPE);
-
-    return sherdi_config_is_given(asked->config, SHERDI_CONFIG_OPTIMIZER_TYPE)
-               ? sherdi_optimizer_at((size_t)type->value.integer)
-               : NULL;
+    return sherdi_config_is_given(config, id)
+               ? sherdi_optimizer_at((size_t)entry_of(config, id)->value.integer)
+               : &NONE;
 }
 
 /* Takes a default of the optimizer; one of 0 is none. */
-static void own_take(const sherdi_config_question *asked, const sherdi_optimizer *optimizer,
-                     sherdi_config_value own, sherdi_config_effect *out)
+static void own_take(const sherdi_config_question *asked, sherdi_config_value own,
+                     sherdi_config_effect *out)
 {
     if (own.real != 0) {
         out->value = own;
         (void)snprintf(out->origin, sizeof(out->origin), "%sdefault of %s",
-                       asked->is_auto ? "auto: the " : "", sherdi_optimizer_name(optimizer));
+                       asked->is_auto ? "auto: the " : "",
+                       sherdi_optimizer_name(sherdi_config_optimizer(asked->config)));
     }
 }
 
 void sherdi_effect_lr(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
-    const sherdi_optimizer *optimizer = optimizer_of(asked);
+    double own = sherdi_config_optimizer(asked->config)->defaults.lr;
 
-    if (asked->is_auto) {
-        sherdi_effect_missing(asked, "give a learning rate", out);
-    } else if (optimizer != NULL) {
-        own_take(asked, optimizer, (sherdi_config_value){.real = optimizer->defaults.lr}, out);
-    }
+    own_take(asked, (sherdi_config_value){.real = own}, out);
 }
 
 void sherdi_effect_eps(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
-    const sherdi_optimizer *optimizer = optimizer_of(asked);
+    double own = sherdi_config_optimizer(asked->config)->defaults.eps;
 
-    if (optimizer != NULL) {
-        own_take(asked, optimizer, (sherdi_config_value){.real = optimizer->defaults.eps}, out);
-    }
+    own_take(asked, (sherdi_config_value){.real = own}, out);
 }
 
 /* An optimizer with a momentum has it as its first beta, and reads one of the two keys. */
 void sherdi_effect_betas(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
-    const sherdi_optimizer *optimizer = optimizer_of(asked);
+    const sherdi_optimizer *optimizer = sherdi_config_optimizer(asked->config);
+    const double           *own       = optimizer->defaults.betas;
 
-    if (optimizer != NULL && optimizer->with_momentum == NULL) {
-        const double *own = optimizer->defaults.betas;
-
-        own_take(asked, optimizer, (sherdi_config_value){.real = own[0], .second = own[1]}, out);
+    if (optimizer->with_momentum == NULL) {
+        own_take(asked, (sherdi_config_value){.real = own[0], .second = own[1]}, out);
     }
 }
 
 void sherdi_effect_momentum(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
-    const sherdi_optimizer *optimizer = optimizer_of(asked);
+    const sherdi_optimizer *optimizer = sherdi_config_optimizer(asked->config);
 
-    if (optimizer != NULL && optimizer->with_momentum != NULL) {
-        own_take(asked, optimizer, (sherdi_config_value){.real = optimizer->defaults.betas[0]},
-                 out);
+    if (optimizer->with_momentum != NULL) {
+        own_take(asked, (sherdi_config_value){.real = optimizer->defaults.betas[0]}, out);
     }
 }
 
 void sherdi_effect_nesterov(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
-    const sherdi_optimizer *optimizer = optimizer_of(asked);
+    int own = sherdi_config_optimizer(asked->config)->defaults.is_nesterov;
 
-    if (optimizer != NULL) {
-        int own = optimizer->defaults.is_nesterov;
-
-        own_take(asked, optimizer, (sherdi_config_value){.integer = own, .real = own}, out);
-    }
+    own_take(asked, (sherdi_config_value){.integer = own, .real = own}, out);
 }
 
 /* DeepSpeed hands the file's values to torch.optim.AdamW if torch_adam is true, and torch's own
@@ -326,15 +256,12 @@ void sherdi_effect_nesterov(const sherdi_config_question *asked, sherdi_config_e
 void sherdi_effect_decay(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
     const sherd_config     *config    = asked->config;
-    const sherdi_optimizer *optimizer = optimizer_of(asked);
+    const sherdi_optimizer *optimizer = sherdi_config_optimizer(config);
 
-    if (asked->is_auto || optimizer == NULL ||
-        !sherdi_config_is_on(config, SHERDI_CONFIG_TORCH_ADAM)) {
-        return;
-    }
-    if (optimizer == &sherdi_optimizer_adamw ||
-        (optimizer->decoupled == &sherdi_optimizer_adamw &&
-         sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE))) {
+    if (!asked->is_auto && sherdi_config_is_on(config, SHERDI_CONFIG_TORCH_ADAM) &&
+        (optimizer == &sherdi_optimizer_adamw ||
+         (optimizer->decoupled == &sherdi_optimizer_adamw &&
+          sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE)))) {
         out->value.real = 0.01;
         sherdi_effect_say(out, "default of torch.optim.AdamW");
     }
@@ -367,10 +294,14 @@ void sherdi_config_effective(const sherd_config *config, int world_size, sherdi_
     }
     out->value = key->standard;
     sherdi_effect_say(out, asked.is_auto ? "auto: the default" : "default");
-    if (key->effect != NULL) {
+    if (key->is_schedules && key->effect == NULL) {
+        sherdi_effect_schedule(&asked, out);
+    } else if (key->fix != NULL && (asked.is_auto || key->fallback == NULL)) {
+        sherdi_effect_missing(&asked, key->fix, out);
+    } else if (key->effect != NULL) {
         key->effect(&asked, out);
     } else {
-        out->is_null = key->fallback == NULL;
+        out->is_null = sherdi_config_fallback(key) == NULL;
     }
 }
 

@@ -18,16 +18,21 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "engine/config/config.h"
-#include "engine/config/config_keys.h"
-#include "engine/config/config_unused.h"
+
+#include <limits.h>
+#include <math.h>
 
 /* ---- the table ---- */
 
 typedef enum sherdi_config_id {
-#define SHERDI_CONFIG_ID(id, ...) SHERDI_CONFIG_##id,
-    SHERDI_CONFIG_KEYS(SHERDI_CONFIG_ID) SHERDI_CONFIG_UNUSED(SHERDI_CONFIG_ID)
-#undef SHERDI_CONFIG_ID
-        SHERDI_CONFIG_IDS,
+#define KEY(id, ...) SHERDI_CONFIG_##id,
+#include "engine/config/config_keys.h"
+    SHERDI_CONFIG_HONOURED, /* the first key without effect; those have no names */
+    SHERDI_CONFIG_IDS = SHERDI_CONFIG_HONOURED
+#define SAME(...)    +1
+#define HINT(...)    +1
+#define REFUSED(...) +1
+#include "engine/config/config_unused.h"
 } sherdi_config_id;
 
 typedef enum sherdi_config_type {
@@ -53,7 +58,7 @@ typedef enum sherdi_config_use {
 } sherdi_config_use;
 
 typedef struct sherdi_config_range {
-    double      least, most; /* inclusive; both 0: any number */
+    double      least, most; /* inclusive; `most` 0: all that the type has */
     int         is_below;    /* `most` is exclusive */
     const char *choices;     /* "a|b|c"; NULL: any text, or a number */
 } sherdi_config_range;
@@ -120,6 +125,7 @@ typedef struct sherdi_config_key {
     sherdi_config_range   range;
     sherdi_config_setting setting;
     sherdi_effect_fn     *effect; /* NULL: the default */
+    const char           *fix;    /* what to do where a value is needed and none is set */
     const char           *auto_rule;
     const char           *meaning;
     const char           *zero_word; /* a word that means 0; NULL: none */
@@ -150,8 +156,7 @@ typedef enum sherdi_alias_kind {
 } sherdi_alias_kind;
 
 typedef struct sherdi_config_alias {
-    const char       *path;
-    sherdi_config_id  id;
+    const char       *path, *meant;
     sherdi_alias_kind kind;
 } sherdi_config_alias;
 
@@ -162,6 +167,8 @@ extern const size_t              sherdi_config_alias_count;
 /** Find a key and an alias by path; SHERDI_CONFIG_IDS and NULL: there is none. */
 sherdi_config_id           sherdi_config_find(const char *path);
 const sherdi_config_alias *sherdi_config_alias_find(const char *path);
+/** Finds a key by its path or another spelling of it. */
+sherdi_config_id sherdi_config_meant(const char *path);
 /** Returns the part of a path after its last dot. */
 const char *sherdi_config_leaf(const char *path);
 /** Returns the path of the known key that an unknown one may have meant; NULL: no known key is
@@ -175,8 +182,20 @@ const char *sherdi_config_choice_at(const char *choices, size_t index, size_t *b
 
 /* Numbers of choices in the table. */
 enum { SHERDI_CHOICE_FP32 = 0, SHERDI_CHOICE_FP16 = 1, SHERDI_CHOICE_BF16 = 2 };
-enum { SHERDI_CHOICE_GRADIENTS_CPU = 0, SHERDI_CHOICE_GRADIENTS_NVME = 1 };
-enum { SHERDI_CHOICE_LAMB_DEEPSPEED = 0, SHERDI_CHOICE_LAMB_PAPER = 1 };
+
+/** Returns the default of a key, as JSON or a sentence; NULL: there is none. */
+static inline const char *sherdi_config_fallback(const sherdi_config_key *key)
+{
+    return key->fallback == NULL && key->type == SHERDI_TYPE_BOOL ? "false" : key->fallback;
+}
+
+/** Returns the largest number that a key may have. */
+static inline double sherdi_config_most(const sherdi_config_key *key)
+{
+    return key->range.most != 0           ? key->range.most
+           : key->type == SHERDI_TYPE_INT ? INT_MAX
+                                          : INFINITY;
+}
 
 /* ---- values ---- */
 
@@ -239,16 +258,21 @@ typedef struct sherdi_config_reader {
     int                  is_lenient;
 } sherdi_config_reader;
 
-/** Reads a value by the type of its key. `path` is the key as written. Sets *is_auto_out or *out.
- *  null counts as "auto" here; callers that need the difference ask the node. Fails with location,
- *  path and reason. */
-sherd_status sherdi_config_value_read(sherdi_config_reader *reader, const sherdi_config_key *key,
-                                      const char *path, const sherdi_json_node *node,
-                                      sherdi_config_value *out, int *is_auto_out);
+/* The value that is being read. */
+typedef struct sherdi_config_site {
+    sherdi_config_reader    *reader;
+    const sherdi_config_key *key;
+    const char              *path; /* as written, for messages */
+    const sherdi_json_node  *node;
+} sherdi_config_site;
+
+/** Reads a value by the type of its key. Sets *is_auto_out or *out. null counts as "auto" here;
+ *  callers that need the difference ask the node. Fails with location, path and reason. */
+sherd_status sherdi_config_value_read(const sherdi_config_site *site, sherdi_config_value *out,
+                                      int *is_auto_out);
 /** Reads sherd.groups. E_INVAL, E_NOTSUP (an optimizer that does not exist), E_NOMEM; *out is
  *  unchanged then. */
-sherd_status sherdi_config_groups_read(sherdi_config_reader *reader, const char *path,
-                                       const sherdi_json_node *node, sherdi_config_value *out);
+sherd_status sherdi_config_groups_read(const sherdi_config_site *site, sherdi_config_value *out);
 int          sherdi_config_groups_same(const sherdi_config_value *a, const sherdi_config_value *b);
 /** Frees the memory of a value. */
 void sherdi_config_value_free(sherdi_config_value *value);
@@ -258,16 +282,16 @@ sherd_status sherdi_config_read(sherdi_config_reader *reader, const sherdi_json_
 sherd_status sherdi_config_read_key(sherdi_config_reader *reader, const char *path,
                                     const sherdi_json_node *node);
 
-/* The effect of sherdi_reader_say on a sentence about the input; any other value is a status with
+/* The effect of sherdi_site_say on a sentence about the input; any other value is a status with
  * which it fails. */
 enum {
     SHERDI_SAY_WARNING = -1, /* a warning: fails only without memory; strict mode checks later */
     SHERDI_SAY_INFO    = -2, /* to the log; does not fail */
 };
 
-/** Says a sentence about a node, with "file:line:column: " (or who set it) before it. */
-sherd_status sherdi_reader_say(const sherdi_config_reader *reader, const sherdi_json_node *node,
-                               int how, const char *fmt, ...) SHERDI_PRINTF(4, 5);
+/** Says a sentence about a value: "file:line:column: " (or who set it), the path, then this. */
+sherd_status sherdi_site_say(const sherdi_config_site *site, int how, const char *fmt, ...)
+    SHERDI_PRINTF(3, 4);
 /** Adds a warning with this text. */
 sherd_status sherdi_config_warn(sherd_config *config, const char *text);
 /** Checks for contradictions between keys that show without a world. `is_complete` 0: the program
@@ -283,22 +307,21 @@ sherd_status sherdi_config_remark(sherd_config *config);
 void sherdi_config_effective(const sherd_config *config, int world_size, sherdi_config_id id,
                              sherdi_config_effect *out);
 /* The rules that rows of the table name. */
-sherdi_effect_fn sherdi_effect_train_batch, sherdi_effect_micro_batch, sherdi_effect_accumulation,
-    sherdi_effect_clipping, sherdi_effect_accumulate_place, sherdi_effect_dtype,
-    sherdi_effect_optimizer, sherdi_effect_lr, sherdi_effect_betas, sherdi_effect_eps,
+sherdi_effect_fn sherdi_effect_batch, sherdi_effect_clipping, sherdi_effect_accumulate_place,
+    sherdi_effect_dtype, sherdi_effect_lr, sherdi_effect_betas, sherdi_effect_eps,
     sherdi_effect_momentum, sherdi_effect_nesterov, sherdi_effect_decay, sherdi_effect_overlap,
-    sherdi_effect_stage, sherdi_effect_prefetch, sherdi_effect_persistence,
-    sherdi_effect_schedule_plain, sherdi_effect_schedule_total_steps, sherdi_effect_schedule_max_lr,
-    sherdi_effect_schedule_warmup_steps, sherdi_effect_schedule_warmup_type,
-    sherdi_effect_schedule_num_cycles, sherdi_effect_schedule_second_steps,
-    sherdi_effect_schedule_second_stairs, sherdi_effect_schedule_timescale,
-    sherdi_effect_schedule_stable_steps;
+    sherdi_effect_prefetch, sherdi_effect_persistence, sherdi_effect_schedule, sherdi_effect_max_lr,
+    sherdi_effect_warmup_steps, sherdi_effect_warmup_type, sherdi_effect_num_cycles,
+    sherdi_effect_second, sherdi_effect_timescale, sherdi_effect_stable_steps;
 /** Writes where a value comes from. */
 void sherdi_effect_say(sherdi_config_effect *out, const char *origin);
 /** Says that no value is set and that one is needed; `fix` is the end of the sentence. */
 void sherdi_effect_missing(const sherdi_config_question *asked, const char *fix,
                            sherdi_config_effect *out);
 
+/** Returns the optimizer that the configuration names; where it names none, one without defaults
+ *  and keys. */
+const sherdi_optimizer *sherdi_config_optimizer(const sherd_config *config);
 /** Returns the schedule that the configuration names; NULL: none. */
 const sherdi_schedule *sherdi_config_schedule(const sherd_config *config);
 /** Return the value in force without its origin, for keys that always have a value. */
@@ -326,6 +349,12 @@ sherd_status sherdi_config_offload_check(const sherd_config *config, int is_comp
 sherd_status sherdi_config_offload_remark(sherd_config *config);
 /** Applies the rules of offload to fields that hold their keys' values. */
 void sherdi_config_offload_resolve(const sherd_config *config, sherdi_settings *out);
+
+/* ---- settings ---- */
+
+/** Writes a value to a field of the kind that the key's own setting has. */
+void sherdi_setting_put(const sherdi_config_key *key, const sherdi_config_effect *effect,
+                        void *field);
 
 /* ---- batch ---- */
 

@@ -75,9 +75,7 @@ static sherd_status state_check(const sherd_config *config, int is_complete)
     int has_files = tier_named(config, &STATE_KEYS)->has_files;
     int is_open   = !is_complete && config->entries[SHERDI_CONFIG_STATE_DEVICE].is_auto;
 
-    if (sherdi_config_integer(config, SHERDI_CONFIG_STATE_GRADIENTS) ==
-            SHERDI_CHOICE_GRADIENTS_NVME &&
-        !has_files && !is_open) {
+    if (sherdi_config_is_on(config, SHERDI_CONFIG_STATE_GRADIENTS) && !has_files && !is_open) {
         return sherdi_config_key_fail(config, SHERDI_CONFIG_STATE_GRADIENTS,
                                       "is nvme, but offload_optimizer.device is not; set both to "
                                       "nvme, or this one to \"cpu\"");

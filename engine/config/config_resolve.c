@@ -349,12 +349,6 @@ sherd_status sherdi_config_remark(sherd_config *config)
 
 /* ---- settings ---- */
 
-/* Returns the address of a key's field. */
-static void *setting_at(const sherdi_config_key *key, const sherdi_settings *settings)
-{
-    return (unsigned char *)settings + key->setting.offset;
-}
-
 static void rates_put(const sherdi_config_effect *effect, sherdi_rates *out)
 {
     out->count = effect->value.count;
@@ -364,13 +358,12 @@ static void rates_put(const sherdi_config_effect *effect, sherdi_rates *out)
     }
 }
 
-static void setting_put(const sherdi_config_key *key, const sherdi_config_effect *effect,
-                        sherdi_settings *out)
+void sherdi_setting_put(const sherdi_config_key *key, const sherdi_config_effect *effect,
+                        void *field)
 {
     static const sherd_dtype DTYPES[] = {[SHERDI_CHOICE_FP32] = SHERD_F32,
                                          [SHERDI_CHOICE_FP16] = SHERD_F16,
                                          [SHERDI_CHOICE_BF16] = SHERD_BF16};
-    void                    *field    = setting_at(key, out);
     int64_t                  integer  = effect->value.integer;
 
     switch (key->setting.kind) {
@@ -415,6 +408,12 @@ static void setting_put(const sherdi_config_key *key, const sherdi_config_effect
     }
 }
 
+/* Returns the address of a key's field. */
+static void *setting_at(const sherdi_config_key *key, const sherdi_settings *settings)
+{
+    return (unsigned char *)settings + key->setting.offset;
+}
+
 static sherd_status settings_put(const sherd_config *config, int world_size, sherdi_settings *out)
 {
     sherdi_config_effect effect;
@@ -429,7 +428,7 @@ static sherd_status settings_put(const sherd_config *config, int world_size, she
         if (effect.is_missing) {
             return sherdi_fail(SHERD_E_INVAL, "%s", effect.origin);
         }
-        setting_put(key, &effect, out);
+        sherdi_setting_put(key, &effect, setting_at(key, out));
     }
     return SHERD_OK;
 }

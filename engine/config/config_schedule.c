@@ -3,6 +3,8 @@
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/optimizer.h"
 
+#include <stdio.h>
+
 #define SHERDI_SCHEDULE(id, type, table) "|" type
 const char sherdi_schedule_types[] =
 #include "engine/optimizers/schedule_list.h"
@@ -29,34 +31,21 @@ static int schedule_needs(const sherdi_schedule *schedule, sherdi_config_id id)
     return 0;
 }
 
-/* Says with `fix` that the schedule needs the parameter, or that it is not needed where it has no
- * default. */
-static void need_say(const sherdi_config_question *asked, const char *fix,
-                     sherdi_config_effect *out)
+/* Says that the schedule needs the parameter, or that it is not needed where it has no default. */
+void sherdi_effect_schedule(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
+    const sherdi_config_key *key = &sherdi_config_table[asked->id];
+
     if (schedule_needs(sherdi_config_schedule(asked->config), asked->id)) {
-        sherdi_effect_missing(asked, fix, out);
-    } else if (sherdi_config_table[asked->id].fallback == NULL) {
+        sherdi_effect_missing(asked, key->fix == NULL ? "this type of schedule needs it" : key->fix,
+                              out);
+    } else if (sherdi_config_fallback(key) == NULL) {
         out->is_null = 1;
         sherdi_effect_say(out, "not needed");
     }
 }
 
-void sherdi_effect_schedule_plain(const sherdi_config_question *asked, sherdi_config_effect *out)
-{
-    need_say(asked, "this type of schedule needs it", out);
-}
-
-void sherdi_effect_schedule_total_steps(const sherdi_config_question *asked,
-                                        sherdi_config_effect         *out)
-{
-    need_say(asked,
-             "give the number of steps of the whole training, or leave the block \"scheduler\" out "
-             "if the program sets the rates",
-             out);
-}
-
-void sherdi_effect_schedule_max_lr(const sherdi_config_question *asked, sherdi_config_effect *out)
+void sherdi_effect_max_lr(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
     out->is_null =
         sherdi_config_schedule(asked->config) != &sherdi_schedule_warmup_decay || asked->is_auto;
@@ -64,8 +53,7 @@ void sherdi_effect_schedule_max_lr(const sherdi_config_question *asked, sherdi_c
     sherdi_effect_say(out, out->is_null ? "each group's rate" : "default of WarmupDecayLR");
 }
 
-void sherdi_effect_schedule_warmup_steps(const sherdi_config_question *asked,
-                                         sherdi_config_effect         *out)
+void sherdi_effect_warmup_steps(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
     const sherdi_schedule *schedule = sherdi_config_schedule(asked->config);
 
@@ -78,8 +66,7 @@ void sherdi_effect_schedule_warmup_steps(const sherdi_config_question *asked,
     }
 }
 
-void sherdi_effect_schedule_warmup_type(const sherdi_config_question *asked,
-                                        sherdi_config_effect         *out)
+void sherdi_effect_warmup_type(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
     if (sherdi_config_schedule(asked->config) == &sherdi_schedule_stable_decay) {
         out->value.integer = SHERDI_RAMP_LINEAR;
@@ -87,8 +74,7 @@ void sherdi_effect_schedule_warmup_type(const sherdi_config_question *asked,
     }
 }
 
-void sherdi_effect_schedule_num_cycles(const sherdi_config_question *asked,
-                                       sherdi_config_effect         *out)
+void sherdi_effect_num_cycles(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
     if (sherdi_config_schedule(asked->config) == &sherdi_schedule_restarts) {
         out->value.real = 1;
@@ -96,22 +82,19 @@ void sherdi_effect_schedule_num_cycles(const sherdi_config_question *asked,
     }
 }
 
-void sherdi_effect_schedule_second_steps(const sherdi_config_question *asked,
-                                         sherdi_config_effect         *out)
+/* The second half of the cycle is as the first. */
+void sherdi_effect_second(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
-    out->value.integer = sherdi_config_integer(asked->config, SHERDI_CONFIG_CYCLE_FIRST_STEPS);
-    sherdi_effect_say(out, "derived: as cycle_first_step_size");
+    sherdi_config_id first = asked->id == SHERDI_CONFIG_CYCLE_SECOND_STEPS
+                                 ? SHERDI_CONFIG_CYCLE_FIRST_STEPS
+                                 : SHERDI_CONFIG_CYCLE_FIRST_STAIRS;
+
+    out->value.integer = sherdi_config_integer(asked->config, first);
+    (void)snprintf(out->origin, sizeof(out->origin), "derived: as %s",
+                   sherdi_config_leaf(sherdi_config_table[first].path));
 }
 
-void sherdi_effect_schedule_second_stairs(const sherdi_config_question *asked,
-                                          sherdi_config_effect         *out)
-{
-    out->value.integer = sherdi_config_integer(asked->config, SHERDI_CONFIG_CYCLE_FIRST_STAIRS);
-    sherdi_effect_say(out, "derived: as cycle_first_stair_count");
-}
-
-void sherdi_effect_schedule_timescale(const sherdi_config_question *asked,
-                                      sherdi_config_effect         *out)
+void sherdi_effect_timescale(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
     int64_t warmup = sherdi_config_integer(asked->config, SHERDI_CONFIG_WARMUP_STEPS);
 
@@ -121,8 +104,7 @@ void sherdi_effect_schedule_timescale(const sherdi_config_question *asked,
 
 /* The stable steps are those that warm-up and decay leave of all steps. If they are below 0, the
  * decay starts before the warm-up ends, as in transformers. */
-void sherdi_effect_schedule_stable_steps(const sherdi_config_question *asked,
-                                         sherdi_config_effect         *out)
+void sherdi_effect_stable_steps(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
     const sherd_config *config = asked->config;
 

@@ -13,14 +13,18 @@
 /* Attributes of a row. */
 #define NUMBER(x)      .fallback = #x, .standard = {.integer = (int64_t)(x), .real = (double)(x)}
 #define ON             .fallback = "true", .standard = {.integer = 1}
-#define OFF            .fallback = "false"
 #define BOTH(a, b)     .fallback = "[" #a ", " #b "]", .standard = {.real = (a), .second = (b)}
-#define FIRST(word)    .fallback = "\"" word "\"", .standard = {.text = (char *)(word)}
+#define WORD(word)     DEFAULT(word), .standard = {.text = (char *)(word)}
+#define DEFAULT(word)  .fallback = "\"" word "\""
+#define FIRST_OF(word, others) DEFAULT(word), CHOICES(word "|" others)
 #define RULE(sentence) .fallback = (sentence), .is_rule = 1
 #define RANGE(lo, hi)  .range = {.least = (lo), .most = (hi)}
+#define AT_LEAST(lo)   .range = {.least = (lo)}
 #define BELOW(lo, hi)  .range = {.least = (lo), .most = (hi), .is_below = 1}
 #define CHOICES(list)  .range = {.choices = (list)}
 #define AUTO(sentence) .auto_rule = (sentence)
+#define FIX(sentence)  .fix = (sentence)
+#define NEEDED(sentence) AUTO("an error: the program must give it"), FIX(sentence)
 #define NULLABLE       .is_nullable = 1
 #define LOCAL          .is_local = 1
 #define ANY_CASE       .has_any_case = 1
@@ -31,7 +35,6 @@
 #define ZERO_WORD(word) .zero_word = (word)
 #define ZERO_IS_DEFAULT .zero_is_default = 1
 #define EFFECT(name)   .effect = sherdi_effect_##name
-#define SCHEDULE(name) .effect = sherdi_effect_schedule_##name, .is_schedules = 1
 #define CLOSED         .is_closed = 1
 #define OPAQUE         .is_opaque = 1
 #define AUTO_ABSENT    .auto_is_absent = 1
@@ -48,23 +51,77 @@
     .offset = offsetof(sherdi_settings, field), .bytes = sizeof(((sherdi_settings *)0)->field), \
     .kind = (how), .is_derived = (derived)}
 #define SETS(field)       FIELD(field, KIND_OF(field), 0)
-#define SETS_DTYPE(field) FIELD(field, SHERDI_SETTING_DTYPE, 0)
+#define DTYPE(field)      FIELD(field, SHERDI_SETTING_DTYPE, 0), CHOICES("fp32|fp16|bf16"), NULLABLE, ANY_CASE
+#define TIER(block)       SETS(block.tier), DEFAULT("none"), CHOICES(sherdi_tier_choices + 1)
 #define DERIVES(field)    FIELD(field, KIND_OF(field), 1)
 
-#define ATTRIBUTES(...) __VA_ARGS__
-#define KEY_ROW(id, key_path, key_type, ...) UNUSED_ROW(id, key_path, key_type, HONOURED, __VA_ARGS__)
-#define UNUSED_ROW(id, key_path, key_type, why, attributes, key_meaning) \
-    [SHERDI_CONFIG_##id] = {.path = (key_path), .type = SHERDI_TYPE_##key_type, .use = SHERDI_USE_##why, \
-                            .meaning = (key_meaning), ATTRIBUTES attributes},
+#define SCHEDULE(field)         SETS(update.schedule.field), .is_schedules = 1
+#define SCHEDULE_DERIVES(field) DERIVES(update.schedule.field), .is_schedules = 1
+
+#define ROW(why, key_path, key_type, ...) \
+    {.use = SHERDI_USE_##why, .path = (key_path), .type = SHERDI_TYPE_##key_type, .meaning = __VA_ARGS__},
+#define KEY(id, ...) ROW(HONOURED, __VA_ARGS__)
+#define SAME(...)    ROW(SAME, __VA_ARGS__)
+#define HINT(...)    ROW(HINT, __VA_ARGS__)
+#define REFUSED(...) ROW(REFUSED, __VA_ARGS__)
 /* clang-format on */
 
 const sherdi_config_key sherdi_config_table[SHERDI_CONFIG_IDS] = {
-    SHERDI_CONFIG_KEYS(KEY_ROW) SHERDI_CONFIG_UNUSED(UNUSED_ROW)};
+#include "engine/config/config_keys.h"
+#include "engine/config/config_unused.h"
+};
 
-#define ALIAS_ROW(alias_path, alias_id, alias_kind)                                                \
-    {.path = alias_path, .id = SHERDI_CONFIG_##alias_id, .kind = SHERDI_ALIAS_##alias_kind},
-
-const sherdi_config_alias sherdi_config_aliases[] = {SHERDI_CONFIG_ALIASES(ALIAS_ROW)};
+/* Other spellings, and the keys that they mean. A block's members follow their block. */
+const sherdi_config_alias sherdi_config_aliases[] = {
+    {"bfloat16", "bf16", SHERDI_ALIAS_SAME},
+    {"aio.thread_count", "aio.intra_op_parallelism", SHERDI_ALIAS_OLD},
+    {"optimizer.params.__max_grad_norm__", "optimizer.params.max_grad_norm", SHERDI_ALIAS_OLD},
+    {"scheduler.params.num_warmup_steps", "scheduler.params.warmup_num_steps", SHERDI_ALIAS_SAME},
+    {"scheduler.params.num_training_steps", "scheduler.params.total_num_steps", SHERDI_ALIAS_SAME},
+    {"zero_optimization.prefetch_bucket_size", "zero_optimization.stage3_prefetch_bucket_size",
+     SHERDI_ALIAS_SAME},
+    {"zero_optimization.param_persistence_threshold",
+     "zero_optimization.stage3_param_persistence_threshold", SHERDI_ALIAS_SAME},
+    {"zero_optimization.stage3_param_persitence_threshold",
+     "zero_optimization.stage3_param_persistence_threshold", SHERDI_ALIAS_OLD},
+    {"zero_optimization.stage3_param_persitance_threshold",
+     "zero_optimization.stage3_param_persistence_threshold", SHERDI_ALIAS_OLD},
+    {"zero_optimization.model_persistence_threshold",
+     "zero_optimization.stage3_model_persistence_threshold", SHERDI_ALIAS_SAME},
+    {"zero_optimization.max_live_parameters", "zero_optimization.stage3_max_live_parameters",
+     SHERDI_ALIAS_SAME},
+    {"zero_optimization.max_reuse_distance", "zero_optimization.stage3_max_reuse_distance",
+     SHERDI_ALIAS_SAME},
+    {"zero_optimization.module_granularity_threshold",
+     "zero_optimization.stage3_module_granularity_threshold", SHERDI_ALIAS_SAME},
+    {"zero_optimization.use_all_reduce_for_fetch_params",
+     "zero_optimization.stage3_use_all_reduce_for_fetch_params", SHERDI_ALIAS_SAME},
+    {"zero_optimization.allgather_sequential", "zero_optimization.stage3_allgather_sequential",
+     SHERDI_ALIAS_SAME},
+    {"zero_optimization.gather_16bit_weights_on_model_save",
+     "zero_optimization.stage3_gather_16bit_weights_on_model_save", SHERDI_ALIAS_SAME},
+    {"zero_optimization.stage3_gather_fp16_weights_on_model_save",
+     "zero_optimization.stage3_gather_16bit_weights_on_model_save", SHERDI_ALIAS_OLD},
+    {"use_data_before_expert_parallelism_", "use_data_before_expert_parallelism",
+     SHERDI_ALIAS_SAME},
+    {"zero_optimization.find_unused_parameters", "zero_optimization.ignore_unused_parameters",
+     SHERDI_ALIAS_INVERTED},
+    {"zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device",
+     SHERDI_ALIAS_CPU_SWITCH},
+    {"zero_optimization.cpu-offload", "zero_optimization.offload_optimizer.device",
+     SHERDI_ALIAS_CPU_SWITCH},
+    {"zero_optimization.cpu_offload_param", "zero_optimization.offload_param.device",
+     SHERDI_ALIAS_CPU_SWITCH},
+    {"zero_optimization.cpu_offload_params", "zero_optimization.offload_param.device",
+     SHERDI_ALIAS_CPU_SWITCH},
+    {"zero_optimization.cpu_offload_pin_memory", "zero_optimization.offload_optimizer.pin_memory",
+     SHERDI_ALIAS_OLD},
+    {"zero_optimization.cpu_offload_use_pin_memory",
+     "zero_optimization.offload_optimizer.pin_memory", SHERDI_ALIAS_OLD},
+    {"strict", "sherd.strict", SHERDI_ALIAS_PROGRAM_ONLY},
+    {"lenient", "sherd.lenient", SHERDI_ALIAS_PROGRAM_ONLY},
+    {"hidden_size", "sherd.hidden_size", SHERDI_ALIAS_PROGRAM_ONLY},
+};
 
 const size_t sherdi_config_alias_count =
     sizeof(sherdi_config_aliases) / sizeof(sherdi_config_aliases[0]);
@@ -103,6 +160,13 @@ const sherdi_config_alias *sherdi_config_alias_find(const char *path)
         }
     }
     return NULL;
+}
+
+sherdi_config_id sherdi_config_meant(const char *path)
+{
+    const sherdi_config_alias *alias = sherdi_config_alias_find(path);
+
+    return sherdi_config_find(alias == NULL ? path : alias->meant);
 }
 
 const char *sherdi_config_leaf(const char *path)

@@ -47,26 +47,13 @@ static void folders_put(sherdi_text *out, const char *folder)
     put(out, "]");
 }
 
-static void pair_put(sherdi_text *out, double first, double second)
-{
-    put(out, "[");
-    real_put(out, first);
-    put(out, ", ");
-    real_put(out, second);
-    put(out, "]");
-}
-
-static void reals_put(sherdi_text *out, const sherdi_config_value *value)
+static void numbers_put(sherdi_text *out, const double *list, size_t count)
 {
     const char *start = "[";
 
-    if (value->count == 0) {
-        real_put(out, value->real);
-        return;
-    }
-    for (size_t i = 0; i < value->count; i++, start = ", ") {
+    for (size_t i = 0; i < count; i++, start = ", ") {
         put(out, start);
-        real_put(out, value->list[i]);
+        real_put(out, list[i]);
     }
     put(out, "]");
 }
@@ -88,9 +75,9 @@ static void group_params_put(sherdi_text *out, const sherdi_group_settings *grou
 
     put(out, ", \"params\": {");
     group_number_put(out, "lr", group->lr, &comma);
-    if (!isnan(group->beta1)) {
+    if (!isnan(group->betas[0])) {
         sherdi_text_print(out, "%s\"betas\": ", comma);
-        pair_put(out, group->beta1, group->beta2);
+        numbers_put(out, group->betas, 2);
         comma = ", ";
     }
     group_number_put(out, "eps", group->eps, &comma);
@@ -132,12 +119,12 @@ static void value_put(sherdi_text *out, const sherdi_config_key *key,
         put(out, value->integer ? "true" : "false");
     } else if (key->type == SHERDI_TYPE_INT || key->type == SHERDI_TYPE_SIZE) {
         sherdi_text_print(out, "%" PRId64, value->integer);
-    } else if (key->type == SHERDI_TYPE_REAL) {
-        real_put(out, value->real);
     } else if (key->type == SHERDI_TYPE_PAIR) {
-        pair_put(out, value->real, value->second);
-    } else if (key->type == SHERDI_TYPE_REALS) {
-        reals_put(out, value);
+        numbers_put(out, (const double[]){value->real, value->second}, 2);
+    } else if (key->type == SHERDI_TYPE_REALS && value->count > 0) {
+        numbers_put(out, value->list, value->count);
+    } else if (key->type == SHERDI_TYPE_REAL || key->type == SHERDI_TYPE_REALS) {
+        real_put(out, value->real);
     } else if (has_choices) {
         choice_put(out, key->range.choices, (size_t)value->integer);
     } else if (key->type == SHERDI_TYPE_TEXT && value->text != NULL) {
@@ -312,7 +299,7 @@ static void range_put(sherdi_text *out, const sherdi_config_key *key)
     if (!has_least) {
         return;
     }
-    if (range->most >= 2147483647.0) {
+    if (sherdi_config_most(key) >= INT_MAX) {
         sherdi_text_print(out, ", at least %g", range->least);
         return;
     }
@@ -323,8 +310,8 @@ static void range_put(sherdi_text *out, const sherdi_config_key *key)
 static void key_describe(sherdi_text *out, sherdi_config_id id)
 {
     const sherdi_config_key *key      = &sherdi_config_table[id];
-    const char              *fallback = key->fallback == NULL ? "none" : key->fallback;
-    const char              *mark     = key->is_rule || key->fallback == NULL ? "" : "`";
+    const char              *fallback = sherdi_config_fallback(key);
+    const char              *mark     = key->is_rule || fallback == NULL ? "" : "`";
 
     sherdi_text_print(out, "| `%s` | %s%s", key->path, TYPE_NAMES[key->type],
                       key->is_closed ? ", closed" : "");
@@ -332,7 +319,7 @@ static void key_describe(sherdi_text *out, sherdi_config_id id)
     if (key->type == SHERDI_TYPE_BLOCK) {
         put(out, " |  |");
     } else {
-        sherdi_text_print(out, " | %s%s%s |", mark, fallback, mark);
+        sherdi_text_print(out, " | %s%s%s |", mark, fallback == NULL ? "none" : fallback, mark);
     }
     if (key->use == SHERDI_USE_HONOURED) {
         sherdi_text_print(out, " %s |", key->auto_rule == NULL ? "" : key->auto_rule);
@@ -377,8 +364,8 @@ sherd_status sherd_config_reference(sherd_write_fn write, void *ctx)
     for (size_t i = 0; i < sherdi_config_alias_count; i++) {
         const sherdi_config_alias *alias = &sherdi_config_aliases[i];
 
-        sherdi_text_print(&out, "| `%s` | `%s` | %s |\n", alias->path,
-                          sherdi_config_table[alias->id].path, ALIAS_NAMES[alias->kind]);
+        sherdi_text_print(&out, "| `%s` | `%s` | %s |\n", alias->path, alias->meant,
+                          ALIAS_NAMES[alias->kind]);
     }
     return text_hand(&out, write, ctx);
 }

@@ -5,47 +5,46 @@
 
 #include "sherd_build.h"
 
+#include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 /* The most bytes of a value that a message quotes. */
 #define QUOTE_BYTES 60
 
-/* The value that is being read. */
-typedef struct value_site {
-    sherdi_config_reader    *reader;
-    const sherdi_config_key *key;
-    const char              *path;
-    const sherdi_json_node  *node;
-} value_site;
-
-static sherd_status site_say(const value_site *site, int how, const char *remark)
+/* Says the remark after the value as it was written. */
+static sherd_status site_remark(const sherdi_config_site *site, int how, const char *remark)
 {
     int quoted =
         (int)(site->node->lexeme_bytes < QUOTE_BYTES ? site->node->lexeme_bytes : QUOTE_BYTES);
 
-    return sherdi_reader_say(site->reader, site->node, how, "%s is %.*s%c %s", site->path, quoted,
-                             site->node->lexeme, how == SHERDI_SAY_WARNING ? ':' : ';', remark);
+    return sherdi_site_say(site, how, "is %.*s%c %s", quoted, site->node->lexeme,
+                           how == SHERDI_SAY_WARNING ? ':' : ';', remark);
 }
 
-static sherd_status site_fail(const value_site *site, const char *reason)
+static sherd_status site_warn(const sherdi_config_site *site, const char *remark)
 {
-    return site_say(site, SHERD_E_INVAL, reason);
+    return site_remark(site, SHERDI_SAY_WARNING, remark);
 }
 
-static sherd_status range_check(const value_site *site, double number)
+static sherd_status site_fail(const sherdi_config_site *site, const char *reason)
+{
+    return site_remark(site, SHERD_E_INVAL, reason);
+}
+
+static sherd_status range_check(const sherdi_config_site *site, double number)
 {
     const sherdi_config_range *range = &site->key->range;
+    double                     most  = sherdi_config_most(site->key);
     char                       reason[96];
 
-    if (range->least == range->most ||
-        (number >= range->least &&
-         (range->is_below ? number < range->most : number <= range->most))) {
+    if (number >= range->least && (range->is_below ? number < most : number <= most)) {
         return SHERD_OK;
     }
-    if (range->most >= 2147483647.0) {
+    if (most >= INT_MAX) {
         (void)snprintf(reason, sizeof(reason), "it must be at least %g%s", range->least,
-                       number > range->most ? " and fit 32 bits" : "");
+                       number > most ? " and fit 32 bits" : "");
     } else {
         (void)snprintf(reason, sizeof(reason), "it must be from %g to %s%g", range->least,
                        range->is_below ? "below " : "", range->most);
@@ -57,16 +56,17 @@ static sherd_status range_check(const value_site *site, double number)
 
 /* Reads the text of a STRING node as JSON and hands its root to `read`. If the text is not JSON, or
  * not a number, it fails with `reason`. */
-static sherd_status quoted_read(const value_site *site, const char *reason,
-                                sherd_status (*read)(const value_site *, sherdi_config_value *),
+static sherd_status quoted_read(const sherdi_config_site *site, const char *reason,
+                                sherd_status (*read)(const sherdi_config_site *,
+                                                     sherdi_config_value *),
                                 sherdi_config_value *out)
 {
-    sherdi_mem      *mem    = &site->reader->config->mem;
-    value_site       inside = *site;
-    sherdi_json     *document;
-    sherdi_json_node number;
-    sherd_status     status = sherdi_json_parse(mem, site->path, site->node->string,
-                                                strlen(site->node->string), &document);
+    sherdi_mem        *mem    = &site->reader->config->mem;
+    sherdi_config_site inside = *site;
+    sherdi_json       *document;
+    sherdi_json_node   number;
+    sherd_status       status = sherdi_json_parse(mem, site->path, site->node->string,
+                                                  strlen(site->node->string), &document);
 
     if (status == SHERD_E_INVAL) {
         return site_fail(site, reason);
@@ -83,7 +83,7 @@ static sherd_status quoted_read(const value_site *site, const char *reason,
     }
     sherdi_json_destroy(document);
     SHERDI_TRY(status);
-    return site_say(site, SHERDI_SAY_WARNING, "a number in quotes is read as the number");
+    return site_warn(site, "a number in quotes is read as the number");
 }
 
 /* ---- types ---- */
@@ -99,7 +99,7 @@ int sherdi_config_boolean(const char *text, int *out)
     return 1;
 }
 
-static sherd_status bool_read(const value_site *site, sherdi_config_value *out)
+static sherd_status bool_read(const sherdi_config_site *site, sherdi_config_value *out)
 {
     static const char       reason[] = "it must be true or false";
     const sherdi_json_node *node     = site->node;
@@ -115,16 +115,16 @@ static sherd_status bool_read(const value_site *site, sherdi_config_value *out)
     }
     if (node->kind == SHERDI_JSON_STRING && sherdi_config_boolean(node->string, &is_true)) {
         out->integer = is_true;
-        return site_say(site, SHERDI_SAY_WARNING, "a boolean in quotes is read as the boolean");
+        return site_warn(site, "a boolean in quotes is read as the boolean");
     }
     if (node->kind == SHERDI_JSON_STRING && site->key->is_truthy) {
         out->integer = node->string[0] != '\0';
-        return site_say(site, SHERDI_SAY_WARNING, "text is read as true, as in Python");
+        return site_warn(site, "text is read as true, as in Python");
     }
     return site_fail(site, reason);
 }
 
-static sherd_status integer_read(const value_site *site, sherdi_config_value *out)
+static sherd_status integer_read(const sherdi_config_site *site, sherdi_config_value *out)
 {
     static const char       reason[] = "it must be a whole number";
     const sherdi_json_node *node     = site->node;
@@ -133,7 +133,7 @@ static sherd_status integer_read(const value_site *site, sherdi_config_value *ou
     if (node->kind == SHERDI_JSON_BOOL) {
         out->integer = node->is_true;
         SHERDI_TRY(range_check(site, (double)out->integer));
-        return site_say(site, SHERDI_SAY_WARNING, "a boolean is read as 0 or 1");
+        return site_warn(site, "a boolean is read as 0 or 1");
     }
     if (node->kind == SHERDI_JSON_STRING) { /* a YAML file's 5e8 arrives as "5e8" */
         return quoted_read(site, reason, integer_read, out);
@@ -149,7 +149,7 @@ static sherd_status integer_read(const value_site *site, sherdi_config_value *ou
     return SHERD_OK;
 }
 
-static sherd_status real_read(const value_site *site, sherdi_config_value *out)
+static sherd_status real_read(const sherdi_config_site *site, sherdi_config_value *out)
 {
     static const char       reason[] = "it must be a number";
     const sherdi_json_node *node     = site->node;
@@ -157,7 +157,7 @@ static sherd_status real_read(const value_site *site, sherdi_config_value *out)
     if (node->kind == SHERDI_JSON_STRING && site->key->zero_word != NULL &&
         strcmp(node->string, site->key->zero_word) == 0) {
         out->real = 0;
-        return site_say(site, SHERDI_SAY_WARNING, "the word is read as 0");
+        return site_warn(site, "the word is read as 0");
     }
     if (node->kind == SHERDI_JSON_STRING) {
         return quoted_read(site, reason, real_read, out);
@@ -169,11 +169,11 @@ static sherd_status real_read(const value_site *site, sherdi_config_value *out)
     return range_check(site, node->number);
 }
 
-static sherd_status pair_read(const value_site *site, sherdi_config_value *out)
+static sherd_status pair_read(const sherdi_config_site *site, sherdi_config_value *out)
 {
     const sherdi_json_node *first  = sherdi_json_first(site->node);
     const sherdi_json_node *second = first == NULL ? NULL : sherdi_json_next(first);
-    value_site              inside = *site;
+    sherdi_config_site      inside = *site;
     sherdi_config_value     value;
 
     if (site->node->kind != SHERDI_JSON_ARRAY || second == NULL ||
@@ -190,9 +190,9 @@ static sherd_status pair_read(const value_site *site, sherdi_config_value *out)
 }
 
 /* Reads a number, or a list of at most SHERDI_MOST_RATES numbers. */
-static sherd_status reals_read(const value_site *site, sherdi_config_value *out)
+static sherd_status reals_read(const sherdi_config_site *site, sherdi_config_value *out)
 {
-    value_site          inside = *site;
+    sherdi_config_site  inside = *site;
     sherdi_config_value value  = {0};
     double              list[SHERDI_MOST_RATES];
     char                reason[64];
@@ -224,7 +224,7 @@ static sherd_status reals_read(const value_site *site, sherdi_config_value *out)
     return SHERD_OK;
 }
 
-static sherd_status text_read(const value_site *site, sherdi_config_value *out)
+static sherd_status text_read(const sherdi_config_site *site, sherdi_config_value *out)
 {
     const char *choices = site->key->range.choices;
     const char *text    = site->node->string;
@@ -245,7 +245,7 @@ static sherd_status text_read(const value_site *site, sherdi_config_value *out)
     (void)snprintf(reason, sizeof(reason), "known: %s%s", choices, SHERDI_MORE_NAMES);
     if (site->key->is_soft) {
         out->integer = site->key->standard.integer;
-        return site_say(site, SHERDI_SAY_WARNING, "not known, the default is taken");
+        return site_warn(site, "not known, the default is taken");
     }
     return site_fail(site, reason);
 }
@@ -271,7 +271,7 @@ static int folder_is_same(const char *a, const char *b)
 }
 
 /* Checks one name of the list that starts at `first`; `site` is that of the name. */
-static sherd_status folder_check(const value_site *site, const sherdi_json_node *first)
+static sherd_status folder_check(const sherdi_config_site *site, const sherdi_json_node *first)
 {
     const sherdi_json_node *other;
     char                    reason[64];
@@ -295,11 +295,11 @@ static sherd_status folder_check(const value_site *site, const sherdi_json_node 
     return SHERD_OK;
 }
 
-static sherd_status folders_read(const value_site *site, sherdi_config_value *out)
+static sherd_status folders_read(const sherdi_config_site *site, sherdi_config_value *out)
 {
     int                     is_list = site->node->kind == SHERDI_JSON_ARRAY;
     const sherdi_json_node *first   = is_list ? sherdi_json_first(site->node) : site->node;
-    value_site              inside  = *site;
+    sherdi_config_site      inside  = *site;
     char                    packed[SHERDI_MAX_FOLDERS * SHERDI_FOLDER_BYTES + 1];
     char                    reason[64];
     size_t                  bytes = 0;
@@ -338,37 +338,36 @@ static int folders_are_equal(const char *a, const char *b)
     return *a == '\0' && *b == '\0';
 }
 
-sherd_status sherdi_config_value_read(sherdi_config_reader *reader, const sherdi_config_key *key,
-                                      const char *path, const sherdi_json_node *node,
-                                      sherdi_config_value *out, int *is_auto_out)
+sherd_status sherdi_config_value_read(const sherdi_config_site *site, sherdi_config_value *out,
+                                      int *is_auto_out)
 {
-    value_site site = {.reader = reader, .key = key, .path = path, .node = node};
+    const sherdi_json_node *node = site->node;
 
     *is_auto_out = node->kind == SHERDI_JSON_STRING && strcmp(node->string, "auto") == 0;
-    if (*is_auto_out || key->type == SHERDI_TYPE_ANY) {
+    if (*is_auto_out || site->key->type == SHERDI_TYPE_ANY) {
         return SHERD_OK;
     }
     if (node->kind == SHERDI_JSON_NULL) {
-        return site_fail(&site, "remove it or give it a value");
+        return site_fail(site, "remove it or give it a value");
     }
-    switch (key->type) {
+    switch (site->key->type) {
     case SHERDI_TYPE_BOOL:
-        return bool_read(&site, out);
+        return bool_read(site, out);
     case SHERDI_TYPE_INT:
     case SHERDI_TYPE_SIZE:
-        return integer_read(&site, out);
+        return integer_read(site, out);
     case SHERDI_TYPE_REAL:
-        return real_read(&site, out);
+        return real_read(site, out);
     case SHERDI_TYPE_PAIR:
-        return pair_read(&site, out);
+        return pair_read(site, out);
     case SHERDI_TYPE_REALS:
-        return reals_read(&site, out);
+        return reals_read(site, out);
     case SHERDI_TYPE_TEXT:
-        return text_read(&site, out);
+        return text_read(site, out);
     case SHERDI_TYPE_FOLDERS:
-        return folders_read(&site, out);
+        return folders_read(site, out);
     case SHERDI_TYPE_GROUPS:
-        return sherdi_config_groups_read(reader, path, node, out);
+        return sherdi_config_groups_read(site, out);
     case SHERDI_TYPE_BLOCK:
     case SHERDI_TYPE_ANY:
         break;

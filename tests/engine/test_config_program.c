@@ -321,8 +321,9 @@ static void config_table_is_well_formed(void)
         sherdi_mem_init(&account);
         CHECK_OK(sherdi_json_parse(&account, key->path, key->fallback, strlen(key->fallback),
                                    &document));
-        CHECK_OK(sherdi_config_value_read(&reader, key, key->path, sherdi_json_root(document),
-                                          &value, &is_auto));
+        CHECK_OK(sherdi_config_value_read(
+            &(sherdi_config_site){&reader, key, key->path, sherdi_json_root(document)}, &value,
+            &is_auto));
         if (key->type != SHERDI_TYPE_TEXT || key->range.choices != NULL) {
             CHECK(sherdi_config_same(key, &key->standard, &value));
         }

@@ -68,54 +68,54 @@ static size_t column_named(const char *header, const char *name)
 
 /* Where the oracle has the value of a key: in a block, or at the top level if `block` is NULL. */
 static const struct {
-    sherdi_config_id id;
-    const char      *block, *name;
+    const char *path, *block, *name;
 } COMPARED[] = {
-    {SHERDI_CONFIG_TRAIN_BATCH, NULL, "train_batch_size"},
-    {SHERDI_CONFIG_MICRO_BATCH, NULL, "train_micro_batch_size_per_gpu"},
-    {SHERDI_CONFIG_ACCUMULATION, NULL, "gradient_accumulation_steps"},
-    {SHERDI_CONFIG_GRADIENT_CLIPPING, NULL, "gradient_clipping"},
-    {SHERDI_CONFIG_STEPS_PER_PRINT, NULL, "steps_per_print"},
-    {SHERDI_CONFIG_FP16_ENABLED, "fp16", "enabled"},
-    {SHERDI_CONFIG_LOSS_SCALE, "fp16", "loss_scale"},
-    {SHERDI_CONFIG_SCALE_POWER, "fp16", "initial_scale_power"},
-    {SHERDI_CONFIG_SCALE_WINDOW, "fp16", "loss_scale_window"},
-    {SHERDI_CONFIG_HYSTERESIS, "fp16", "hysteresis"},
-    {SHERDI_CONFIG_CONSECUTIVE_HYSTERESIS, "fp16", "consecutive_hysteresis"},
-    {SHERDI_CONFIG_MIN_SCALE, "fp16", "min_loss_scale"},
-    {SHERDI_CONFIG_BF16_ENABLED, "bf16", "enabled"},
-    {SHERDI_CONFIG_BF16_CHECK_OVERFLOW, "bf16", "check_grad_overflow"},
-    {SHERDI_CONFIG_STAGE, "zero", "stage"},
-    {SHERDI_CONFIG_OVERLAP_COMM, "zero", "overlap_comm"},
-    {SHERDI_CONFIG_ALLGATHER_BUCKET, "zero", "allgather_bucket_size"},
-    {SHERDI_CONFIG_SUB_GROUP, "zero", "sub_group_size"},
-    {SHERDI_CONFIG_PREFETCH_BUCKET, "zero", "prefetch_bucket_size"},
-    {SHERDI_CONFIG_PERSISTENCE, "zero", "param_persistence_threshold"},
-    {SHERDI_CONFIG_MODEL_PERSISTENCE, "zero", "model_persistence_threshold"},
-    {SHERDI_CONFIG_MAX_LIVE, "zero", "max_live_parameters"},
-    {SHERDI_CONFIG_GATHER_ON_SAVE, "zero", "gather_16bit_weights_on_model_save"},
-    {SHERDI_CONFIG_CONTIGUOUS, "zero", "contiguous_gradients"},
-    {SHERDI_CONFIG_REDUCE_SCATTER, "zero", "reduce_scatter"},
-    {SHERDI_CONFIG_ROUND_ROBIN, "zero", "round_robin_gradients"},
-    {SHERDI_CONFIG_STATE_DEVICE, "offload_optimizer", "device"},
-    {SHERDI_CONFIG_STATE_PIN, "offload_optimizer", "pin_memory"},
-    {SHERDI_CONFIG_STATE_BUFFERS, "offload_optimizer", "buffer_count"},
-    {SHERDI_CONFIG_STATE_PATH, "offload_optimizer", "nvme_path"},
-    {SHERDI_CONFIG_STATE_PIPELINE_READ, "offload_optimizer", "pipeline_read"},
-    {SHERDI_CONFIG_STATE_PIPELINE_WRITE, "offload_optimizer", "pipeline_write"},
-    {SHERDI_CONFIG_STATE_FAST_INIT, "offload_optimizer", "fast_init"},
-    {SHERDI_CONFIG_STATE_RATIO, "offload_optimizer", "ratio"},
-    {SHERDI_CONFIG_PARAM_DEVICE, "offload_param", "device"},
-    {SHERDI_CONFIG_PARAM_PIN, "offload_param", "pin_memory"},
-    {SHERDI_CONFIG_PARAM_BUFFERS, "offload_param", "buffer_count"},
-    {SHERDI_CONFIG_PARAM_BUFFER_SIZE, "offload_param", "buffer_size"},
-    {SHERDI_CONFIG_PARAM_PATH, "offload_param", "nvme_path"},
-    {SHERDI_CONFIG_PARAM_IN_CPU, "offload_param", "max_in_cpu"},
-    {SHERDI_CONFIG_AIO_BLOCK, "aio", "block_size"},
-    {SHERDI_CONFIG_AIO_DEPTH, "aio", "queue_depth"},
-    {SHERDI_CONFIG_AIO_PARALLELISM, "aio", "intra_op_parallelism"},
-    {SHERDI_CONFIG_AIO_SINGLE, "aio", "single_submit"},
-    {SHERDI_CONFIG_AIO_OVERLAP, "aio", "overlap_events"},
+    {"train_batch_size", NULL, "train_batch_size"},
+    {"train_micro_batch_size_per_gpu", NULL, "train_micro_batch_size_per_gpu"},
+    {"gradient_accumulation_steps", NULL, "gradient_accumulation_steps"},
+    {"gradient_clipping", NULL, "gradient_clipping"},
+    {"steps_per_print", NULL, "steps_per_print"},
+    {"fp16.enabled", "fp16", "enabled"},
+    {"fp16.loss_scale", "fp16", "loss_scale"},
+    {"fp16.initial_scale_power", "fp16", "initial_scale_power"},
+    {"fp16.loss_scale_window", "fp16", "loss_scale_window"},
+    {"fp16.hysteresis", "fp16", "hysteresis"},
+    {"fp16.consecutive_hysteresis", "fp16", "consecutive_hysteresis"},
+    {"fp16.min_loss_scale", "fp16", "min_loss_scale"},
+    {"bf16.enabled", "bf16", "enabled"},
+    {"bf16.check_grad_overflow", "bf16", "check_grad_overflow"},
+    {"zero_optimization.stage", "zero", "stage"},
+    {"zero_optimization.overlap_comm", "zero", "overlap_comm"},
+    {"zero_optimization.allgather_bucket_size", "zero", "allgather_bucket_size"},
+    {"zero_optimization.sub_group_size", "zero", "sub_group_size"},
+    {"zero_optimization.stage3_prefetch_bucket_size", "zero", "prefetch_bucket_size"},
+    {"zero_optimization.stage3_param_persistence_threshold", "zero", "param_persistence_threshold"},
+    {"zero_optimization.stage3_model_persistence_threshold", "zero", "model_persistence_threshold"},
+    {"zero_optimization.stage3_max_live_parameters", "zero", "max_live_parameters"},
+    {"zero_optimization.stage3_gather_16bit_weights_on_model_save", "zero",
+     "gather_16bit_weights_on_model_save"},
+    {"zero_optimization.contiguous_gradients", "zero", "contiguous_gradients"},
+    {"zero_optimization.reduce_scatter", "zero", "reduce_scatter"},
+    {"zero_optimization.round_robin_gradients", "zero", "round_robin_gradients"},
+    {"zero_optimization.offload_optimizer.device", "offload_optimizer", "device"},
+    {"zero_optimization.offload_optimizer.pin_memory", "offload_optimizer", "pin_memory"},
+    {"zero_optimization.offload_optimizer.buffer_count", "offload_optimizer", "buffer_count"},
+    {"zero_optimization.offload_optimizer.nvme_path", "offload_optimizer", "nvme_path"},
+    {"zero_optimization.offload_optimizer.pipeline_read", "offload_optimizer", "pipeline_read"},
+    {"zero_optimization.offload_optimizer.pipeline_write", "offload_optimizer", "pipeline_write"},
+    {"zero_optimization.offload_optimizer.fast_init", "offload_optimizer", "fast_init"},
+    {"zero_optimization.offload_optimizer.ratio", "offload_optimizer", "ratio"},
+    {"zero_optimization.offload_param.device", "offload_param", "device"},
+    {"zero_optimization.offload_param.pin_memory", "offload_param", "pin_memory"},
+    {"zero_optimization.offload_param.buffer_count", "offload_param", "buffer_count"},
+    {"zero_optimization.offload_param.buffer_size", "offload_param", "buffer_size"},
+    {"zero_optimization.offload_param.nvme_path", "offload_param", "nvme_path"},
+    {"zero_optimization.offload_param.max_in_cpu", "offload_param", "max_in_cpu"},
+    {"aio.block_size", "aio", "block_size"},
+    {"aio.queue_depth", "aio", "queue_depth"},
+    {"aio.intra_op_parallelism", "aio", "intra_op_parallelism"},
+    {"aio.single_submit", "aio", "single_submit"},
+    {"aio.overlap_events", "aio", "overlap_events"},
 };
 
 /* Values for what a file leaves open, the same as those of the trainer that the oracle imitates. */
@@ -223,16 +223,17 @@ static size_t compare_file(const char *name, sherd_config *config, const sherdi_
             COMPARED[i].block == NULL ? theirs : sherdi_json_find(theirs, COMPARED[i].block);
         const sherdi_json_node *value =
             block == NULL ? NULL : sherdi_json_find(block, COMPARED[i].name);
+        sherdi_config_id     id = sherdi_config_find(COMPARED[i].path);
         sherdi_config_effect ours;
 
-        if (value == NULL || is_other_on_purpose(config, COMPARED[i].id)) {
+        if (value == NULL || is_other_on_purpose(config, id)) {
             continue;
         }
-        sherdi_config_effective(config, world_size, COMPARED[i].id, &ours);
-        if (!value_agrees(&sherdi_config_table[COMPARED[i].id], &ours.value, value)) {
+        sherdi_config_effective(config, world_size, id, &ours);
+        if (!value_agrees(&sherdi_config_table[id], &ours.value, value)) {
             test_fail(__FILE__, __LINE__, "%s: %s is %lld or %g, not %.*s (%s)", name,
-                      sherdi_config_table[COMPARED[i].id].path, (long long)ours.value.integer,
-                      ours.value.real, (int)value->lexeme_bytes, value->lexeme, ours.origin);
+                      COMPARED[i].path, (long long)ours.value.integer, ours.value.real,
+                      (int)value->lexeme_bytes, value->lexeme, ours.origin);
         }
         count++;
     }
