@@ -31,17 +31,12 @@ const char *sherdi_config_location(const sherd_config *config, sherdi_config_id 
 {
     const sherdi_config_entry *entry = &config->entries[id];
 
-    switch (entry->origin) {
-    case SHERDI_ORIGIN_FILE:
+    if (entry->origin == SHERDI_ORIGIN_FILE) {
         (void)snprintf(location, SHERDI_LOCATION_BYTES, "%s:%u:%u", config->name, entry->line,
                        entry->column);
-        break;
-    case SHERDI_ORIGIN_PROGRAM:
-        (void)snprintf(location, SHERDI_LOCATION_BYTES, "the program");
-        break;
-    case SHERDI_ORIGIN_DEFAULT:
-        (void)snprintf(location, SHERDI_LOCATION_BYTES, "default");
-        break;
+    } else {
+        (void)snprintf(location, SHERDI_LOCATION_BYTES, "%s",
+                       entry->origin == SHERDI_ORIGIN_PROGRAM ? "the program" : "default");
     }
     return location;
 }

@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 
 static const sherdi_config_entry *entry_of(const sherd_config *config, sherdi_config_id id)
@@ -15,51 +16,38 @@ static const sherdi_config_entry *entry_of(const sherd_config *config, sherdi_co
 
 /* ---- batch ---- */
 
-/* Returns a batch size; 0: it is not set. */
-static int64_t batch_given(const sherd_config *config, sherdi_config_id id)
-{
-    return sherdi_config_is_given(config, id) ? entry_of(config, id)->value.integer : 0;
-}
-
-/* Writes where the batch sizes are set: train_batch_size, else the micro-batch size. One of the two
- * is set. */
-static const char *batch_location(const sherd_config *config, char location[SHERDI_LOCATION_BYTES])
-{
-    sherdi_config_id id = SHERDI_CONFIG_TRAIN_BATCH;
-
-    if (!sherdi_config_is_given(config, id)) {
-        id = SHERDI_CONFIG_MICRO_BATCH;
-    }
-    return sherdi_config_location(config, id, location);
-}
-
+/* One of the two batch sizes is set. */
 static sherd_status batch_fail(const sherd_config *config, int world_size,
                                const sherdi_config_batch *batch)
 {
-    char location[SHERDI_LOCATION_BYTES];
+    sherdi_config_id id = sherdi_config_is_given(config, SHERDI_CONFIG_TRAIN_BATCH)
+                              ? SHERDI_CONFIG_TRAIN_BATCH
+                              : SHERDI_CONFIG_MICRO_BATCH;
+    char             where[SHERDI_LOCATION_BYTES];
 
+    (void)sherdi_config_location(config, id, where);
     if (sherdi_batch_samples(batch, world_size) > INT_MAX) {
         return sherdi_fail(SHERD_E_INVAL,
                            "%s: the batch train_micro_batch_size_per_gpu %lld x "
                            "gradient_accumulation_steps %lld x %d ranks does not fit 32 bits",
-                           batch_location(config, location), (long long)batch->micro,
-                           (long long)batch->accumulation, world_size);
+                           where, (long long)batch->micro, (long long)batch->accumulation,
+                           world_size);
     }
     return sherdi_fail(SHERD_E_INVAL,
                        "%s: train_batch_size %lld is not train_micro_batch_size_per_gpu %lld x "
                        "gradient_accumulation_steps %lld x %d ranks; change one of them",
-                       batch_location(config, location), (long long)batch->train,
-                       (long long)batch->micro, (long long)batch->accumulation, world_size);
+                       where, (long long)batch->train, (long long)batch->micro,
+                       (long long)batch->accumulation, world_size);
 }
 
 sherd_status sherdi_config_batch_solve(const sherd_config *config, int world_size,
                                        sherdi_config_batch *out)
 {
     sherdi_config_batch batch = {
-        .train        = batch_given(config, SHERDI_CONFIG_TRAIN_BATCH),
-        .micro        = batch_given(config, SHERDI_CONFIG_MICRO_BATCH),
-        .accumulation = batch_given(config, SHERDI_CONFIG_ACCUMULATION),
-    };
+        /* a size that is not set is 0 */
+        .train        = entry_of(config, SHERDI_CONFIG_TRAIN_BATCH)->value.integer,
+        .micro        = entry_of(config, SHERDI_CONFIG_MICRO_BATCH)->value.integer,
+        .accumulation = entry_of(config, SHERDI_CONFIG_ACCUMULATION)->value.integer};
 
     assert(world_size >= 1);
     if (batch.train == 0 && batch.micro == 0 && sherdi_config_optimizer(config)->is_inference) {
@@ -78,64 +66,67 @@ sherd_status sherdi_config_batch_solve(const sherd_config *config, int world_siz
     return SHERD_OK;
 }
 
-void sherdi_effect_say(sherdi_config_effect *out, const char *origin)
+void sherdi_effect_say(sherdi_config_effect *effect, const char *fmt, ...)
 {
-    (void)snprintf(out->origin, sizeof(out->origin), "%s", origin);
+    va_list args;
+
+    va_start(args, fmt);
+    (void)vsnprintf(effect->origin, sizeof(effect->origin), fmt, args);
+    va_end(args);
 }
 
-void sherdi_effect_batch(const sherdi_config_question *asked, sherdi_config_effect *out)
+void sherdi_effect_batch(sherdi_config_effect *effect)
 {
     sherdi_config_batch batch = {0};
 
-    if (asked->world_size == 0) {
-        out->is_missing = 1;
-        sherdi_effect_say(out, "derived once the number of ranks is known");
+    if (effect->world_size == 0) {
+        effect->is_missing = 1;
+        sherdi_effect_say(effect, "derived once the number of ranks is known");
         return;
     }
-    if (sherdi_config_batch_solve(asked->config, asked->world_size, &batch) != SHERD_OK) {
-        out->is_missing = 1;
-        sherdi_effect_say(out, sherd_last_error());
+    if (sherdi_config_batch_solve(effect->config, effect->world_size, &batch) != SHERD_OK) {
+        effect->is_missing = 1;
+        sherdi_effect_say(effect, "%s", sherd_last_error());
         return;
     }
-    out->value.integer = asked->id == SHERDI_CONFIG_TRAIN_BATCH   ? batch.train
-                         : asked->id == SHERDI_CONFIG_MICRO_BATCH ? batch.micro
-                                                                  : batch.accumulation;
-    (void)snprintf(out->origin, sizeof(out->origin), "derived for %d ranks", asked->world_size);
+    effect->value.integer = effect->id == SHERDI_CONFIG_TRAIN_BATCH   ? batch.train
+                            : effect->id == SHERDI_CONFIG_MICRO_BATCH ? batch.micro
+                                                                      : batch.accumulation;
+    sherdi_effect_say(effect, "derived for %d ranks", effect->world_size);
 }
 
 /* ---- rules ---- */
 
-void sherdi_effect_missing(const sherdi_config_question *asked, const char *fix,
-                           sherdi_config_effect *out)
+void sherdi_effect_missing(sherdi_config_effect *effect, const char *fix)
 {
-    const sherd_config *config = asked->config;
+    const sherd_config *config = effect->config;
     char                location[SHERDI_LOCATION_BYTES];
 
-    out->is_missing = 1;
-    if (asked->is_auto) {
-        (void)snprintf(out->origin, sizeof(out->origin),
+    effect->is_missing = 1;
+    if (effect->is_auto) {
+        (void)snprintf(effect->origin, sizeof(effect->origin),
                        "%s: %s is \"auto\" and the program has not set it; %s",
-                       sherdi_config_location(config, asked->id, location),
-                       sherdi_config_name(config, asked->id), fix);
+                       sherdi_config_location(config, effect->id, location),
+                       sherdi_config_name(config, effect->id), fix);
     } else {
-        (void)snprintf(out->origin, sizeof(out->origin), "%s: %s is not there; %s", config->name,
-                       sherdi_config_table[asked->id].path, fix);
+        sherdi_effect_say(effect, "%s: %s is not there; %s", config->name,
+                          sherdi_config_table[effect->id].path, fix);
     }
 }
 
-void sherdi_effect_clipping(const sherdi_config_question *asked, sherdi_config_effect *out)
+void sherdi_effect_clipping(sherdi_config_effect *effect)
 {
-    if (sherdi_config_is_given(asked->config, SHERDI_CONFIG_MAX_GRAD_NORM)) {
-        out->value.real = entry_of(asked->config, SHERDI_CONFIG_MAX_GRAD_NORM)->value.real;
-        sherdi_effect_say(out, "derived from optimizer.params.max_grad_norm");
+    if (sherdi_config_is_given(effect->config, SHERDI_CONFIG_MAX_GRAD_NORM)) {
+        effect->value.real = entry_of(effect->config, SHERDI_CONFIG_MAX_GRAD_NORM)->value.real;
+        sherdi_effect_say(effect, "derived from optimizer.params.max_grad_norm");
     }
 }
 
 /* The kind of the device decides, which the engine knows. */
-void sherdi_effect_accumulate_place(const sherdi_config_question *asked, sherdi_config_effect *out)
+void sherdi_effect_accumulate_place(sherdi_config_effect *effect)
 {
-    out->is_null = 1;
-    sherdi_effect_say(out, sherdi_config_table[asked->id].fallback);
+    effect->is_null = 1;
+    sherdi_effect_say(effect, "%s", sherdi_config_table[effect->id].fallback);
 }
 
 int64_t sherdi_config_compute_choice(const sherd_config *config)
@@ -145,45 +136,44 @@ int64_t sherdi_config_compute_choice(const sherd_config *config)
                                                                      : SHERDI_CHOICE_FP32;
 }
 
-void sherdi_effect_dtype(const sherdi_config_question *asked, sherdi_config_effect *out)
+void sherdi_effect_dtype(sherdi_config_effect *effect)
 {
-    out->value.integer = sherdi_config_compute_choice(asked->config);
-    sherdi_effect_say(out, "derived: the compute type");
+    effect->value.integer = sherdi_config_compute_choice(effect->config);
+    sherdi_effect_say(effect, "derived: the compute type");
 }
 
-void sherdi_effect_overlap(const sherdi_config_question *asked, sherdi_config_effect *out)
+void sherdi_effect_overlap(sherdi_config_effect *effect)
 {
-    out->value.integer = sherdi_config_integer(asked->config, SHERDI_CONFIG_STAGE) == 3;
-    sherdi_effect_say(out, "derived from zero_optimization.stage");
+    effect->value.integer = sherdi_config_integer(effect->config, SHERDI_CONFIG_STAGE) == 3;
+    sherdi_effect_say(effect, "derived from zero_optimization.stage");
 }
 
 /* ---- sizes that follow from the width of the model ---- */
 
-static double hidden_size(const sherdi_config_question *asked)
+static double hidden_size(const sherdi_config_effect *effect)
 {
-    return (double)sherdi_config_integer(asked->config, SHERDI_CONFIG_HIDDEN_SIZE);
+    return (double)sherdi_config_integer(effect->config, SHERDI_CONFIG_HIDDEN_SIZE);
 }
 
 /* Takes a size for "auto", if the width is known. */
-static void size_take(const sherdi_config_question *asked, double elems, sherdi_config_effect *out)
+static void size_take(sherdi_config_effect *effect, double elems)
 {
-    if (asked->is_auto && elems == 0) {
-        sherdi_effect_say(out, "auto: the default, without sherd.hidden_size");
-    } else if (asked->is_auto) {
-        out->value.integer = (int64_t)elems;
-        (void)snprintf(out->origin, sizeof(out->origin), "auto: from hidden_size %.0f",
-                       hidden_size(asked));
+    if (effect->is_auto && elems == 0) {
+        sherdi_effect_say(effect, "auto: the default, without sherd.hidden_size");
+    } else if (effect->is_auto) {
+        effect->value.integer = (int64_t)elems;
+        sherdi_effect_say(effect, "auto: from hidden_size %.0f", hidden_size(effect));
     }
 }
 
-void sherdi_effect_prefetch(const sherdi_config_question *asked, sherdi_config_effect *out)
+void sherdi_effect_prefetch(sherdi_config_effect *effect)
 {
-    size_take(asked, 0.9 * hidden_size(asked) * hidden_size(asked), out);
+    size_take(effect, 0.9 * hidden_size(effect) * hidden_size(effect));
 }
 
-void sherdi_effect_persistence(const sherdi_config_question *asked, sherdi_config_effect *out)
+void sherdi_effect_persistence(sherdi_config_effect *effect)
 {
-    size_take(asked, 10 * hidden_size(asked), out);
+    size_take(effect, 10 * hidden_size(effect));
 }
 
 /* ---- what an optimizer may have a default of its own for ---- */
@@ -199,82 +189,80 @@ const sherdi_optimizer *sherdi_config_optimizer(const sherd_config *config)
 }
 
 /* Takes a default of the optimizer; one of 0 is none. */
-static void own_take(const sherdi_config_question *asked, sherdi_config_value own,
-                     sherdi_config_effect *out)
+static void own_take(sherdi_config_effect *effect, sherdi_config_value own)
 {
     if (own.real != 0) {
-        out->value = own;
-        (void)snprintf(out->origin, sizeof(out->origin), "%sdefault of %s",
-                       asked->is_auto ? "auto: the " : "",
-                       sherdi_optimizer_name(sherdi_config_optimizer(asked->config)));
+        effect->value = own;
+        sherdi_effect_say(effect, "%sdefault of %s", effect->is_auto ? "auto: the " : "",
+                          sherdi_optimizer_name(sherdi_config_optimizer(effect->config)));
     }
 }
 
-void sherdi_effect_lr(const sherdi_config_question *asked, sherdi_config_effect *out)
+void sherdi_effect_lr(sherdi_config_effect *effect)
 {
-    double own = sherdi_config_optimizer(asked->config)->defaults.lr;
+    double own = sherdi_config_optimizer(effect->config)->defaults.lr;
 
-    own_take(asked, (sherdi_config_value){.real = own}, out);
+    own_take(effect, (sherdi_config_value){.real = own});
 }
 
-void sherdi_effect_eps(const sherdi_config_question *asked, sherdi_config_effect *out)
+void sherdi_effect_eps(sherdi_config_effect *effect)
 {
-    double own = sherdi_config_optimizer(asked->config)->defaults.eps;
+    double own = sherdi_config_optimizer(effect->config)->defaults.eps;
 
-    own_take(asked, (sherdi_config_value){.real = own}, out);
+    own_take(effect, (sherdi_config_value){.real = own});
 }
 
 /* An optimizer with a momentum has it as its first beta, and reads one of the two keys. */
-void sherdi_effect_betas(const sherdi_config_question *asked, sherdi_config_effect *out)
+void sherdi_effect_betas(sherdi_config_effect *effect)
 {
-    const sherdi_optimizer *optimizer = sherdi_config_optimizer(asked->config);
+    const sherdi_optimizer *optimizer = sherdi_config_optimizer(effect->config);
     const double           *own       = optimizer->defaults.betas;
 
     if (optimizer->with_momentum == NULL) {
-        own_take(asked, (sherdi_config_value){.real = own[0], .second = own[1]}, out);
+        own_take(effect, (sherdi_config_value){.real = own[0], .second = own[1]});
     }
 }
 
-void sherdi_effect_momentum(const sherdi_config_question *asked, sherdi_config_effect *out)
+void sherdi_effect_momentum(sherdi_config_effect *effect)
 {
-    const sherdi_optimizer *optimizer = sherdi_config_optimizer(asked->config);
+    const sherdi_optimizer *optimizer = sherdi_config_optimizer(effect->config);
 
     if (optimizer->with_momentum != NULL) {
-        own_take(asked, (sherdi_config_value){.real = optimizer->defaults.betas[0]}, out);
+        own_take(effect, (sherdi_config_value){.real = optimizer->defaults.betas[0]});
     }
 }
 
-void sherdi_effect_nesterov(const sherdi_config_question *asked, sherdi_config_effect *out)
+void sherdi_effect_nesterov(sherdi_config_effect *effect)
 {
-    int own = sherdi_config_optimizer(asked->config)->defaults.is_nesterov;
+    int own = sherdi_config_optimizer(effect->config)->defaults.is_nesterov;
 
-    own_take(asked, (sherdi_config_value){.integer = own, .real = own}, out);
+    own_take(effect, (sherdi_config_value){.integer = own, .real = own});
 }
 
 /* DeepSpeed hands the file's values to torch.optim.AdamW if torch_adam is true, and torch's own
  * default is 0.01. */
-void sherdi_effect_decay(const sherdi_config_question *asked, sherdi_config_effect *out)
+void sherdi_effect_decay(sherdi_config_effect *effect)
 {
-    const sherd_config     *config    = asked->config;
+    const sherd_config     *config    = effect->config;
     const sherdi_optimizer *optimizer = sherdi_config_optimizer(config);
 
-    if (!asked->is_auto && sherdi_config_is_on(config, SHERDI_CONFIG_TORCH_ADAM) &&
+    if (!effect->is_auto && sherdi_config_is_on(config, SHERDI_CONFIG_TORCH_ADAM) &&
         (optimizer == &sherdi_optimizer_adamw ||
          (optimizer->decoupled == &sherdi_optimizer_adamw &&
           sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE)))) {
-        out->value.real = 0.01;
-        sherdi_effect_say(out, "default of torch.optim.AdamW");
+        effect->value.real = 0.01;
+        sherdi_effect_say(effect, "default of torch.optim.AdamW");
     }
 }
 
 /* ---- the value in force ---- */
 
-static void given_effect(const sherd_config *config, sherdi_config_id id, sherdi_config_effect *out)
+static void given_effect(sherdi_config_effect *out)
 {
-    const sherdi_config_key *key = &sherdi_config_table[id];
+    const sherdi_config_key *key = &sherdi_config_table[out->id];
 
-    out->value = entry_of(config, id)->value;
-    (void)sherdi_config_location(config, id, out->origin);
+    out->value = entry_of(out->config, out->id)->value;
+    (void)sherdi_config_location(out->config, out->id, out->origin);
     if (key->zero_is_default && out->value.integer == 0) {
         out->value = key->standard;
         sherdi_effect_say(out, "derived: 0 is read as the default");
@@ -284,22 +272,24 @@ static void given_effect(const sherd_config *config, sherdi_config_id id, sherdi
 void sherdi_config_effective(const sherd_config *config, int world_size, sherdi_config_id id,
                              sherdi_config_effect *out)
 {
-    const sherdi_config_key *key   = &sherdi_config_table[id];
-    sherdi_config_question   asked = {config, world_size, id, entry_of(config, id)->is_auto};
+    const sherdi_config_key *key = &sherdi_config_table[id];
 
-    *out = (sherdi_config_effect){0};
+    *out = (sherdi_config_effect){.config     = config,
+                                  .id         = id,
+                                  .world_size = world_size,
+                                  .is_auto    = entry_of(config, id)->is_auto};
     if (sherdi_config_is_given(config, id)) {
-        given_effect(config, id, out);
+        given_effect(out);
         return;
     }
     out->value = key->standard;
-    sherdi_effect_say(out, asked.is_auto ? "auto: the default" : "default");
+    sherdi_effect_say(out, out->is_auto ? "auto: the default" : "default");
     if (key->is_schedules && key->effect == NULL) {
-        sherdi_effect_schedule(&asked, out);
-    } else if (key->fix != NULL && (asked.is_auto || key->fallback == NULL)) {
-        sherdi_effect_missing(&asked, key->fix, out);
+        sherdi_effect_schedule(out);
+    } else if (key->fix != NULL && (out->is_auto || key->fallback == NULL)) {
+        sherdi_effect_missing(out, key->fix);
     } else if (key->effect != NULL) {
-        key->effect(&asked, out);
+        key->effect(out);
     } else {
         out->is_null = sherdi_config_fallback(key) == NULL;
     }

@@ -11,11 +11,6 @@
 
 #define PATH_BYTES 128
 
-static sherd_status member_fail(const sherdi_config_site *m, const char *reason)
-{
-    return sherdi_site_say(m, SHERD_E_INVAL, "%s", reason);
-}
-
 /* Reads a member like the key `id`. "auto" is refused, since nobody fills it here. */
 static sherd_status member_value(const sherdi_config_site *m, sherdi_config_id id,
                                  sherdi_config_value *out)
@@ -26,14 +21,16 @@ static sherd_status member_value(const sherdi_config_site *m, sherdi_config_id i
     like_key.key = &sherdi_config_table[id];
     *out         = (sherdi_config_value){0};
     SHERDI_TRY(sherdi_config_value_read(&like_key, out, &is_auto));
-    return is_auto ? member_fail(m, "is \"auto\"; leave it out, or give it a value") : SHERD_OK;
+    return is_auto
+               ? sherdi_site_say(m, SHERD_E_INVAL, "is \"auto\"; leave it out, or give it a value")
+               : SHERD_OK;
 }
 
 static sherd_status text_take(const sherdi_config_site *m, char *out, size_t room)
 {
     if (m->node->kind != SHERDI_JSON_STRING || m->node->string[0] == '\0' ||
         strlen(m->node->string) >= room) {
-        return member_fail(m, "is no text, empty, or too long");
+        return sherdi_site_say(m, SHERD_E_INVAL, "is no text, empty, or too long");
     }
     memcpy(out, m->node->string, strlen(m->node->string) + 1);
     return SHERD_OK;
@@ -45,8 +42,9 @@ static sherd_status name_take(const sherdi_config_site *m, sherdi_group_settings
 {
     SHERDI_TRY(text_take(m, out->name, sizeof(out->name)));
     return strcmp(out->name, "default") == 0
-               ? member_fail(m, "is \"default\", whose numbers are those of optimizer.params; "
-                                "choose another name")
+               ? sherdi_site_say(m, SHERD_E_INVAL,
+                                 "is \"default\", whose numbers are those of optimizer.params; "
+                                 "choose another name")
                : SHERD_OK;
 }
 
@@ -57,7 +55,7 @@ static sherd_status type_take(const sherdi_config_site *m, sherdi_group_settings
     SHERDI_TRY(member_value(m, SHERDI_CONFIG_OPTIMIZER_TYPE, &value));
     out->optimizer = 1 + (int)value.integer;
     return sherdi_optimizer_at((size_t)value.integer)->is_inference
-               ? member_fail(m, "is for a whole engine (optimizer.type)")
+               ? sherdi_site_say(m, SHERD_E_INVAL, "is for a whole engine (optimizer.type)")
                : SHERD_OK;
 }
 
@@ -86,15 +84,17 @@ static const struct {
     {SHERDI_CONFIG_LR, offsetof(sherdi_group_settings, lr)},
     {SHERDI_CONFIG_BETAS, offsetof(sherdi_group_settings, betas)},
     {SHERDI_CONFIG_EPS, offsetof(sherdi_group_settings, eps)},
-    {SHERDI_CONFIG_MOMENTUM, offsetof(sherdi_group_settings, betas)}, /* it is the first beta */
     {SHERDI_CONFIG_WEIGHT_DECAY, offsetof(sherdi_group_settings, weight_decay)},
     {SHERDI_CONFIG_EXCLUDE_1D, offsetof(sherdi_group_settings, exclude_1d)},
+    {SHERDI_CONFIG_MOMENTUM, offsetof(sherdi_group_settings, betas)}, /* it is the first beta */
 };
 
 /* Passes over a comment, and refuses any other member that is not known. */
 static sherd_status unknown_take(const sherdi_config_site *m)
 {
-    return m->node->key[0] == '_' ? SHERD_OK : member_fail(m, "is not known of a group; remove it");
+    return m->node->key[0] == '_'
+               ? SHERD_OK
+               : sherdi_site_say(m, SHERD_E_INVAL, "is not known of a group; remove it");
 }
 
 static sherd_status param_take(const sherdi_config_site *m, sherdi_group_settings *out)
@@ -121,7 +121,7 @@ static sherd_status members_take(const sherdi_config_site *block,
     char path[PATH_BYTES];
 
     if (block->node->kind != SHERDI_JSON_OBJECT) {
-        return member_fail(block, "must be a block in braces");
+        return sherdi_site_say(block, SHERD_E_INVAL, "must be a block in braces");
     }
     for (const sherdi_json_node *node = sherdi_json_first(block->node); node != NULL;
          node                         = sherdi_json_next(node)) {
@@ -155,11 +155,12 @@ static sherd_status entry_take(const sherdi_config_site *m, sherdi_group_setting
         .lr = NAN, .betas = {NAN, NAN}, .eps = NAN, .weight_decay = NAN, .exclude_1d = -1};
     SHERDI_TRY(members_take(m, member_take, group));
     if (group->name[0] == '\0') {
-        return member_fail(m, "has no name; give the name of the group");
+        return sherdi_site_say(m, SHERD_E_INVAL, "has no name; give the name of the group");
     }
     for (size_t i = 0; i < count; i++) {
         if (strcmp(all[i].name, group->name) == 0) {
-            return member_fail(m, "has the name of an earlier one; keep one of them");
+            return sherdi_site_say(m, SHERD_E_INVAL,
+                                   "has the name of an earlier one; keep one of them");
         }
     }
     return SHERD_OK;
@@ -173,7 +174,7 @@ sherd_status sherdi_config_groups_read(const sherdi_config_site *site, sherdi_co
     sherd_status           status = SHERD_OK;
 
     if (site->node->kind != SHERDI_JSON_ARRAY) {
-        return member_fail(site, "must be a list of groups");
+        return sherdi_site_say(site, SHERD_E_INVAL, "must be a list of groups");
     }
     all = sherdi_alloc_array(&site->reader->config->mem, SHERDI_MEM_CONTROL, SHERDI_MAX_GROUPS,
                              sizeof(*all));
@@ -185,9 +186,10 @@ sherd_status sherdi_config_groups_read(const sherdi_config_site *site, sherdi_co
         sherdi_config_site one = {.reader = site->reader, .path = path, .node = node};
 
         (void)snprintf(path, sizeof(path), "%.60s[%zu]", site->path, count);
-        status = count == SHERDI_MAX_GROUPS
-                     ? member_fail(&one, "is one too many; at most 16 are allowed")
-                     : entry_take(&one, all, count);
+        status =
+            count == SHERDI_MAX_GROUPS
+                ? sherdi_site_say(&one, SHERD_E_INVAL, "is one too many; at most 16 are allowed")
+                : entry_take(&one, all, count);
         count++;
     }
     if (status != SHERD_OK) {

@@ -24,8 +24,13 @@
 
 /* ---- the table ---- */
 
+/* A name for a key that needs none: the line of its row. */
+#define SHERDI_CONFIG_PASTE(line)   SHERDI_CONFIG_LINE_##line
+#define SHERDI_CONFIG_LINE_OF(line) SHERDI_CONFIG_PASTE(line)
+
 typedef enum sherdi_config_id {
 #define KEY(id, ...) SHERDI_CONFIG_##id,
+#define PLAIN(...)   SHERDI_CONFIG_LINE_OF(__LINE__),
 #include "engine/config/config_keys.h"
     SHERDI_CONFIG_HONOURED, /* the first key without effect; those have no names */
     SHERDI_CONFIG_IDS = SHERDI_CONFIG_HONOURED
@@ -37,11 +42,12 @@ typedef enum sherdi_config_id {
 
 typedef enum sherdi_config_type {
     SHERDI_TYPE_BLOCK,
+    SHERDI_TYPE_OPAQUE, /* a block whose members are not read */
     SHERDI_TYPE_BOOL,
-    SHERDI_TYPE_INT,
-    SHERDI_TYPE_SIZE, /* INT64_MAX and more: unlimited */
-    SHERDI_TYPE_REAL,
     SHERDI_TYPE_TEXT,
+    SHERDI_TYPE_INT,
+    SHERDI_TYPE_SIZE,    /* INT64_MAX and more: unlimited */
+    SHERDI_TYPE_REAL,    /* this, and the two before and after, are numbers with a range */
     SHERDI_TYPE_PAIR,    /* of reals */
     SHERDI_TYPE_REALS,   /* a real for all parameter groups, or a list with one for each */
     SHERDI_TYPE_FOLDERS, /* a name, or a list of names */
@@ -97,23 +103,20 @@ typedef struct sherdi_config_setting {
     int                 is_derived; /* a rule writes the field */
 } sherdi_config_setting;
 
+/* The value in force of a key. */
 typedef struct sherdi_config_effect {
+    const sherd_config *config;
+    sherdi_config_id    id;
+    int                 world_size; /* 0: not known yet */
+    int                 is_auto;    /* the key is "auto"; 0: it is absent */
     sherdi_config_value value;
     int                 is_null;    /* no value is set, and none is needed */
     int                 is_missing; /* no value is set, but one is needed: `origin` says so */
     char                origin[SHERDI_ERROR_BYTES];
 } sherdi_config_effect;
 
-/* The inputs of a rule. */
-typedef struct sherdi_config_question {
-    const sherd_config *config;
-    int                 world_size; /* 0: not known yet */
-    sherdi_config_id    id;
-    int                 is_auto; /* the key is "auto"; 0: it is absent */
-} sherdi_config_question;
-
-/* Gives the value of a key that is absent or "auto". *out has the default and says so. */
-typedef void sherdi_effect_fn(const sherdi_config_question *asked, sherdi_config_effect *out);
+/* Gives the value of a key that is absent or "auto". The effect has the default and says so. */
+typedef void sherdi_effect_fn(sherdi_config_effect *effect);
 
 typedef struct sherdi_config_key {
     const char           *path;
@@ -140,7 +143,6 @@ typedef struct sherdi_config_key {
     unsigned zero_is_default : 1;   /* 0 means the default */
     unsigned is_schedules : 1;      /* a parameter of at least one schedule */
     unsigned is_closed : 1;         /* block: an unknown member is an error */
-    unsigned is_opaque : 1;         /* block: members are not read */
     unsigned auto_is_absent : 1;    /* block: "auto" means absent */
     unsigned has_bool_form : 1;     /* block: may be a bool, the old form of zero_optimization */
     unsigned is_active_present : 1; /* block: on without "enabled" */
@@ -314,16 +316,17 @@ sherdi_effect_fn sherdi_effect_batch, sherdi_effect_clipping, sherdi_effect_accu
     sherdi_effect_warmup_steps, sherdi_effect_warmup_type, sherdi_effect_num_cycles,
     sherdi_effect_second, sherdi_effect_timescale, sherdi_effect_stable_steps;
 /** Writes where a value comes from. */
-void sherdi_effect_say(sherdi_config_effect *out, const char *origin);
+void sherdi_effect_say(sherdi_config_effect *effect, const char *fmt, ...) SHERDI_PRINTF(2, 3);
 /** Says that no value is set and that one is needed; `fix` is the end of the sentence. */
-void sherdi_effect_missing(const sherdi_config_question *asked, const char *fix,
-                           sherdi_config_effect *out);
+void sherdi_effect_missing(sherdi_config_effect *effect, const char *fix);
 
 /** Returns the optimizer that the configuration names; where it names none, one without defaults
  *  and keys. */
 const sherdi_optimizer *sherdi_config_optimizer(const sherd_config *config);
 /** Returns the schedule that the configuration names; NULL: none. */
 const sherdi_schedule *sherdi_config_schedule(const sherd_config *config);
+/** Returns whether a key is in a schedule's list. */
+int sherdi_config_is_among(const int *keys, size_t count, sherdi_config_id id);
 /** Return the value in force without its origin, for keys that always have a value. */
 int64_t sherdi_config_integer(const sherd_config *config, sherdi_config_id id);
 /** Returns the text in force of a key without choices; "": there is none. */
@@ -337,11 +340,11 @@ static inline int sherdi_config_is_on(const sherd_config *config, sherdi_config_
     return sherdi_config_integer(config, id) != 0;
 }
 
-/** Fail with E_INVAL, and warn. The message is location and key, followed by `sentence`. */
+/** Fail with E_INVAL, and warn. The message is location and key, followed by the sentence. */
 sherd_status sherdi_config_key_fail(const sherd_config *config, sherdi_config_id id,
-                                    const char *sentence);
-sherd_status sherdi_config_key_warn(sherd_config *config, sherdi_config_id id,
-                                    const char *sentence);
+                                    const char *fmt, ...) SHERDI_PRINTF(3, 4);
+sherd_status sherdi_config_key_warn(sherd_config *config, sherdi_config_id id, const char *fmt, ...)
+    SHERDI_PRINTF(3, 4);
 
 /* ---- what rests elsewhere (config_offload.c) ---- */
 

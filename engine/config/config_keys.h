@@ -4,6 +4,7 @@
  * A row:
  *
  *   KEY(id, path, type, meaning, effect and other attributes)
+ *   PLAIN(path, ...)     the same of a key that no code asks for by its name
  *
  *   SETS(field)          of sherdi_settings, to the effective value; DTYPE, TIER: the same of an
  *                        element type and of a tier, with the choices
@@ -44,7 +45,7 @@ KEY(ACCUMULATION, "gradient_accumulation_steps", INT,
     AUTO("derived"), EFFECT(batch))
 
 /* ---- general ---- */
-KEY(STEPS_PER_PRINT, "steps_per_print", SIZE,
+PLAIN("steps_per_print", SIZE,
     "number of steps after which rank 0 logs a line (level info): step, skipped steps, learning "
     "rate, gradient norm, loss scale, fingerprint of the weights, samples, samples per second. "
     "Without this key, or with 0, no line is written. A program can read the number "
@@ -61,18 +62,18 @@ KEY(DETERMINISTIC, "deterministic", BOOL,
     "`true`: a global batch gives the same bits at every stage, with every accumulation and on "
     "every number of ranks ([numerics.md](numerics.md); a key of sherd's own)",
     SETS(numerics.deterministic))
-KEY(WALL_CLOCK, "wall_clock_breakdown", BOOL,
+PLAIN("wall_clock_breakdown", BOOL,
     "shows the time of each step by phase: in the report of the step, in the log (level info) and "
     "in the output of the monitors",
     SETS(watch.wall_clock_breakdown))
-KEY(MEMORY_BREAKDOWN, "memory_breakdown", BOOL,
+PLAIN("memory_breakdown", BOOL,
     "rank 0 logs (level info) the memory that it holds, by purpose: when the engine is sealed, "
     "and with each line of `steps_per_print`. Without `steps_per_print` it logs the memory at "
     "each step",
     SETS(watch.memory_breakdown), LOCAL)
 
 /* ---- monitors ---- */
-KEY(CSV_MONITOR, "csv_monitor", BLOCK,
+PLAIN("csv_monitor", BLOCK,
     "a csv file for each number that is watched; rank 0 writes the files "
     "([monitors.md](monitors.md))",
     CLOSED)
@@ -85,7 +86,7 @@ KEY(CSV_PATH, "csv_monitor.output_path", TEXT,
 KEY(CSV_JOB, "csv_monitor.job_name", TEXT,
     "folder inside `output_path`, in which the files lie",
     DERIVES(watch.monitors[SHERDI_MONITOR_CSV].folder), WORD("DeepSpeedJobName"), LOCAL)
-KEY(TENSORBOARD, "tensorboard", BLOCK,
+PLAIN("tensorboard", BLOCK,
     "event files, which TensorBoard opens; rank 0 writes them ([monitors.md](monitors.md))", CLOSED)
 KEY(BOARD_ENABLED, "tensorboard.enabled", BOOL,
     "writes the files", SETS(watch.monitors[SHERDI_MONITOR_TENSORBOARD].is_on), LOCAL)
@@ -96,17 +97,16 @@ KEY(BOARD_PATH, "tensorboard.output_path", TEXT,
 KEY(BOARD_JOB, "tensorboard.job_name", TEXT,
     "folder inside `output_path`, in which the files lie",
     DERIVES(watch.monitors[SHERDI_MONITOR_TENSORBOARD].folder), WORD("DeepSpeedJobName"), LOCAL)
-KEY(COMMS_LOGGER, "comms_logger", BLOCK,
-    "rank 0 logs (level info) the bytes of gathers and reductions", CLOSED)
-KEY(COMMS_ENABLED, "comms_logger.enabled", BOOL,
+PLAIN("comms_logger", BLOCK, "rank 0 logs (level info) the bytes of gathers and reductions", CLOSED)
+PLAIN("comms_logger.enabled", BOOL,
     "logs a summary with each line of `steps_per_print`, and when the engine ends",
     SETS(watch.logs_comms), LOCAL)
-KEY(COMMS_VERBOSE, "comms_logger.verbose", BOOL,
+PLAIN("comms_logger.verbose", BOOL,
     "with `enabled`: also logs a line for each gather and each reduction",
     SETS(watch.logs_each_comm), LOCAL)
 
 /* ---- sherd's own ---- */
-KEY(SHERD, "sherd", BLOCK, "keys of sherd's own", CLOSED)
+PLAIN("sherd", BLOCK, "keys of sherd's own", CLOSED)
 KEY(STRICT, "sherd.strict", BOOL, "makes every warning about the configuration an error")
 KEY(LENIENT, "sherd.lenient", BOOL,
     "makes an unknown key in a closed block a warning instead of an error. This holds for "
@@ -126,14 +126,14 @@ KEY(EVAL_KEEP, "sherd.eval_keep_units", SIZE,
     "`sherd_eval_begin` and `sherd_eval_end` each of them is gathered only once. Cannot be "
     "combined with `sherd.free_packing`",
     SETS(sharding.eval_keep_units), NUMBER(0), RANGE(0, 131072))
-KEY(UNUSED_UNITS, "sherd.unused_units", TEXT,
+PLAIN("sherd.unused_units", TEXT,
     "effect of an update on a unit that no rank reached in the window. `zero`: its gradient is "
     "zero, so its moments fade and its weights decay. `skip`: its weights and its state do not "
     "change, as in torch with a grad of None. But the number of the update, by which Adam "
     "corrects its bias, counts all updates, also those that skipped the unit: with betas of 0.9 "
     "and 0.999, the first update of a unit that is reached late is 3.2 times as large as in torch",
     SETS(batch.skips_unused), FIRST_OF("zero", "skip"))
-KEY(OPEN_WINDOWS, "sherd.open_windows", BOOL,
+PLAIN("sherd.open_windows", BOOL,
     "`true`: a window ends only where the program closes it (`sherd_step_close_window`), so its "
     "length need not be known before. `gradient_accumulation_steps` is then the usual length, "
     "from which the plan makes its numbers of a step. With `deterministic` it is the greatest "
@@ -152,12 +152,12 @@ KEY(ACTIVATIONS_PATH, "sherd.activations.nvme_path", FOLDERS,
     "folder of the files; required for device `nvme`. Several folders, on several drives, share "
     "the files in stripes",
     NULLABLE)
-KEY(ACTIVATIONS_BUFFERS, "sherd.activations.buffer_count", INT,
+PLAIN("sherd.activations.buffer_count", INT,
     "devices `cpu` and `nvme`: places on the device through which activations pass. The "
     "activations that are last in forward stay in them. With `nvme` and a GPU as many buffers in "
     "host memory follow",
     SETS(offload.activations.buffer_count), NUMBER(2), AT_LEAST(1))
-KEY(ACTIVATIONS_PIN, "sherd.activations.pin_memory", BOOL,
+PLAIN("sherd.activations.pin_memory", BOOL,
     "locks the host memory, so that transfers overlap with the work of the GPU",
     SETS(offload.activations.pin_memory), ON, LOCAL)
 KEY(GROUPS, "sherd.groups", GROUPS,
@@ -174,7 +174,7 @@ KEY(MASTER_ENCODING, "sherd.master_encoding", TEXT,
     "the 2 bytes that the bf16 parameter lacks, without loss; parameter and state must rest "
     "together, or the state on `nvme`. `bf16`: in 2 bytes, rounded at random",
     SETS(update.master_encoding), FIRST_OF("fp32", "bf16_beside|bf16"))
-KEY(MOMENT_ENCODING, "sherd.moment_encoding", TEXT,
+PLAIN("sherd.moment_encoding", TEXT,
     "how the other parts of an optimizer's state are stored. `fp8`: 8-bit floats, with a power of "
     "two as scale for each 64 elements. `bf16` and `fp8` are rounded at random",
     SETS(update.moment_encoding), FIRST_OF("fp32", "bf16|fp8"))
@@ -184,7 +184,7 @@ KEY(HIDDEN_SIZE, "sherd.hidden_size", INT,
     AT_LEAST(1), NULLABLE)
 
 /* ---- precision ---- */
-KEY(FP16, "fp16", BLOCK,
+PLAIN("fp16", BLOCK,
     "computation in fp16, with loss scaling. If neither `fp16` nor `bf16` is enabled, sherd "
     "computes in fp32")
 KEY(FP16_ENABLED, "fp16.enabled", BOOL,
@@ -202,7 +202,7 @@ KEY(SCALE_WINDOW, "fp16.loss_scale_window", SIZE,
 KEY(HYSTERESIS, "fp16.hysteresis", INT,
     "overflows after which a dynamic loss scale halves; 0 counts as 1",
     SETS(numerics.scaler.hysteresis), NUMBER(2))
-KEY(CONSECUTIVE_HYSTERESIS, "fp16.consecutive_hysteresis", BOOL,
+PLAIN("fp16.consecutive_hysteresis", BOOL,
     "`true`: each step without an overflow starts the count of hysteresis anew. `false`: only a "
     "full `loss_scale_window` does",
     SETS(numerics.scaler.is_consecutive_hysteresis))
@@ -210,10 +210,10 @@ KEY(MIN_SCALE, "fp16.min_loss_scale", REAL,
     "smallest dynamic loss scale; fractions are allowed. An overflow at this scale is an error. "
     "0: no lower limit",
     SETS(numerics.scaler.min_scale), NUMBER(1), RANGE(0, 8e37))
-KEY(BF16, "bf16", BLOCK, "computation in bf16", NULLABLE)
+PLAIN("bf16", BLOCK, "computation in bf16", NULLABLE)
 KEY(BF16_ENABLED, "bf16.enabled", BOOL,
     "parameters and gradients are bf16", AUTO("false, unless the program sets true"))
-KEY(BF16_CHECK_OVERFLOW, "bf16.check_grad_overflow", BOOL,
+PLAIN("bf16.check_grad_overflow", BOOL,
     "skips an update whose gradient contains Inf or NaN, in bf16 and fp32 (fp16 always skips it)",
     SETS(numerics.check_overflow), ON)
 KEY(BF16_MASTER, "bf16.bf16_master_weights_and_grads", BOOL,
@@ -224,8 +224,8 @@ KEY(BF16_STATES, "bf16.bf16_optimizer_states", BOOL,
     "`true` means `sherd.moment_encoding` `bf16`, which rounds at random (DeepSpeed rounds to "
     "nearest). As in DeepSpeed it needs `bf16_master_weights_and_grads`",
     DERIVES(update.moment_encoding))
-KEY(DATA_TYPES, "data_types", BLOCK, "element types of parameters and of sums of gradients")
-KEY(ACCUM_DTYPE, "data_types.grad_accum_dtype", TEXT,
+PLAIN("data_types", BLOCK, "element types of parameters and of sums of gradients")
+PLAIN("data_types.grad_accum_dtype", TEXT,
     "element type in which the gradients of micro-batches are added up (DeepSpeed's default is "
     "the compute type)",
     DTYPE(numerics.accum_dtype), DEFAULT("fp32"))
@@ -234,8 +234,7 @@ KEY(PARAM_DTYPE, "data_types.param_dtype", TEXT,
     DTYPE(numerics.compute_dtype), RULE("the compute type"), EFFECT(dtype))
 
 /* ---- optimizer ---- */
-KEY(OPTIMIZER, "optimizer", BLOCK,
-    "the optimizer; required, in the file or from the program", CLOSED)
+PLAIN("optimizer", BLOCK, "the optimizer; required, in the file or from the program", CLOSED)
 KEY(OPTIMIZER_TYPE, "optimizer.type", TEXT,
     "name of the optimizer. Adam decays weights as AdamW does, unless `adam_w_mode` is false. "
     "Muon updates all parameters that no group gives to another optimizer; DeepSpeed gives AdamW "
@@ -244,7 +243,7 @@ KEY(OPTIMIZER_TYPE, "optimizer.type", TEXT,
     SETS(update.optimizer), CHOICES(sherdi_optimizer_types + 1), ANY_CASE,
     FIX("add \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}} with "
         "the rate you want, or \"type\": \"none\" for inference"))
-KEY(OPTIMIZER_PARAMS, "optimizer.params", BLOCK,
+PLAIN("optimizer.params", BLOCK,
     "numbers for all parameter groups that have none of their own", CLOSED, NULLABLE)
 KEY(LR, "optimizer.params.lr", REAL,
     "learning rate. An optimizer may have its own default (Adagrad: 0.01, Muon: 0.02)",
@@ -259,7 +258,7 @@ KEY(EPS, "optimizer.params.eps", REAL,
 KEY(WEIGHT_DECAY, "optimizer.params.weight_decay", REAL,
     "weight decay. With `torch_adam`, the default may be 0.01",
     SETS(update.weight_decay), NUMBER(0.0), AUTO("0.0"), EFFECT(decay))
-KEY(BIAS_CORRECTION, "optimizer.params.bias_correction", BOOL,
+PLAIN("optimizer.params.bias_correction", BOOL,
     "corrects the moments for their start at zero", SETS(update.bias_correction), ON)
 KEY(ADAM_W_MODE, "optimizer.params.adam_w_mode", BOOL,
     "`false`, with type Adam: weight decay is added to the gradient",
@@ -272,9 +271,9 @@ KEY(MAX_COEFF, "optimizer.params.max_coeff", REAL,
     "Lamb: largest trust ratio", SETS(update.lamb.max_coeff), NUMBER(10.0))
 KEY(MIN_COEFF, "optimizer.params.min_coeff", REAL,
     "Lamb: smallest trust ratio", SETS(update.lamb.min_coeff), NUMBER(0.01))
-KEY(EPS_INSIDE_SQRT, "optimizer.params.eps_inside_sqrt", BOOL,
+PLAIN("optimizer.params.eps_inside_sqrt", BOOL,
     "Lamb: eps is added under the square root", SETS(update.lamb.eps_inside_sqrt))
-KEY(LAMB_FORM, "optimizer.params.lamb_form", TEXT,
+PLAIN("optimizer.params.lamb_form", TEXT,
     "Lamb: use of the bias corrections. `deepspeed`: they multiply the whole step. `paper`: they "
     "correct the moments from which the direction is made (a key of sherd's own)",
     SETS(update.lamb.is_papers), FIRST_OF("deepspeed", "paper"))
@@ -293,25 +292,24 @@ KEY(DAMPENING, "optimizer.params.dampening", REAL,
 KEY(NESTEROV, "optimizer.params.nesterov", BOOL,
     "SGD and Muon: Nesterov's momentum. Muon's default is `true`",
     SETS(update.sgd.is_nesterov), EFFECT(nesterov))
-KEY(NS_STEPS, "optimizer.params.ns_steps", INT,
+PLAIN("optimizer.params.ns_steps", INT,
     "Muon: number of Newton-Schulz iterations", SETS(update.muon.steps), NUMBER(5), RANGE(1, 20))
-KEY(ADJUST_LR, "optimizer.params.adjust_lr_fn", TEXT,
+PLAIN("optimizer.params.adjust_lr_fn", TEXT,
     "Muon: factor of the learning rate for a matrix of r rows and c columns, as in PyTorch. "
     "`original`: max(1, r / c)^0.5. `match_rms_adamw`: 0.2 max(r, c)^0.5, with which you can keep "
     "the rate and the decay of AdamW",
     SETS(update.muon.matches_rms), FIRST_OF("original", "match_rms_adamw"))
-KEY(LR_DECAY, "optimizer.params.lr_decay", REAL,
+PLAIN("optimizer.params.lr_decay", REAL,
     "Adagrad: step t divides the learning rate by 1 + (t - 1) times this number",
     SETS(update.adagrad.lr_decay), NUMBER(0.0))
-KEY(INITIAL_ACCUMULATOR, "optimizer.params.initial_accumulator_value", REAL,
+PLAIN("optimizer.params.initial_accumulator_value", REAL,
     "Adagrad: start value of the sum of squares. The state holds only the sum of the added squares",
     SETS(update.adagrad.initial), NUMBER(0.0))
 KEY(MAX_GRAD_NORM, "optimizer.params.max_grad_norm", REAL,
     "read as `gradient_clipping` if that key is missing, with a warning")
 
 /* ---- scheduler ---- */
-KEY(SCHEDULER, "scheduler", BLOCK,
-    "the learning rate over time; without this block it is constant", CLOSED)
+PLAIN("scheduler", BLOCK, "the learning rate over time; without this block it is constant", CLOSED)
 KEY(SCHEDULER_TYPE, "scheduler.type", TEXT,
     "name of the schedule: one of DeepSpeed's, with DeepSpeed's indexing of steps, or one of "
     "transformers', under its name there ([schedules.md](schedules.md))",
@@ -437,37 +435,37 @@ KEY(MIN_LR_RATIO, "scheduler.params.min_lr_ratio", REAL,
     SCHEDULE_DERIVES(min_lr_rate), NUMBER(0), RANGE(0, 1))
 
 /* ---- zero_optimization ---- */
-KEY(ZERO, "zero_optimization", BLOCK,
+PLAIN("zero_optimization", BLOCK,
     "the objects that are sharded. The old values `true` and `false` in place of the block mean "
     "stage 1 and stage 0",
     CLOSED, LEGACY_BOOL)
 KEY(STAGE, "zero_optimization.stage", INT,
     "0: nothing is sharded. 1: optimizer state is sharded. 2: gradients too. 3: parameters too",
     SETS(sharding.stage), NUMBER(0), RANGE(0, 3), NEEDED("set it to 0, 1, 2 or 3"))
-KEY(OVERLAP_COMM, "zero_optimization.overlap_comm", BOOL,
+PLAIN("zero_optimization.overlap_comm", BOOL,
     "communicates while the trainer computes",
     SETS(sharding.overlap_comm), RULE("true at stage 3, else false"), NULLABLE, EFFECT(overlap))
 KEY(SUB_GROUP, "zero_optimization.sub_group_size", SIZE,
     "most elements in a block of optimizer state (DeepSpeed's sub-group); 0 means the default",
     SETS(sharding.sub_group_size), NUMBER(1e9), ZERO_IS_DEFAULT)
-KEY(PREFETCH_BUCKET, "zero_optimization.stage3_prefetch_bucket_size", SIZE,
+PLAIN("zero_optimization.stage3_prefetch_bucket_size", SIZE,
     "most elements that are gathered ahead of their use. The engine gathers the units of the next "
     "acquire, and more only while less than 8 MiB are gathered ahead. Fractions of the value are "
     "cut off",
     SETS(sharding.prefetch_bucket_size), NUMBER(5e7), TRUNCATE,
     AUTO("0.9 x hidden_size squared, else the default"), EFFECT(prefetch))
-KEY(PERSISTENCE, "zero_optimization.stage3_param_persistence_threshold", SIZE,
+PLAIN("zero_optimization.stage3_param_persistence_threshold", SIZE,
     "parameters with at most this number of elements stay whole on each rank",
     SETS(sharding.persistence_threshold), NUMBER(1e5), AUTO("10 x hidden_size, else the default"),
     EFFECT(persistence))
-KEY(MODEL_PERSISTENCE, "zero_optimization.stage3_model_persistence_threshold", SIZE,
+PLAIN("zero_optimization.stage3_model_persistence_threshold", SIZE,
     "most elements that stay whole on each rank, over all parameters",
     SETS(sharding.model_persistence_threshold), NUMBER(9223372036854775807))
-KEY(MAX_LIVE, "zero_optimization.stage3_max_live_parameters", SIZE,
+PLAIN("zero_optimization.stage3_max_live_parameters", SIZE,
     "most elements that are gathered at a time. The limit applies only to gathers ahead of their "
     "use",
     SETS(sharding.max_live_parameters), NUMBER(1e9))
-KEY(MAX_REUSE, "zero_optimization.stage3_max_reuse_distance", SIZE,
+PLAIN("zero_optimization.stage3_max_reuse_distance", SIZE,
     "a unit stays gathered if at most this number of elements of other units is used before its "
     "next use. DeepSpeed's default of 1e9 would keep models below a billion parameters gathered",
     SETS(sharding.max_reuse_distance), NUMBER(0))
@@ -482,16 +480,16 @@ KEY(PARAM_PATH, "zero_optimization.offload_param.nvme_path", FOLDERS,
     "folder of the files; required for device `nvme`. Several folders, on several drives, share "
     "the files in stripes",
     NULLABLE, AUTO("an error with device nvme: the program must give it"))
-KEY(PARAM_BUFFERS, "zero_optimization.offload_param.buffer_count", INT,
+PLAIN("zero_optimization.offload_param.buffer_count", INT,
     "device `nvme`: number of buffers in memory through which slices pass",
     SETS(offload.params.buffer_count), NUMBER(5), AT_LEAST(1))
-KEY(PARAM_BUFFER_SIZE, "zero_optimization.offload_param.buffer_size", SIZE,
+PLAIN("zero_optimization.offload_param.buffer_size", SIZE,
     "devices `cpu` and `nvme`: most elements in a buffer, and in one transfer",
     SETS(offload.params.buffer_elems), NUMBER(1e8), AT_LEAST(1))
-KEY(PARAM_IN_CPU, "zero_optimization.offload_param.max_in_cpu", SIZE,
+PLAIN("zero_optimization.offload_param.max_in_cpu", SIZE,
     "device `nvme`: most elements of each rank that stay in host memory",
     SETS(offload.params_in_cpu), NUMBER(1e9))
-KEY(PARAM_PIN, "zero_optimization.offload_param.pin_memory", BOOL,
+PLAIN("zero_optimization.offload_param.pin_memory", BOOL,
     "registers the buffers with the kernel, as far as the limit on locked memory allows",
     SETS(offload.params.pin_memory), ON, LOCAL)
 KEY(OFFLOAD_OPTIMIZER, "zero_optimization.offload_optimizer", BLOCK,
@@ -504,14 +502,14 @@ KEY(STATE_PATH, "zero_optimization.offload_optimizer.nvme_path", FOLDERS,
     "folder of the files; required for device `nvme`. Several folders, on several drives, share "
     "the files in stripes",
     NULLABLE, AUTO("an error with device nvme: the program must give it"))
-KEY(STATE_BUFFERS, "zero_optimization.offload_optimizer.buffer_count", INT,
+PLAIN("zero_optimization.offload_optimizer.buffer_count", INT,
     "device `nvme`: number of buffers in memory through which blocks pass",
     SETS(offload.state.buffer_count), NUMBER(4), AT_LEAST(1))
-KEY(STATE_BUFFER_SIZE, "zero_optimization.offload_optimizer.buffer_size", SIZE,
+PLAIN("zero_optimization.offload_optimizer.buffer_size", SIZE,
     "devices `cpu` and `nvme`: most elements in a buffer, and in one transfer (a key of sherd's "
     "own)",
     SETS(offload.state.buffer_elems), NUMBER(4194304), AT_LEAST(4096))
-KEY(STATE_PIN, "zero_optimization.offload_optimizer.pin_memory", BOOL,
+PLAIN("zero_optimization.offload_optimizer.pin_memory", BOOL,
     "registers the buffers with the kernel, as far as the limit on locked memory allows",
     SETS(offload.state.pin_memory), ON, LOCAL)
 KEY(STATE_PIPELINE_READ, "zero_optimization.offload_optimizer.pipeline_read", BOOL,
@@ -522,7 +520,7 @@ KEY(STATE_PIPELINE_WRITE, "zero_optimization.offload_optimizer.pipeline_write", 
     "writes the previous blocks while a block is updated. `false` is slower and gives the same "
     "bits (DeepSpeed's default is false)",
     SETS(offload.pipeline_write), ON)
-KEY(STATE_FAST_INIT, "zero_optimization.offload_optimizer.fast_init", BOOL,
+PLAIN("zero_optimization.offload_optimizer.fast_init", BOOL,
     "leaves out one comparison of checksums: the one when the first update reads the filled values",
     SETS(offload.fast_init))
 KEY(STATE_RATIO, "zero_optimization.offload_optimizer.ratio", REAL,
@@ -533,7 +531,7 @@ KEY(STATE_GRADIENTS, "zero_optimization.offload_optimizer.gradients", TEXT,
     "where the gradients of offloaded state are added up. `cpu`: in host memory. `nvme`: in a "
     "file, which needs device `nvme` (a key of sherd's own)",
     SETS(offload.gradients_on_nvme), FIRST_OF("cpu", "nvme"))
-KEY(STATE_ACCUMULATE, "zero_optimization.offload_optimizer.accumulate", TEXT,
+PLAIN("zero_optimization.offload_optimizer.accumulate", TEXT,
     "where the micro-batches of a step are added up at stages 2 and 3. `cpu`: in host memory; the "
     "gradient of each micro-batch goes down to it. `device`: in an accumulator on the device, "
     "which goes down once (a key of sherd's own)",
@@ -554,33 +552,33 @@ KEY(STATE_DURABLE, "zero_optimization.offload_optimizer.durable", BOOL,
     "device `nvme`: when a step is over, its state is on the medium. `false`: the state survives "
     "the end of the process, but not the end of the machine (a key of sherd's own)",
     SETS(offload.durable), ON)
-KEY(CHECKPOINT, "checkpoint", BLOCK,
+PLAIN("checkpoint", BLOCK,
     "saving and loading with `sherd_checkpoint_save` and `sherd_checkpoint_load`", NULLABLE)
-KEY(CHECKPOINT_ASYNC, "checkpoint.async", BOOL,
+PLAIN("checkpoint.async", BOOL,
     "a save returns when the state is copied to host memory, and the copy is written while "
     "training goes on. The plan counts the memory for the copy (a key of sherd's own)",
     SETS(checkpoint.is_async))
-KEY(CHECKPOINT_KEEP, "checkpoint.keep_last", INT,
+PLAIN("checkpoint.keep_last", INT,
     "complete checkpoints that stay in a folder when a new one is saved there; 0: all (a key of "
     "sherd's own)",
     SETS(checkpoint.keep_last), NUMBER(0))
-KEY(AIO, "aio", BLOCK, "how the drive of device `nvme` is read and written", NULLABLE)
-KEY(AIO_BLOCK, "aio.block_size", SIZE,
+PLAIN("aio", BLOCK, "how the drive of device `nvme` is read and written", NULLABLE)
+PLAIN("aio.block_size", SIZE,
     "most bytes in a request", SETS(io.block_bytes), NUMBER(1048576), AT_LEAST(4096), LOCAL)
-KEY(AIO_DEPTH, "aio.queue_depth", INT,
-    "requests in flight", SETS(io.depth), NUMBER(8), AT_LEAST(1), LOCAL)
-KEY(AIO_ENGINE, "aio.engine", TEXT,
+PLAIN("aio.queue_depth", INT, "requests in flight", SETS(io.depth), NUMBER(8), AT_LEAST(1), LOCAL)
+PLAIN("aio.engine", TEXT,
     "implementation of the requests: `io_uring`, or threads with pread and pwrite (a key of "
     "sherd's own)",
     SETS(io.engine), FIRST_OF("auto", "io_uring|threads"), LOCAL,
     AUTO("io_uring if the kernel has it, else threads"))
-KEY(AIO_TBW, "aio.rated_tbw", REAL,
+PLAIN("aio.rated_tbw", REAL,
     "terabytes that a drive is rated to take, for the line about wear in the plan (a key of "
     "sherd's own)",
     SETS(io.drive_tbw), NUMBER(600), LOCAL)
-KEY(AIO_STEP_SECONDS, "aio.step_seconds", REAL,
+PLAIN("aio.step_seconds", REAL,
     "seconds of a step, for the line about wear in the plan. 0: the time that a drive of 2 GB/s "
     "needs (a key of sherd's own)",
     SETS(io.step_seconds), NUMBER(0), LOCAL)
 /* clang-format on */
 #undef KEY
+#undef PLAIN

@@ -2,35 +2,29 @@
  * warns, and makes the settings. See config_impl.h. */
 #include "engine/config/config_impl.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-/* The keys of a kind of offload, and the lowest stage at which it has an effect. */
+/* The keys of a kind of offload, the lowest stage at which it has an effect, and its settings. */
 typedef struct offload_keys {
     sherdi_config_id block, device, path;
     int64_t          stage;
+    size_t           offset;
 } offload_keys;
 
-static const offload_keys PARAM_KEYS = {
-    SHERDI_CONFIG_OFFLOAD_PARAM,
-    SHERDI_CONFIG_PARAM_DEVICE,
-    SHERDI_CONFIG_PARAM_PATH,
-    .stage = 3,
-};
-static const offload_keys STATE_KEYS = {
-    SHERDI_CONFIG_OFFLOAD_OPTIMIZER,
-    SHERDI_CONFIG_STATE_DEVICE,
-    SHERDI_CONFIG_STATE_PATH,
-    .stage = 1,
-};
+enum { PARAMS, STATE, ACTIVATIONS };
 
-static const offload_keys ACTIVATION_KEYS = {
-    SHERDI_CONFIG_ACTIVATIONS,
-    SHERDI_CONFIG_ACTIVATIONS_DEVICE,
-    SHERDI_CONFIG_ACTIVATIONS_PATH,
-    .stage = 0,
+static const offload_keys OFFLOADS[] = {
+    [PARAMS] = {SHERDI_CONFIG_OFFLOAD_PARAM, SHERDI_CONFIG_PARAM_DEVICE, SHERDI_CONFIG_PARAM_PATH,
+                3, offsetof(sherdi_settings, offload.params)},
+    [STATE]  = {SHERDI_CONFIG_OFFLOAD_OPTIMIZER, SHERDI_CONFIG_STATE_DEVICE,
+                SHERDI_CONFIG_STATE_PATH, 1, offsetof(sherdi_settings, offload.state)},
+    [ACTIVATIONS] = {SHERDI_CONFIG_ACTIVATIONS, SHERDI_CONFIG_ACTIVATIONS_DEVICE,
+                     SHERDI_CONFIG_ACTIVATIONS_PATH, 0,
+                     offsetof(sherdi_settings, offload.activations)},
 };
 
 /* Returns the tier that a block names. */
@@ -52,7 +46,6 @@ static sherd_status block_check(const sherd_config *config, const offload_keys *
     const sherdi_config_alias *alias = config->entries[keys->device].alias;
     const sherdi_tier_kind    *tier  = tier_named(config, keys);
     char                       location[SHERDI_LOCATION_BYTES];
-    char                       sentence[96];
 
     if (alias != NULL && config->entries[keys->block].origin != SHERDI_ORIGIN_DEFAULT) {
         return sherdi_fail(
@@ -63,16 +56,16 @@ static sherd_status block_check(const sherd_config *config, const offload_keys *
     }
     if (tier->has_files && !sherdi_config_is_given(config, keys->path) &&
         (is_complete || !config->entries[keys->path].is_auto)) {
-        (void)snprintf(sentence, sizeof(sentence),
-                       "is %s, which needs nvme_path: the folder to use", sherdi_tier_name(tier));
-        return sherdi_config_key_fail(config, keys->device, sentence);
+        return sherdi_config_key_fail(config, keys->device,
+                                      "is %s, which needs nvme_path: the folder to use",
+                                      sherdi_tier_name(tier));
     }
     return SHERD_OK;
 }
 
 static sherd_status state_check(const sherd_config *config, int is_complete)
 {
-    int has_files = tier_named(config, &STATE_KEYS)->has_files;
+    int has_files = tier_named(config, &OFFLOADS[STATE])->has_files;
     int is_open   = !is_complete && config->entries[SHERDI_CONFIG_STATE_DEVICE].is_auto;
 
     if (sherdi_config_is_on(config, SHERDI_CONFIG_STATE_GRADIENTS) && !has_files && !is_open) {
@@ -91,9 +84,9 @@ static sherd_status state_check(const sherd_config *config, int is_complete)
 
 sherd_status sherdi_config_offload_check(const sherd_config *config, int is_complete)
 {
-    SHERDI_TRY(block_check(config, &PARAM_KEYS, is_complete));
-    SHERDI_TRY(block_check(config, &STATE_KEYS, is_complete));
-    SHERDI_TRY(block_check(config, &ACTIVATION_KEYS, is_complete));
+    for (size_t i = 0; i < COUNT_OF(OFFLOADS); i++) {
+        SHERDI_TRY(block_check(config, &OFFLOADS[i], is_complete));
+    }
     return state_check(config, is_complete);
 }
 
@@ -116,7 +109,7 @@ static sherd_status files_remark(sherd_config *config)
                                              SHERDI_CONFIG_STATE_KEEP, SHERDI_CONFIG_STATE_DURABLE};
 
     if (config->entries[SHERDI_CONFIG_STATE_DEVICE].is_auto ||
-        tier_named(config, &STATE_KEYS)->has_files) {
+        tier_named(config, &OFFLOADS[STATE])->has_files) {
         return SHERD_OK;
     }
     for (size_t i = 0; i < COUNT_OF(FILES); i++) {
@@ -134,9 +127,9 @@ static sherd_status files_remark(sherd_config *config)
 static sherd_status beside_remark(sherd_config *config)
 {
     if (sherdi_config_integer(config, SHERDI_CONFIG_MASTER_ENCODING) != SHERDI_MASTER_BESIDE ||
-        sherdi_config_integer(config, SHERDI_CONFIG_STAGE) < PARAM_KEYS.stage ||
-        tier_named(config, &PARAM_KEYS)->space != SHERDI_SPACE_STORAGE ||
-        tier_named(config, &STATE_KEYS)->space != SHERDI_SPACE_STORAGE) {
+        sherdi_config_integer(config, SHERDI_CONFIG_STAGE) < OFFLOADS[PARAMS].stage ||
+        tier_named(config, &OFFLOADS[PARAMS])->space != SHERDI_SPACE_STORAGE ||
+        tier_named(config, &OFFLOADS[STATE])->space != SHERDI_SPACE_STORAGE) {
         return SHERD_OK;
     }
     return sherdi_config_key_warn(
@@ -148,8 +141,9 @@ static sherd_status beside_remark(sherd_config *config)
 
 sherd_status sherdi_config_offload_remark(sherd_config *config)
 {
-    SHERDI_TRY(stage_remark(config, &PARAM_KEYS));
-    SHERDI_TRY(stage_remark(config, &STATE_KEYS));
+    for (size_t i = 0; i < COUNT_OF(OFFLOADS); i++) {
+        SHERDI_TRY(stage_remark(config, &OFFLOADS[i]));
+    }
     SHERDI_TRY(beside_remark(config));
     return files_remark(config);
 }
@@ -180,26 +174,21 @@ static void block_resolve(const sherd_config *config, const offload_keys *keys, 
                            config->entries[keys->device].origin == SHERDI_ORIGIN_PROGRAM);
     }
     out->space = out->tier->space;
-    if (out->tier->has_files) {
+    /* The program may name a tier with files for the activations of a unit, whatever the block
+     * says. */
+    if (out->tier->has_files ||
+        (keys == &OFFLOADS[ACTIVATIONS] && sherdi_config_is_given(config, keys->path))) {
         folders_resolve(config, keys->path, out);
-    }
-}
-
-/* The program may name a tier with files for a unit, independently of the block. */
-static void activations_resolve(const sherd_config *config, sherdi_settings *out)
-{
-    block_resolve(config, &ACTIVATION_KEYS, out->sharding.stage, &out->offload.activations);
-    if (!out->offload.activations.tier->has_files &&
-        sherdi_config_is_given(config, ACTIVATION_KEYS.path)) {
-        folders_resolve(config, ACTIVATION_KEYS.path, &out->offload.activations);
     }
 }
 
 void sherdi_config_offload_resolve(const sherd_config *config, sherdi_settings *out)
 {
-    block_resolve(config, &PARAM_KEYS, out->sharding.stage, &out->offload.params);
-    block_resolve(config, &STATE_KEYS, out->sharding.stage, &out->offload.state);
-    activations_resolve(config, out);
+    for (size_t i = 0; i < COUNT_OF(OFFLOADS); i++) {
+        void *block = (unsigned char *)out + OFFLOADS[i].offset;
+
+        block_resolve(config, &OFFLOADS[i], out->sharding.stage, block);
+    }
     if (!out->offload.state.tier->has_files) {
         out->offload.gradients_on_nvme = out->offload.verify_reads = out->offload.resume_state =
             out->offload.keep_state                                = 0;

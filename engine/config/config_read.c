@@ -333,9 +333,6 @@ static sherd_status block_read(given_value *given)
     const sherdi_config_key  *key  = site->key;
     const sherdi_json_node   *node = site->node;
 
-    if (key->is_opaque) {
-        return opaque_read(site);
-    }
     if (node->kind == SHERDI_JSON_NULL && key->is_nullable) {
         return SHERD_OK;
     }
@@ -375,7 +372,14 @@ static sherd_status member_read(const sherdi_config_site *site, const char *know
         return unknown_read(site, known, is_block_closed);
     }
     given = given_of(site, id);
-    return given.site.key->type == SHERDI_TYPE_BLOCK ? block_read(&given) : scalar_read(&given);
+    switch (given.site.key->type) {
+    case SHERDI_TYPE_BLOCK:
+        return block_read(&given);
+    case SHERDI_TYPE_OPAQUE:
+        return opaque_read(&given.site);
+    default:
+        return scalar_read(&given);
+    }
 }
 
 /* ---- documents ---- */
@@ -461,7 +465,7 @@ sherd_status sherdi_config_read_key(sherdi_config_reader *reader, const char *pa
     path_of_program(path, known);
     path_join("", path, written);
     id = sherdi_config_meant(known);
-    if (id != SHERDI_CONFIG_IDS && sherdi_config_table[id].type == SHERDI_TYPE_BLOCK) {
+    if (id != SHERDI_CONFIG_IDS && sherdi_config_table[id].type <= SHERDI_TYPE_OPAQUE) {
         return sherdi_site_say(&site, SHERD_E_INVAL, "is a block; set its keys one by one");
     }
     return member_read(&site, known, 1);

@@ -11,25 +11,42 @@
 #include <float.h>
 #include <limits.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-sherd_status sherdi_config_key_fail(const sherd_config *config, sherdi_config_id id,
-                                    const char *sentence)
+/* Writes location and key, then the sentence. */
+static void key_line(const sherd_config *config, sherdi_config_id id, const char *fmt, va_list args,
+                     char line[SHERDI_ERROR_BYTES])
 {
     char location[SHERDI_LOCATION_BYTES];
+    int  start =
+        snprintf(line, SHERDI_ERROR_BYTES, "%s: %s ", sherdi_config_location(config, id, location),
+                 sherdi_config_name(config, id));
 
-    return sherdi_fail(SHERD_E_INVAL, "%s: %s %s", sherdi_config_location(config, id, location),
-                       sherdi_config_name(config, id), sentence);
+    (void)vsnprintf(line + start, SHERDI_ERROR_BYTES - (size_t)start, fmt, args);
 }
 
-sherd_status sherdi_config_key_warn(sherd_config *config, sherdi_config_id id, const char *sentence)
+sherd_status sherdi_config_key_fail(const sherd_config *config, sherdi_config_id id,
+                                    const char *fmt, ...)
 {
-    char location[SHERDI_LOCATION_BYTES];
-    char line[SHERDI_ERROR_BYTES];
+    char    line[SHERDI_ERROR_BYTES];
+    va_list args;
 
-    (void)snprintf(line, sizeof(line), "%s: %s %s", sherdi_config_location(config, id, location),
-                   sherdi_config_name(config, id), sentence);
+    va_start(args, fmt);
+    key_line(config, id, fmt, args, line);
+    va_end(args);
+    return sherdi_fail(SHERD_E_INVAL, "%s", line);
+}
+
+sherd_status sherdi_config_key_warn(sherd_config *config, sherdi_config_id id, const char *fmt, ...)
+{
+    char    line[SHERDI_ERROR_BYTES];
+    va_list args;
+
+    va_start(args, fmt);
+    key_line(config, id, fmt, args, line);
+    va_end(args);
     return sherdi_config_warn(config, line);
 }
 
@@ -38,14 +55,13 @@ sherd_status sherdi_config_key_warn(sherd_config *config, sherdi_config_id id, c
 static sherd_status precision_check(const sherd_config *config)
 {
     char other[SHERDI_LOCATION_BYTES];
-    char sentence[SHERDI_LOCATION_BYTES + 64];
 
     if (sherdi_config_is_on(config, SHERDI_CONFIG_FP16_ENABLED) &&
         sherdi_config_is_on(config, SHERDI_CONFIG_BF16_ENABLED)) {
-        (void)snprintf(sentence, sizeof(sentence),
-                       "and bf16.enabled (%s) are both true; switch one off",
-                       sherdi_config_location(config, SHERDI_CONFIG_BF16_ENABLED, other));
-        return sherdi_config_key_fail(config, SHERDI_CONFIG_FP16_ENABLED, sentence);
+        return sherdi_config_key_fail(
+            config, SHERDI_CONFIG_FP16_ENABLED,
+            "and bf16.enabled (%s) are both true; switch one off",
+            sherdi_config_location(config, SHERDI_CONFIG_BF16_ENABLED, other));
     }
     if (sherdi_config_is_on(config, SHERDI_CONFIG_FP16_ENABLED) &&
         sherdi_config_real(config, SHERDI_CONFIG_LOSS_SCALE) == 0 &&
@@ -74,6 +90,7 @@ static int is_param_among(sherdi_config_id id, const char *names)
            sherdi_text_choice(names, path + sizeof(BLOCK) - 1, 0, &index);
 }
 
+/* Returns whether only some optimizers read a key, and this is one. */
 static int optimizer_reads(size_t index, sherdi_config_id id)
 {
     return is_param_among(id, sherdi_optimizer_at(index)->keys);
@@ -144,6 +161,18 @@ static int optimizer_is_used(const sherd_config *config, size_t index)
     return index == optimizer_index(config);
 }
 
+/* Returns whether the named optimizer or that of a group reads a key that only some optimizers
+ * leave unread. */
+static int optimizers_read(const sherd_config *config, sherdi_config_id id)
+{
+    for (size_t i = 0; i < sherdi_optimizer_count(); i++) {
+        if (optimizer_is_used(config, i) && !is_param_among(id, sherdi_optimizer_at(i)->unread)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* Warns of a key that only some optimizers read, if none of them is used. */
 static sherd_status others_remark(sherd_config *config, sherdi_config_id id)
 {
@@ -157,40 +186,33 @@ static sherd_status others_remark(sherd_config *config, sherdi_config_id id)
         if (optimizer_is_used(config, i)) {
             return SHERD_OK;
         }
-        len += (size_t)snprintf(readers + len, sizeof(readers) - len, "%s%s",
-                                len == 0 ? "is ignored: only " : " or ",
-                                sherdi_optimizer_name(sherdi_optimizer_at(i)));
+        len +=
+            (size_t)snprintf(readers + len, sizeof(readers) - len, "%s%s", len == 0 ? "" : " or ",
+                             sherdi_optimizer_name(sherdi_optimizer_at(i)));
     }
-    (void)snprintf(readers + len, sizeof(readers) - len, " reads it");
-    return len == 0 ? SHERD_OK : sherdi_config_key_warn(config, id, readers);
+    return len == 0 ? SHERD_OK
+                    : sherdi_config_key_warn(config, id, "is ignored: only %s reads it", readers);
 }
 
-/* Returns whether the named optimizer or that of a group reads a key that only some optimizers
- * leave unread. */
-static int optimizers_read(const sherd_config *config, sherdi_config_id id)
+/* Warns of a key that the named optimizer does not read, though others do, unless a group has one
+ * of these. */
+static sherd_status unread_remark(sherd_config *config, sherdi_config_id id)
 {
-    for (size_t i = 0; i < sherdi_optimizer_count(); i++) {
-        if (optimizer_is_used(config, i) && !is_param_among(id, sherdi_optimizer_at(i)->unread)) {
-            return 1;
-        }
-    }
-    return 0;
+    const sherdi_optimizer *optimizer = sherdi_config_optimizer(config);
+
+    return !is_param_among(id, optimizer->unread) || optimizers_read(config, id)
+               ? SHERD_OK
+               : sherdi_config_key_warn(config, id, "is ignored: %s does not read it",
+                                        sherdi_optimizer_name(optimizer));
 }
 
-/* Warns of keys that the named optimizer does not read, though others do, unless a group has one of
- * these. */
-static sherd_status unread_remark(sherd_config *config, const sherdi_optimizer *optimizer)
+/* Makes a remark on each key that is given. */
+static sherd_status given_remark(sherd_config *config,
+                                 sherd_status (*remark)(sherd_config *, sherdi_config_id))
 {
-    char sentence[64];
-
-    (void)snprintf(sentence, sizeof(sentence), "is ignored: %s does not read it",
-                   sherdi_optimizer_name(optimizer));
-    for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
-        sherdi_config_id key = (sherdi_config_id)id;
-
-        if (is_param_among(key, optimizer->unread) && sherdi_config_is_given(config, key) &&
-            !optimizers_read(config, key)) {
-            SHERDI_TRY(sherdi_config_key_warn(config, key, sentence));
+    for (sherdi_config_id id = 0; id < SHERDI_CONFIG_IDS; id++) {
+        if (sherdi_config_is_given(config, id)) {
+            SHERDI_TRY(remark(config, id));
         }
     }
     return SHERD_OK;
@@ -200,13 +222,9 @@ static sherd_status optimizer_remark(sherd_config *config)
 {
     int has_type = sherdi_config_is_given(config, SHERDI_CONFIG_OPTIMIZER_TYPE);
 
-    for (int id = 0; id < SHERDI_CONFIG_IDS && has_type; id++) {
-        if (sherdi_config_is_given(config, (sherdi_config_id)id)) {
-            SHERDI_TRY(others_remark(config, (sherdi_config_id)id));
-        }
-    }
     if (has_type) {
-        SHERDI_TRY(unread_remark(config, sherdi_optimizer_at(optimizer_index(config))));
+        SHERDI_TRY(given_remark(config, others_remark));
+        SHERDI_TRY(given_remark(config, unread_remark));
     }
     if (sherdi_config_is_given(config, SHERDI_CONFIG_MAX_GRAD_NORM)) {
         SHERDI_TRY(
@@ -215,7 +233,7 @@ static sherd_status optimizer_remark(sherd_config *config)
                                        ? "is ignored: gradient_clipping is there too, and wins"
                                        : "is taken as gradient_clipping; write it there"));
     }
-    if (has_type && sherdi_optimizer_at(optimizer_index(config))->decoupled == NULL &&
+    if (has_type && sherdi_config_optimizer(config)->decoupled == NULL &&
         !sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE)) {
         return sherdi_config_key_warn(
             config, SHERDI_CONFIG_ADAM_W_MODE,
@@ -256,12 +274,7 @@ static sherd_status fixed_scale_check(const sherd_config *config)
 
 static int schedule_reads(const sherdi_schedule *schedule, sherdi_config_id id)
 {
-    for (size_t i = 0; i < schedule->num_keys; i++) {
-        if (schedule->keys[i] == (int)id) {
-            return 1;
-        }
-    }
-    return 0;
+    return schedule != NULL && sherdi_config_is_among(schedule->keys, schedule->num_keys, id);
 }
 
 /* Warns of keys about a momentum that the schedule would move, if no optimizer that is used has
@@ -272,18 +285,16 @@ static sherd_status cycle_remark(sherd_config *config)
         SHERDI_CONFIG_CYCLE_MOMENTUM, SHERDI_CONFIG_CYCLE_MIN_MOM, SHERDI_CONFIG_CYCLE_MAX_MOM,
         SHERDI_CONFIG_DECAY_MOM_RATE};
     const sherdi_optimizer *optimizer = sherdi_optimizer_at(optimizer_index(config));
-    char                    sentence[96];
 
     if (optimizers_read(config, SHERDI_CONFIG_BETAS) ||
         !sherdi_config_is_on(config, SHERDI_CONFIG_CYCLE_MOMENTUM)) {
         return SHERD_OK;
     }
-    (void)snprintf(sentence, sizeof(sentence), "is ignored: %s has no betas%s",
-                   sherdi_optimizer_name(optimizer),
-                   optimizer->with_momentum == NULL ? "" : ", and keeps its momentum");
     for (size_t i = 0; i < sizeof(KEYS) / sizeof(KEYS[0]); i++) {
         if (sherdi_config_is_given(config, KEYS[i])) {
-            SHERDI_TRY(sherdi_config_key_warn(config, KEYS[i], sentence));
+            SHERDI_TRY(sherdi_config_key_warn(
+                config, KEYS[i], "is ignored: %s has no betas%s", sherdi_optimizer_name(optimizer),
+                optimizer->with_momentum == NULL ? "" : ", and keeps its momentum"));
         }
     }
     return SHERD_OK;
@@ -295,17 +306,24 @@ static sherd_status warmup_remark(sherd_config *config, const sherdi_schedule *s
 {
     int64_t total  = sherdi_config_integer(config, SHERDI_CONFIG_TOTAL_STEPS);
     int64_t warmup = sherdi_config_integer(config, SHERDI_CONFIG_WARMUP_STEPS);
-    char    sentence[128];
 
     if (schedule->num_needed == 0 || schedule->keys[0] != SHERDI_CONFIG_TOTAL_STEPS ||
         !sherdi_config_is_given(config, SHERDI_CONFIG_TOTAL_STEPS) || total >= warmup) {
         return SHERD_OK;
     }
-    (void)snprintf(
-        sentence, sizeof(sentence),
+    return sherdi_config_key_warn(
+        config, SHERDI_CONFIG_TOTAL_STEPS,
         "is %lld, and the warm-up alone takes %lld steps; give a warmup_num_steps below it",
         (long long)total, (long long)warmup);
-    return sherdi_config_key_warn(config, SHERDI_CONFIG_TOTAL_STEPS, sentence);
+}
+
+static sherd_status schedule_unread_remark(sherd_config *config, sherdi_config_id id)
+{
+    return !sherdi_config_table[id].is_schedules ||
+                   schedule_reads(sherdi_config_schedule(config), id)
+               ? SHERD_OK
+               : sherdi_config_key_warn(config, id,
+                                        "is ignored: this type of schedule does not read it");
 }
 
 static sherd_status scheduler_remark(sherd_config *config)
@@ -319,15 +337,7 @@ static sherd_status scheduler_remark(sherd_config *config)
         }
         return SHERD_OK;
     }
-    for (int i = 0; i < SHERDI_CONFIG_IDS; i++) {
-        sherdi_config_id id = (sherdi_config_id)i;
-
-        if (sherdi_config_table[id].is_schedules && sherdi_config_is_given(config, id) &&
-            !schedule_reads(schedule, id)) {
-            SHERDI_TRY(sherdi_config_key_warn(
-                config, id, "is ignored: this type of schedule does not read it"));
-        }
-    }
+    SHERDI_TRY(given_remark(config, schedule_unread_remark));
     SHERDI_TRY(warmup_remark(config, schedule));
     if (!schedule->is_transformers &&
         sherdi_config_integer(config, SHERDI_CONFIG_WARMUP_TYPE) > SHERDI_RAMP_LINEAR &&
@@ -353,17 +363,16 @@ static void rates_put(const sherdi_config_effect *effect, sherdi_rates *out)
 {
     out->count = effect->value.count;
     out->at[0] = effect->is_null ? NAN : effect->value.real;
-    for (size_t i = 0; i < out->count; i++) {
-        out->at[i] = effect->value.list[i];
+    if (out->count > 0) {
+        memcpy(out->at, effect->value.list, out->count * sizeof(*out->at));
     }
 }
 
 void sherdi_setting_put(const sherdi_config_key *key, const sherdi_config_effect *effect,
                         void *field)
 {
-    static const sherd_dtype DTYPES[] = {[SHERDI_CHOICE_FP32] = SHERD_F32,
-                                         [SHERDI_CHOICE_FP16] = SHERD_F16,
-                                         [SHERDI_CHOICE_BF16] = SHERD_BF16};
+    /* in the order of the choices */
+    static const sherd_dtype DTYPES[] = {SHERD_F32, SHERD_F16, SHERD_BF16};
     int64_t                  integer  = effect->value.integer;
 
     switch (key->setting.kind) {
@@ -416,15 +425,18 @@ static void *setting_at(const sherdi_config_key *key, const sherdi_settings *set
 
 static sherd_status settings_put(const sherd_config *config, int world_size, sherdi_settings *out)
 {
-    sherdi_config_effect effect;
+    const sherdi_schedule *schedule = sherdi_config_schedule(config);
+    sherdi_config_effect   effect;
 
-    for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
+    for (sherdi_config_id id = 0; id < SHERDI_CONFIG_IDS; id++) {
         const sherdi_config_key *key = &sherdi_config_table[id];
 
-        if (key->setting.kind == SHERDI_SETTING_NONE || key->setting.is_derived) {
+        /* Parameters that this type of schedule does not read stay 0, even if the file sets them. */
+        if (key->setting.kind == SHERDI_SETTING_NONE || key->setting.is_derived ||
+            (key->is_schedules && !schedule_reads(schedule, id))) {
             continue;
         }
-        sherdi_config_effective(config, world_size, (sherdi_config_id)id, &effect);
+        sherdi_config_effective(config, world_size, id, &effect);
         if (effect.is_missing) {
             return sherdi_fail(SHERD_E_INVAL, "%s", effect.origin);
         }
@@ -448,20 +460,10 @@ static void scaler_resolve(const sherd_config *config, sherdi_scaler_params *out
     }
 }
 
-/* Sets parameters that this type of schedule does not read to 0, even if the file sets them, then
- * lets the schedule resolve the others. */
 static sherd_status schedule_resolve(const sherd_config *config, sherdi_settings *settings)
 {
     const sherdi_schedule *schedule = sherdi_config_schedule(config);
 
-    for (int i = 0; i < SHERDI_CONFIG_IDS; i++) {
-        const sherdi_config_key *key = &sherdi_config_table[i];
-
-        if (key->is_schedules && !key->setting.is_derived &&
-            (schedule == NULL || !schedule_reads(schedule, (sherdi_config_id)i))) {
-            memset(setting_at(key, settings), 0, key->setting.bytes);
-        }
-    }
     return schedule == NULL || schedule->resolve == NULL ? SHERD_OK
                                                          : schedule->resolve(config, settings);
 }
@@ -488,12 +490,12 @@ static sherd_status monitor_resolve(const sherd_config *config, sherdi_config_id
                                         "and job_name are too long: together at most 1022 bytes");
 }
 
-static sherd_status monitors_resolve(const sherd_config *config, sherdi_settings *settings)
+static sherd_status monitors_resolve(const sherd_config *config, sherdi_monitor_settings *out)
 {
     SHERDI_TRY(monitor_resolve(config, SHERDI_CONFIG_CSV_PATH, SHERDI_CONFIG_CSV_JOB,
-                               &settings->watch.monitors[SHERDI_MONITOR_CSV]));
+                               &out[SHERDI_MONITOR_CSV]));
     return monitor_resolve(config, SHERDI_CONFIG_BOARD_PATH, SHERDI_CONFIG_BOARD_JOB,
-                           &settings->watch.monitors[SHERDI_MONITOR_TENSORBOARD]);
+                           &out[SHERDI_MONITOR_TENSORBOARD]);
 }
 
 /* Refuses keys without an effect in this build. */
@@ -588,7 +590,7 @@ sherd_status sherdi_config_json_resolve(const sherd_config *config, int world_si
     rules_apply(config, &settings);
     SHERDI_TRY(schedule_resolve(config, &settings));
     SHERDI_TRY(encodings_resolve(config, &settings));
-    SHERDI_TRY(monitors_resolve(config, &settings));
+    SHERDI_TRY(monitors_resolve(config, settings.watch.monitors));
     memcpy(out, &settings, sizeof(settings));
     return SHERD_OK;
 }

@@ -36,7 +36,6 @@
 #define ZERO_IS_DEFAULT .zero_is_default = 1
 #define EFFECT(name)   .effect = sherdi_effect_##name
 #define CLOSED         .is_closed = 1
-#define OPAQUE         .is_opaque = 1
 #define AUTO_ABSENT    .auto_is_absent = 1
 #define LEGACY_BOOL    .has_bool_form = 1
 #define ACTIVE_PRESENT .is_active_present = 1
@@ -61,6 +60,7 @@
 #define ROW(why, key_path, key_type, ...) \
     {.use = SHERDI_USE_##why, .path = (key_path), .type = SHERDI_TYPE_##key_type, .meaning = __VA_ARGS__},
 #define KEY(id, ...) ROW(HONOURED, __VA_ARGS__)
+#define PLAIN(...)   ROW(HONOURED, __VA_ARGS__)
 #define SAME(...)    ROW(SAME, __VA_ARGS__)
 #define HINT(...)    ROW(HINT, __VA_ARGS__)
 #define REFUSED(...) ROW(REFUSED, __VA_ARGS__)
@@ -277,33 +277,25 @@ static int has_words_of(const char *whole, const char *part)
     return 1;
 }
 
-/* Returns the name in the same block that has all words of the unknown one, if only one name
- * has. */
-static const char *suggest_longer(const char *path)
+/* Returns whether a key has all words of the unknown name, in the same block. */
+static int is_longer(const char *known, const char *path)
 {
-    const char *leaf  = sherdi_config_leaf(path);
-    const char *found = NULL;
-
-    for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
-        if (has_same_block(path, sherdi_config_table[id].path) &&
-            has_words_of(sherdi_config_leaf(sherdi_config_table[id].path), leaf)) {
-            if (found != NULL) {
-                return NULL;
-            }
-            found = sherdi_config_table[id].path;
-        }
-    }
-    return found;
+    return has_same_block(path, known) &&
+           has_words_of(sherdi_config_leaf(known), sherdi_config_leaf(path));
 }
 
-/* Returns the same name in another block, if only one block has it. */
-static const char *suggest_other_block(const char *path)
+static int has_same_leaf(const char *known, const char *path)
 {
-    const char *leaf  = sherdi_config_leaf(path);
+    return strcmp(sherdi_config_leaf(known), sherdi_config_leaf(path)) == 0;
+}
+
+/* Returns the name that is similar to the unknown one, if only one name is. */
+static const char *suggest_only(const char *path, int (*is_similar)(const char *, const char *))
+{
     const char *found = NULL;
 
     for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
-        if (strcmp(leaf, sherdi_config_leaf(sherdi_config_table[id].path)) == 0) {
+        if (is_similar(sherdi_config_table[id].path, path)) {
             if (found != NULL) {
                 return NULL;
             }
@@ -323,6 +315,6 @@ const char *sherdi_config_suggest(const char *path)
         }
     }
     found = suggest_neighbour(path);
-    found = found != NULL ? found : suggest_other_block(path);
-    return found != NULL ? found : suggest_longer(path);
+    found = found != NULL ? found : suggest_only(path, has_same_leaf);
+    return found != NULL ? found : suggest_only(path, is_longer);
 }

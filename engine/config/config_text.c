@@ -107,34 +107,52 @@ static void groups_put(sherdi_text *out, const sherdi_config_value *value)
         group_params_put(out, group);
         put(out, "}");
     }
-    put(out, value->integer == 0 ? "[]" : "]");
+    put(out, value->groups == NULL ? "null" : value->integer == 0 ? "[]" : "]");
+}
+
+static void text_put(sherdi_text *out, const sherdi_config_key *key,
+                     const sherdi_config_value *value)
+{
+    if (key->range.choices != NULL) {
+        choice_put(out, key->range.choices, (size_t)value->integer);
+    } else if (value->text == NULL) {
+        put(out, "null");
+    } else if (key->type == SHERDI_TYPE_FOLDERS) {
+        folders_put(out, value->text);
+    } else {
+        sherdi_text_quote(out, value->text);
+    }
 }
 
 static void value_put(sherdi_text *out, const sherdi_config_key *key,
                       const sherdi_config_value *value)
 {
-    int has_choices = key->type == SHERDI_TYPE_TEXT && key->range.choices != NULL;
-
-    if (key->type == SHERDI_TYPE_BOOL) {
+    switch (key->type) {
+    case SHERDI_TYPE_BOOL:
         put(out, value->integer ? "true" : "false");
-    } else if (key->type == SHERDI_TYPE_INT || key->type == SHERDI_TYPE_SIZE) {
+        break;
+    case SHERDI_TYPE_INT:
+    case SHERDI_TYPE_SIZE:
         sherdi_text_print(out, "%" PRId64, value->integer);
-    } else if (key->type == SHERDI_TYPE_PAIR) {
-        numbers_put(out, (const double[]){value->real, value->second}, 2);
-    } else if (key->type == SHERDI_TYPE_REALS && value->count > 0) {
-        numbers_put(out, value->list, value->count);
-    } else if (key->type == SHERDI_TYPE_REAL || key->type == SHERDI_TYPE_REALS) {
+        break;
+    case SHERDI_TYPE_REAL:
         real_put(out, value->real);
-    } else if (has_choices) {
-        choice_put(out, key->range.choices, (size_t)value->integer);
-    } else if (key->type == SHERDI_TYPE_TEXT && value->text != NULL) {
-        sherdi_text_quote(out, value->text);
-    } else if (key->type == SHERDI_TYPE_FOLDERS && value->text != NULL) {
-        folders_put(out, value->text);
-    } else if (key->type == SHERDI_TYPE_GROUPS && value->groups != NULL) {
+        break;
+    case SHERDI_TYPE_PAIR:
+        numbers_put(out, (const double[]){value->real, value->second}, 2);
+        break;
+    case SHERDI_TYPE_REALS:
+        if (value->count == 0) {
+            real_put(out, value->real);
+        } else {
+            numbers_put(out, value->list, value->count);
+        }
+        break;
+    case SHERDI_TYPE_GROUPS:
         groups_put(out, value);
-    } else {
-        put(out, "null");
+        break;
+    default:
+        text_put(out, key, value);
     }
 }
 
@@ -145,7 +163,7 @@ static int key_is_dumped(const sherd_config *config, sherdi_config_id id)
 {
     const sherdi_config_key *key = &sherdi_config_table[id];
 
-    return key->type != SHERDI_TYPE_BLOCK &&
+    return key->type > SHERDI_TYPE_OPAQUE &&
            (key->use == SHERDI_USE_HONOURED || sherdi_config_is_given(config, id));
 }
 
@@ -190,10 +208,10 @@ sherd_status sherd_config_dump(const sherd_config *config, sherd_write_fn write,
     SHERDI_TRY(sherdi_api_need(write != NULL, "sherd_config_dump", "write"));
     sherdi_mem_init(&mem);
     sherdi_text_init(&out, &mem);
-    for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
-        if (key_is_dumped(config, (sherdi_config_id)id)) {
+    for (sherdi_config_id id = 0; id < SHERDI_CONFIG_IDS; id++) {
+        if (key_is_dumped(config, id)) {
             put(&out, start);
-            key_dump(&out, config, (sherdi_config_id)id);
+            key_dump(&out, config, id);
             start = ",\n";
         }
     }
@@ -238,6 +256,7 @@ static const char PAGE_ALIASES[] =
 
 static const char *const TYPE_NAMES[] = {
     [SHERDI_TYPE_BLOCK]   = "block",
+    [SHERDI_TYPE_OPAQUE]  = "block",
     [SHERDI_TYPE_BOOL]    = "bool",
     [SHERDI_TYPE_INT]     = "integer",
     [SHERDI_TYPE_SIZE]    = "integer",
@@ -288,15 +307,12 @@ static void choices_put(sherdi_text *out, const char *choices)
 static void range_put(sherdi_text *out, const sherdi_config_key *key)
 {
     const sherdi_config_range *range = &key->range;
-    int has_least = key->type == SHERDI_TYPE_INT || key->type == SHERDI_TYPE_SIZE ||
-                    key->type == SHERDI_TYPE_REAL || key->type == SHERDI_TYPE_PAIR ||
-                    key->type == SHERDI_TYPE_REALS;
 
     if (range->choices != NULL) {
         choices_put(out, range->choices);
         return;
     }
-    if (!has_least) {
+    if (key->type < SHERDI_TYPE_INT || key->type > SHERDI_TYPE_REALS) {
         return;
     }
     if (sherdi_config_most(key) >= INT_MAX) {
@@ -316,7 +332,7 @@ static void key_describe(sherdi_text *out, sherdi_config_id id)
     sherdi_text_print(out, "| `%s` | %s%s", key->path, TYPE_NAMES[key->type],
                       key->is_closed ? ", closed" : "");
     range_put(out, key);
-    if (key->type == SHERDI_TYPE_BLOCK) {
+    if (key->type <= SHERDI_TYPE_OPAQUE) {
         put(out, " |  |");
     } else {
         sherdi_text_print(out, " | %s%s%s |", mark, fallback == NULL ? "none" : fallback, mark);
@@ -356,9 +372,9 @@ sherd_status sherd_config_reference(sherd_write_fn write, void *ctx)
     sherdi_mem_init(&mem);
     sherdi_text_init(&out, &mem);
     put(&out, PAGE_HEAD);
-    for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
+    for (sherdi_config_id id = 0; id < SHERDI_CONFIG_IDS; id++) {
         section_put(&out, id);
-        key_describe(&out, (sherdi_config_id)id);
+        key_describe(&out, id);
     }
     put(&out, PAGE_ALIASES);
     for (size_t i = 0; i < sherdi_config_alias_count; i++) {

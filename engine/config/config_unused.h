@@ -63,8 +63,8 @@ SAME("checkpoint.load_universal", BOOL, "every checkpoint loads on any layout")
 SAME("checkpoint.tag_validation", TEXT,
     "ranks that save under different tags are always refused",
     FIRST_OF("Warn", "Ignore|Fail"), ANY_CASE)
-SAME("checkpoint.parallel_write", BLOCK, "every rank always writes its own part", OPAQUE)
-SAME("checkpoint.writer", BLOCK, "it only chooses between implementations", OPAQUE, NULLABLE)
+SAME("checkpoint.parallel_write", OPAQUE, "every rank always writes its own part")
+SAME("checkpoint.writer", OPAQUE, "it only chooses between implementations", NULLABLE)
 SAME("checkpoint.checkpoint_serialization", BOOL, "it only chooses between implementations", ON)
 
 /* ---- hints that are not taken ---- */
@@ -119,43 +119,37 @@ HINT("zero_optimization.zero_quantized_nontrainable_weights", BOOL,
     "it compresses weights on the wire with loss; sherd sends them whole")
 HINT("zero_optimization.zero_quantized_gradients", BOOL,
     "it compresses gradients on the wire with loss; sherd sends them whole")
-HINT("zero_optimization.zeropp_loco_param", BLOCK,
-    "it is about quantized gradients", OPAQUE, NULLABLE)
+HINT("zero_optimization.zeropp_loco_param", OPAQUE, "it is about quantized gradients", NULLABLE)
 HINT("zero_optimization.mics_shard_size", INT,
     "it is a speed hint: shards lie on fewer ranks", NUMBER(-1), AT_LEAST(-1))
 HINT("zero_optimization.mics_hierarchical_params_gather", BOOL,
     "it is a speed hint: shards lie on fewer ranks")
-HINT("zero_optimization.zenflow", BLOCK,
-    "it is a lossy shortcut for offloaded updates; in sherd all updates are synchronous",
-    OPAQUE, NULLABLE)
-HINT("zero_optimization.leaf_module", BLOCK, "the program declares its units", OPAQUE, NULLABLE)
+HINT("zero_optimization.zenflow", OPAQUE,
+    "it is a lossy shortcut for offloaded updates; in sherd all updates are synchronous", NULLABLE)
+HINT("zero_optimization.leaf_module", OPAQUE, "the program declares its units", NULLABLE)
 HINT("zero_optimization.offload_optimizer.super_offload", BOOL,
     "it is a speed hint for offloaded updates")
 HINT("aio.use_gds", BOOL, "it is a speed hint for GPUs")
-HINT("activation_checkpointing", BLOCK,
-    "the trainer decides which activations it computes again", OPAQUE)
-HINT("wandb", BLOCK,
+HINT("activation_checkpointing", OPAQUE, "the trainer decides which activations it computes again")
+HINT("wandb", OPAQUE,
     "a program talks to this service through the package wandb; csv_monitor and tensorboard write "
-    "files, and `wandb sync` takes over those of tensorboard",
-    OPAQUE)
-HINT("comet", BLOCK,
+    "files, and `wandb sync` takes over those of tensorboard")
+HINT("comet", OPAQUE,
     "a program talks to this service through its own package; csv_monitor and tensorboard write "
-    "files",
-    OPAQUE)
+    "files")
 HINT("comms_logger.prof_all", BOOL, "every gather and every reduction of the engine is counted", ON)
 HINT("comms_logger.prof_ops", ANY, "every gather and every reduction of the engine is counted")
 HINT("comms_logger.debug", BOOL, "a line of comms_logger.verbose names the unit that is moved")
-HINT("flops_profiler", BLOCK, "sherd does not count operations", OPAQUE)
-HINT("timers", BLOCK, "the trainer has clocks of its own", OPAQUE)
-HINT("autotuning", BLOCK, "sherd uses the values of the file and does not tune them", OPAQUE)
+HINT("flops_profiler", OPAQUE, "sherd does not count operations")
+HINT("timers", OPAQUE, "the trainer has clocks of its own")
+HINT("autotuning", OPAQUE, "sherd uses the values of the file and does not tune them")
 HINT("checkpoint.use_node_local_storage", BOOL, "a checkpoint is one folder that all hosts share")
-HINT("nebula", BLOCK,
-    "it is a service that stores checkpoints; sherd_checkpoint_save writes to a folder", OPAQUE)
-HINT("datastates_ckpt", BLOCK,
-    "checkpoint.async writes a checkpoint while training goes on", OPAQUE)
-HINT("compile", BLOCK, "it is about compiling PyTorch modules", OPAQUE)
-HINT("pipeline", BLOCK,
-    "pipeline parallelism belongs to the trainer; sherd's world is the data-parallel group", OPAQUE)
+HINT("nebula", OPAQUE,
+    "it is a service that stores checkpoints; sherd_checkpoint_save writes to a folder")
+HINT("datastates_ckpt", OPAQUE, "checkpoint.async writes a checkpoint while training goes on")
+HINT("compile", OPAQUE, "it is about compiling PyTorch modules")
+HINT("pipeline", OPAQUE,
+    "pipeline parallelism belongs to the trainer; sherd's world is the data-parallel group")
 
 /* ---- keys that would change the training ---- */
 REFUSED("gradient_allreduce_op", TEXT,
@@ -188,23 +182,21 @@ REFUSED("tensor_parallel", BLOCK,
     "data-parallel group")
 REFUSED("tensor_parallel.autotp_size", INT,
     "the engine does not split modules", NUMBER(0), ONE_IS_OFF)
-REFUSED("expert_parallel", BLOCK,
-    "sherd does not split experts over ranks; sherd's world is the data-parallel group", OPAQUE)
-REFUSED("amp", BLOCK, "it is the mixed precision of Apex; use the fp16 or bf16 block", OPAQUE)
-REFUSED("torch_autocast", BLOCK,
-    "it is the autocast of PyTorch; use the bf16 or fp16 block", OPAQUE)
-REFUSED("elasticity", BLOCK,
-    "it changes the batch with the number of ranks; give the batch sizes", OPAQUE)
-REFUSED("hybrid_engine", BLOCK, "it is an inference engine for RLHF", OPAQUE)
-REFUSED("compression_training", BLOCK, "it changes the model", OPAQUE, ACTIVE_NESTED)
-REFUSED("quantize_training", BLOCK, "it changes the weights", OPAQUE, ACTIVE_PRESENT)
-REFUSED("weight_quantization", BLOCK, "it changes the weights", OPAQUE, ACTIVE_PRESENT)
-REFUSED("eigenvalue", BLOCK, "it controls quantization", OPAQUE)
-REFUSED("sparse_attention", BLOCK,
-    "it changes the model; attention belongs to the trainer", OPAQUE, ACTIVE_PRESENT)
-REFUSED("progressive_layer_drop", BLOCK, "it changes the model", OPAQUE)
-REFUSED("curriculum_learning", BLOCK, "it changes the data; loading belongs to the trainer", OPAQUE)
-REFUSED("data_efficiency", BLOCK, "it changes the data and the model", OPAQUE)
+REFUSED("expert_parallel", OPAQUE,
+    "sherd does not split experts over ranks; sherd's world is the data-parallel group")
+REFUSED("amp", OPAQUE, "it is the mixed precision of Apex; use the fp16 or bf16 block")
+REFUSED("torch_autocast", OPAQUE, "it is the autocast of PyTorch; use the bf16 or fp16 block")
+REFUSED("elasticity", OPAQUE, "it changes the batch with the number of ranks; give the batch sizes")
+REFUSED("hybrid_engine", OPAQUE, "it is an inference engine for RLHF")
+REFUSED("compression_training", OPAQUE, "it changes the model", ACTIVE_NESTED)
+REFUSED("quantize_training", OPAQUE, "it changes the weights", ACTIVE_PRESENT)
+REFUSED("weight_quantization", OPAQUE, "it changes the weights", ACTIVE_PRESENT)
+REFUSED("eigenvalue", OPAQUE, "it controls quantization")
+REFUSED("sparse_attention", OPAQUE,
+    "it changes the model; attention belongs to the trainer", ACTIVE_PRESENT)
+REFUSED("progressive_layer_drop", OPAQUE, "it changes the model")
+REFUSED("curriculum_learning", OPAQUE, "it changes the data; loading belongs to the trainer")
+REFUSED("data_efficiency", OPAQUE, "it changes the data and the model")
 /* clang-format on */
 #undef SAME
 #undef HINT

@@ -52,40 +52,6 @@ static sherd_status range_check(const sherdi_config_site *site, double number)
     return site_fail(site, reason);
 }
 
-/* ---- numbers in quotes ---- */
-
-/* Reads the text of a STRING node as JSON and hands its root to `read`. If the text is not JSON, or
- * not a number, it fails with `reason`. */
-static sherd_status quoted_read(const sherdi_config_site *site, const char *reason,
-                                sherd_status (*read)(const sherdi_config_site *,
-                                                     sherdi_config_value *),
-                                sherdi_config_value *out)
-{
-    sherdi_mem        *mem    = &site->reader->config->mem;
-    sherdi_config_site inside = *site;
-    sherdi_json       *document;
-    sherdi_json_node   number;
-    sherd_status       status = sherdi_json_parse(mem, site->path, site->node->string,
-                                                  strlen(site->node->string), &document);
-
-    if (status == SHERD_E_INVAL) {
-        return site_fail(site, reason);
-    }
-    SHERDI_TRY(status);
-    number = *sherdi_json_root(document);
-    if (number.kind == SHERDI_JSON_NUMBER) {
-        number.line   = site->node->line;
-        number.column = site->node->column;
-        inside.node   = &number;
-        status        = read(&inside, out);
-    } else {
-        status = site_fail(site, reason);
-    }
-    sherdi_json_destroy(document);
-    SHERDI_TRY(status);
-    return site_warn(site, "a number in quotes is read as the number");
-}
-
 /* ---- types ---- */
 
 int sherdi_config_boolean(const char *text, int *out)
@@ -124,83 +90,76 @@ static sherd_status bool_read(const sherdi_config_site *site, sherdi_config_valu
     return site_fail(site, reason);
 }
 
-static sherd_status integer_read(const sherdi_config_site *site, sherdi_config_value *out)
-{
-    static const char       reason[] = "it must be a whole number";
-    const sherdi_json_node *node     = site->node;
-    sherdi_json_fit         fit;
+static sherd_status number_read(const sherdi_config_site *site, sherdi_config_value *out);
 
-    if (node->kind == SHERDI_JSON_BOOL) {
+/* Reads a number in quotes, as a YAML file's 5e8 arrives. If the text is not JSON, or not a number,
+ * it fails with `reason`. */
+static sherd_status quoted_read(const sherdi_config_site *site, const char *reason,
+                                sherdi_config_value *out)
+{
+    sherdi_mem        *mem    = &site->reader->config->mem;
+    sherdi_config_site inside = *site;
+    sherdi_json       *document;
+    sherdi_json_node   number;
+    sherd_status       status = sherdi_json_parse(mem, site->path, site->node->string,
+                                                  strlen(site->node->string), &document);
+
+    if (status == SHERD_E_INVAL) {
+        return site_fail(site, reason);
+    }
+    SHERDI_TRY(status);
+    number        = *sherdi_json_root(document);
+    number.line   = site->node->line;
+    number.column = site->node->column;
+    inside.node   = &number;
+    status =
+        number.kind == SHERDI_JSON_NUMBER ? number_read(&inside, out) : site_fail(site, reason);
+    sherdi_json_destroy(document);
+    SHERDI_TRY(status);
+    return site_warn(site, "a number in quotes is read as the number");
+}
+
+/* Reads a number: a whole one for INT and SIZE. */
+static sherd_status number_read(const sherdi_config_site *site, sherdi_config_value *out)
+{
+    const sherdi_config_key *key      = site->key;
+    const sherdi_json_node  *node     = site->node;
+    int                      is_whole = key->type < SHERDI_TYPE_REAL;
+    const char *reason = is_whole ? "it must be a whole number" : "it must be a number";
+
+    if (node->kind == SHERDI_JSON_BOOL && is_whole) {
         out->integer = node->is_true;
         SHERDI_TRY(range_check(site, (double)out->integer));
         return site_warn(site, "a boolean is read as 0 or 1");
     }
-    if (node->kind == SHERDI_JSON_STRING) { /* a YAML file's 5e8 arrives as "5e8" */
-        return quoted_read(site, reason, integer_read, out);
-    }
-    if (node->kind != SHERDI_JSON_NUMBER) {
-        return site_fail(site, reason);
-    }
-    SHERDI_TRY(range_check(site, node->number));
-    fit = sherdi_json_integer(node, &out->integer);
-    if (fit == SHERDI_JSON_TRUNCATED && !site->key->is_truncated) {
-        return site_fail(site, reason);
-    }
-    return SHERD_OK;
-}
-
-static sherd_status real_read(const sherdi_config_site *site, sherdi_config_value *out)
-{
-    static const char       reason[] = "it must be a number";
-    const sherdi_json_node *node     = site->node;
-
-    if (node->kind == SHERDI_JSON_STRING && site->key->zero_word != NULL &&
-        strcmp(node->string, site->key->zero_word) == 0) {
+    if (node->kind == SHERDI_JSON_STRING && key->zero_word != NULL &&
+        strcmp(node->string, key->zero_word) == 0) {
         out->real = 0;
         return site_warn(site, "the word is read as 0");
     }
     if (node->kind == SHERDI_JSON_STRING) {
-        return quoted_read(site, reason, real_read, out);
+        return quoted_read(site, reason, out);
     }
     if (node->kind != SHERDI_JSON_NUMBER) {
         return site_fail(site, reason);
     }
     out->real = node->number;
-    return range_check(site, node->number);
+    SHERDI_TRY(range_check(site, node->number));
+    return is_whole && sherdi_json_integer(node, &out->integer) == SHERDI_JSON_TRUNCATED &&
+                   !key->is_truncated
+               ? site_fail(site, reason)
+               : SHERD_OK;
 }
 
-static sherd_status pair_read(const sherdi_config_site *site, sherdi_config_value *out)
-{
-    const sherdi_json_node *first  = sherdi_json_first(site->node);
-    const sherdi_json_node *second = first == NULL ? NULL : sherdi_json_next(first);
-    sherdi_config_site      inside = *site;
-    sherdi_config_value     value;
-
-    if (site->node->kind != SHERDI_JSON_ARRAY || second == NULL ||
-        sherdi_json_next(second) != NULL) {
-        return site_fail(site, "it must be a list of two numbers");
-    }
-    inside.node = first;
-    SHERDI_TRY(real_read(&inside, &value));
-    out->real   = value.real;
-    inside.node = second;
-    SHERDI_TRY(real_read(&inside, &value));
-    out->second = value.real;
-    return SHERD_OK;
-}
-
-/* Reads a number, or a list of at most SHERDI_MOST_RATES numbers. */
-static sherd_status reals_read(const sherdi_config_site *site, sherdi_config_value *out)
+/* Reads a list of at most SHERDI_MOST_RATES numbers. */
+static sherd_status list_read(const sherdi_config_site *site, double list[SHERDI_MOST_RATES],
+                              size_t *count_out)
 {
     sherdi_config_site  inside = *site;
     sherdi_config_value value  = {0};
-    double              list[SHERDI_MOST_RATES];
     char                reason[64];
     size_t              count = 0;
 
-    if (site->node->kind != SHERDI_JSON_ARRAY) {
-        return real_read(site, out);
-    }
     for (inside.node = sherdi_json_first(site->node); inside.node != NULL;
          inside.node = sherdi_json_next(inside.node)) {
         if (count == SHERDI_MOST_RATES) {
@@ -208,19 +167,47 @@ static sherd_status reals_read(const sherdi_config_site *site, sherdi_config_val
                            SHERDI_MOST_RATES);
             return site_fail(&inside, reason);
         }
-        SHERDI_TRY(real_read(&inside, &value));
+        SHERDI_TRY(number_read(&inside, &value));
         list[count++] = value.real;
     }
-    if (count == 0) {
+    *count_out = count;
+    return SHERD_OK;
+}
+
+static sherd_status pair_read(const sherdi_config_site *site, sherdi_config_value *out)
+{
+    double list[SHERDI_MOST_RATES];
+    size_t count = 0;
+
+    if (site->node->kind == SHERDI_JSON_ARRAY) {
+        SHERDI_TRY(list_read(site, list, &count));
+    }
+    if (count != 2) {
+        return site_fail(site, "it must be a list of two numbers");
+    }
+    out->real   = list[0];
+    out->second = list[1];
+    return SHERD_OK;
+}
+
+/* Reads a number, or a list of numbers. */
+static sherd_status reals_read(const sherdi_config_site *site, sherdi_config_value *out)
+{
+    double list[SHERDI_MOST_RATES];
+
+    if (site->node->kind != SHERDI_JSON_ARRAY) {
+        return number_read(site, out);
+    }
+    SHERDI_TRY(list_read(site, list, &out->count));
+    if (out->count == 0) {
         return site_fail(site, "it must be a number, or a list with one for each parameter group");
     }
-    out->list = sherdi_alloc_array(&site->reader->config->mem, SHERDI_MEM_CONTROL, count,
+    out->list = sherdi_alloc_array(&site->reader->config->mem, SHERDI_MEM_CONTROL, out->count,
                                    sizeof(*out->list));
     if (out->list == NULL) {
         return SHERD_E_NOMEM;
     }
-    memcpy(out->list, list, count * sizeof(*out->list));
-    out->count = count;
+    memcpy(out->list, list, out->count * sizeof(*out->list));
     return SHERD_OK;
 }
 
@@ -355,9 +342,8 @@ sherd_status sherdi_config_value_read(const sherdi_config_site *site, sherdi_con
         return bool_read(site, out);
     case SHERDI_TYPE_INT:
     case SHERDI_TYPE_SIZE:
-        return integer_read(site, out);
     case SHERDI_TYPE_REAL:
-        return real_read(site, out);
+        return number_read(site, out);
     case SHERDI_TYPE_PAIR:
         return pair_read(site, out);
     case SHERDI_TYPE_REALS:
@@ -368,11 +354,9 @@ sherd_status sherdi_config_value_read(const sherdi_config_site *site, sherdi_con
         return folders_read(site, out);
     case SHERDI_TYPE_GROUPS:
         return sherdi_config_groups_read(site, out);
-    case SHERDI_TYPE_BLOCK:
-    case SHERDI_TYPE_ANY:
-        break;
+    default:
+        return SHERD_OK;
     }
-    return SHERD_OK;
 }
 
 void sherdi_config_value_free(sherdi_config_value *value)
@@ -380,9 +364,7 @@ void sherdi_config_value_free(sherdi_config_value *value)
     sherdi_free(value->text);
     sherdi_free(value->list);
     sherdi_free(value->groups);
-    value->text   = NULL;
-    value->list   = NULL;
-    value->groups = NULL;
+    *value = (sherdi_config_value){0};
 }
 
 int sherdi_config_same(const sherdi_config_key *key, const sherdi_config_value *a,
@@ -390,29 +372,19 @@ int sherdi_config_same(const sherdi_config_key *key, const sherdi_config_value *
 {
     switch (key->type) {
     case SHERDI_TYPE_REAL:
-        return a->real == b->real;
     case SHERDI_TYPE_PAIR:
-        return a->real == b->real && a->second == b->second;
     case SHERDI_TYPE_REALS:
-        return a->count == b->count &&
-               (a->count == 0 ? a->real == b->real
-                              : memcmp(a->list, b->list, a->count * sizeof(*a->list)) == 0);
-    case SHERDI_TYPE_TEXT:
-        if (key->range.choices == NULL) {
-            return a->text != NULL && b->text != NULL && strcmp(a->text, b->text) == 0;
-        }
-        return a->integer == b->integer;
+        return a->real == b->real && a->second == b->second && a->count == b->count &&
+               (a->count == 0 || memcmp(a->list, b->list, a->count * sizeof(*a->list)) == 0);
     case SHERDI_TYPE_FOLDERS:
         return a->text != NULL && b->text != NULL && folders_are_equal(a->text, b->text);
     case SHERDI_TYPE_GROUPS:
         return sherdi_config_groups_same(a, b);
     case SHERDI_TYPE_ANY:
         return 0;
-    case SHERDI_TYPE_BOOL:
-    case SHERDI_TYPE_INT:
-    case SHERDI_TYPE_SIZE:
-    case SHERDI_TYPE_BLOCK:
-        break;
+    default:
+        return key->type != SHERDI_TYPE_TEXT || key->range.choices != NULL
+                   ? a->integer == b->integer
+                   : a->text != NULL && b->text != NULL && strcmp(a->text, b->text) == 0;
     }
-    return a->integer == b->integer;
 }

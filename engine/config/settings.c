@@ -62,8 +62,7 @@ typedef struct plain_config {
 void sherd_settings_init(sherd_settings *settings)
 {
     static const sherd_settings STANDARD = {
-#define FIELD(name, setting, standard, least, below) .name = (standard),
-#define NUMBER(name, standard, least, below)         .name = (standard),
+#define NUMBER(name, standard, least, below) .name = (standard),
 #include "engine/config/settings_fields.h"
         .struct_size = sizeof(*settings),
     };
@@ -73,10 +72,11 @@ void sherd_settings_init(sherd_settings *settings)
 
 /* ---- checks ---- */
 
-/* Checks that a number is from `least` to below `below`. */
-static sherd_status number_check(const char *field, double value, double least, double below)
+/* Checks that a number is from `least` to below `below`, or NaN like its default. */
+static sherd_status number_check(const char *field, double value, double standard, double least,
+                                 double below)
 {
-    return value >= least && value < below
+    return (value >= least && value < below) || (isnan(value) && isnan(standard))
                ? SHERD_OK
                : sherdi_fail(SHERD_E_INVAL,
                              "sherd_settings.%s is %g; it may be from %g to below %g", field, value,
@@ -85,21 +85,8 @@ static sherd_status number_check(const char *field, double value, double least, 
 
 static sherd_status numbers_check(const sherd_settings *s)
 {
-    const struct {
-        const char *field;
-        double      value, standard, least, below;
-    } NUMBERS[] = {
-#define FIELD(name, setting, ...) {#name, (double)s->name, __VA_ARGS__},
-#define NUMBER(name, ...)         {#name, (double)s->name, __VA_ARGS__},
+#define NUMBER(name, ...) SHERDI_TRY(number_check(#name, (double)s->name, __VA_ARGS__));
 #include "engine/config/settings_fields.h"
-    };
-
-    for (size_t i = 0; i < sizeof(NUMBERS) / sizeof(NUMBERS[0]); i++) {
-        if (!isnan(NUMBERS[i].value) || !isnan(NUMBERS[i].standard)) {
-            SHERDI_TRY(number_check(NUMBERS[i].field, NUMBERS[i].value, NUMBERS[i].least,
-                                    NUMBERS[i].below));
-        }
-    }
     return SHERD_OK;
 }
 
@@ -121,7 +108,6 @@ static void fields_copy(const sherd_settings *given, sherdi_settings *out)
 #define FIELD(name, setting, ...)                                                                  \
     _Static_assert(sizeof(out->setting) == sizeof(given->name), "they have one type");             \
     memcpy(&out->setting, &given->name, sizeof(out->setting));
-#define NUMBER(...)
 #include "engine/config/settings_fields.h"
 }
 
@@ -160,16 +146,37 @@ static void numerics_complete(const sherd_settings *given, sherdi_numerics_setti
                                                        : 1;
 }
 
-/* Finds the optimizer by its name. Settings of the optimizer's own keys have the defaults of
- * config_keys.h: a test compares. */
+/* Settings that no field of sherd_settings gives: as those of a file without these keys. A test
+ * compares. */
+static const sherdi_settings STANDARD = {
+    .update =
+        {
+            .decouples_decay = 1,
+            .lamb            = {.max_coeff = 10, .min_coeff = 0.01},
+            .muon            = {.steps = 5},
+        },
+    .offload =
+        {
+            .state          = {&sherdi_tier_device, .buffer_count = 4, .buffer_elems = 4194304,
+                               .pin_memory = 1},
+            .params         = {&sherdi_tier_device, .buffer_count = 5, .buffer_elems = 100000000,
+                               .pin_memory = 1},
+            .activations    = {&sherdi_tier_device, .buffer_count = 2, .pin_memory = 1},
+            .params_in_cpu  = 1000000000,
+            .ratio          = 1,
+            .pipeline_read  = 1,
+            .pipeline_write = 1,
+            .durable        = 1,
+        },
+    .io = {.block_bytes = 1048576, .depth = 8, .drive_tbw = 600},
+};
+
+/* Finds the optimizer by its name. */
 static sherd_status optimizer_put(const sherd_settings *given, sherdi_settings *all)
 {
     sherdi_update_settings  *out = &all->update;
     const sherdi_optimizer **at  = &out->optimizer;
 
-    out->decouples_decay  = 1;
-    out->lamb             = (sherdi_lamb_settings){.max_coeff = 10, .min_coeff = 0.01};
-    out->muon.steps       = 5;
     out->sgd.has_momentum = !isnan(given->beta1);
     out->sgd.momentum     = out->sgd.has_momentum ? given->beta1 : 0;
     SHERDI_TRY(sherdi_optimizer_find(all, "sherd_settings.optimizer",
@@ -221,35 +228,17 @@ static void sharding_complete(sherdi_sharding_settings *out)
     }
 }
 
-/* Nothing is offloaded. The other values are those of a file without these keys. */
-static void offload_put(sherdi_settings *out)
-{
-    const sherdi_offload_settings none = {.tier = &sherdi_tier_device, .pin_memory = 1};
-
-    out->offload.state = out->offload.params = out->offload.activations = none;
-    out->offload.state.buffer_count                                     = 4;
-    out->offload.state.buffer_elems                                     = 4194304;
-    out->offload.params.buffer_count                                    = 5;
-    out->offload.params.buffer_elems                                    = 100000000;
-    out->offload.activations.buffer_count                               = 2;
-    out->offload.params_in_cpu                                          = 1000000000;
-    out->offload.ratio                                                  = 1;
-    out->offload.pipeline_read = out->offload.pipeline_write = out->offload.durable = 1;
-    out->io = (sherdi_io_settings){.block_bytes = 1048576, .depth = 8, .drive_tbw = 600};
-}
-
 static sherd_status plain_resolve(const sherd_config *config, int world_size, sherdi_settings *out)
 {
     const sherd_settings *given = &((const plain_config *)(const void *)config)->given;
     sherdi_settings       all;
 
-    memset(&all, 0, sizeof(all)); /* padding too: ranks may hash it */
+    memcpy(&all, &STANDARD, sizeof(all)); /* padding too: ranks may hash it */
     fields_copy(given, &all);
     SHERDI_TRY(batch_complete(world_size, &all.batch));
     numerics_complete(given, &all.numerics);
     SHERDI_TRY(update_complete(given, &all));
     sharding_complete(&all.sharding);
-    offload_put(&all);
     memcpy(out, &all, sizeof(all));
     return SHERD_OK;
 }
@@ -264,7 +253,7 @@ static const sherdi_config_kind PLAIN = {plain_resolve, plain_destroy};
 sherd_status sherd_config_from_settings(const sherd_settings *settings, sherd_config **out)
 {
     sherd_settings  given;
-    sherdi_settings probe;
+    sherdi_settings probe = STANDARD;
     plain_config   *config;
 
     SHERDI_TRY(sherdi_api_need(settings != NULL, "sherd_config_from_settings", "settings"));
@@ -272,7 +261,6 @@ sherd_status sherd_config_from_settings(const sherd_settings *settings, sherd_co
     sherd_settings_init(&given);
     SHERDI_TRY(sherdi_api_read(settings, SHERDI_API(sherd_settings), &given));
     SHERDI_TRY(given_check(&given));
-    memset(&probe, 0, sizeof(probe));
     SHERDI_TRY(optimizer_put(&given, &probe));
     given.optimizer = sherdi_optimizer_name(probe.update.optimizer);
     config          = calloc(1, sizeof(*config));
@@ -296,7 +284,6 @@ size_t sherdi_plain_settings(const sherdi_settings *settings, sherdi_named_bits 
 #define FIELD(name, setting, ...)                                                                  \
     out[count++] = (sherdi_named_bits){                                                            \
         #name, sherdi_hash_bytes(0, &settings->setting, sizeof(settings->setting))};
-#define NUMBER(...)
 #include "engine/config/settings_fields.h"
     out[count++] =
         (sherdi_named_bits){"optimizer", sherdi_optimizer_index(settings->update.optimizer)};

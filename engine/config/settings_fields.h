@@ -3,11 +3,18 @@
  *
  *   FIELD(name, setting, default, least, below)
  *
- * The field is copied to that setting, and settings.c completes some of them by rules. NUMBER has no
- * setting, since a rule alone reads it. A number is at least `least` and below `below`; where the
+ * The field is copied to that setting, and settings.c completes some of them by rules. A row that
+ * only a rule reads is a NUMBER, without a setting; FIELD is the same as NUMBER for a use that
+ * defines it alone, and NUMBER nothing for one that defines FIELD alone. A number is at least `least` and below `below`; where the
  * default is NaN, NaN is allowed and leaves the number to the optimizer. Ranks compare the settings
  * in this order: those from which others follow come first. */
 
+#ifndef NUMBER
+#define NUMBER(...)
+#endif
+#ifndef FIELD
+#define FIELD(name, setting, ...) NUMBER(name, __VA_ARGS__)
+#endif
 /* clang-format off */
 FIELD(dtype, numerics.compute_dtype, SHERD_F32, SHERD_F32, SHERD_F16 + 1)
 FIELD(train_batch_size, batch.train_batch_size, 0, 0, 0x1p31)

@@ -114,7 +114,7 @@ static void config_honoured_keys_count_and_others_do_not(void)
         int                      is_honoured = key->use == SHERDI_USE_HONOURED;
         int                      was_set;
 
-        if (key->type == SHERDI_TYPE_BLOCK || key->use == SHERDI_USE_REFUSED ||
+        if (key->type <= SHERDI_TYPE_OPAQUE || key->use == SHERDI_USE_REFUSED ||
             is_tested_alone(id)) {
             continue;
         }

@@ -9,12 +9,13 @@ trap 'rm -r "$scratch"' EXIT
 failed=0
 
 # Keys. Members of a block are read, so blocks are left out.
-awk '/^KEY\(/ { print row; row = "" } { row = row $0 } END { print row }' config/config_keys.h >"$scratch/rows"
-sed -nE 's/^KEY\(([A-Z0-9_]*), "([^"]*)".*/\1 \2/p' "$scratch/rows" >"$scratch/keys"
-sed -n 's/^KEY(\([A-Z0-9_]*\), "[^"]*", BLOCK,.*/\1/p' config/config_keys.h >"$scratch/blocks"
+awk '/^(KEY|PLAIN)\(/ { print row; row = "" } { row = row $0 } END { print row }' config/config_keys.h >"$scratch/rows"
+sed -i -E 's/^PLAIN\(("[^"]*")/KEY(plain:\1, \1/; s/plain:"([^"]*)"/plain:\1/' "$scratch/rows"
+sed -nE 's/^KEY\(([^,]*), "([^"]*)".*/\1 \2/p' "$scratch/rows" >"$scratch/keys"
+sed -nE 's/^KEY\(([^,]*), "[^"]*", BLOCK,.*/\1/p' "$scratch/rows" >"$scratch/blocks"
 cat config/config*.c optimizers/*.c | sed 's/case SHERDI_CONFIG_[A-Z0-9_]*//g; s/[!=]= SHERDI_CONFIG_[A-Z0-9_]*//g' |
     grep -oE 'SHERDI_CONFIG_[A-Z0-9_]+' | sed 's/SHERDI_CONFIG_//' | sort -u >"$scratch/taken"
-sed -nE 's/^KEY\(([A-Z0-9_]*),.* (SETS|DTYPE|TIER|SCHEDULE)\(.*/\1/p' "$scratch/rows" >>"$scratch/taken"
+sed -nE 's/^KEY\(([^,]*),.* (SETS|DTYPE|TIER|SCHEDULE)\(.*/\1/p' "$scratch/rows" >>"$scratch/taken"
 while read -r id path; do
     if ! grep -qx "$id" "$scratch/blocks" && ! grep -qx "$id" "$scratch/taken"; then
         echo "$path is in config_keys.h, but nothing takes its value"
