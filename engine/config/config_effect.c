@@ -188,11 +188,12 @@ const sherdi_optimizer *sherdi_config_optimizer(const sherd_config *config)
                : &NONE;
 }
 
-/* Takes a default of the optimizer; one of 0 is none. */
-static void own_take(sherdi_config_effect *effect, sherdi_config_value own)
+/* Takes a default of the optimizer; one of 0 is none. `second` is for a pair. */
+static void own_take(sherdi_config_effect *effect, double own, double second)
 {
-    if (own.real != 0) {
-        effect->value = own;
+    if (own != 0) {
+        effect->value =
+            (sherdi_config_value){.integer = (int64_t)own, .real = own, .second = second};
         sherdi_effect_say(effect, "%sdefault of %s", effect->is_auto ? "auto: the " : "",
                           sherdi_optimizer_name(sherdi_config_optimizer(effect->config)));
     }
@@ -200,26 +201,21 @@ static void own_take(sherdi_config_effect *effect, sherdi_config_value own)
 
 void sherdi_effect_lr(sherdi_config_effect *effect)
 {
-    double own = sherdi_config_optimizer(effect->config)->defaults.lr;
-
-    own_take(effect, (sherdi_config_value){.real = own});
+    own_take(effect, sherdi_config_optimizer(effect->config)->defaults.lr, 0);
 }
 
 void sherdi_effect_eps(sherdi_config_effect *effect)
 {
-    double own = sherdi_config_optimizer(effect->config)->defaults.eps;
-
-    own_take(effect, (sherdi_config_value){.real = own});
+    own_take(effect, sherdi_config_optimizer(effect->config)->defaults.eps, 0);
 }
 
 /* An optimizer with a momentum has it as its first beta, and reads one of the two keys. */
 void sherdi_effect_betas(sherdi_config_effect *effect)
 {
     const sherdi_optimizer *optimizer = sherdi_config_optimizer(effect->config);
-    const double           *own       = optimizer->defaults.betas;
 
     if (optimizer->with_momentum == NULL) {
-        own_take(effect, (sherdi_config_value){.real = own[0], .second = own[1]});
+        own_take(effect, optimizer->defaults.betas[0], optimizer->defaults.betas[1]);
     }
 }
 
@@ -228,15 +224,13 @@ void sherdi_effect_momentum(sherdi_config_effect *effect)
     const sherdi_optimizer *optimizer = sherdi_config_optimizer(effect->config);
 
     if (optimizer->with_momentum != NULL) {
-        own_take(effect, (sherdi_config_value){.real = optimizer->defaults.betas[0]});
+        own_take(effect, optimizer->defaults.betas[0], 0);
     }
 }
 
 void sherdi_effect_nesterov(sherdi_config_effect *effect)
 {
-    int own = sherdi_config_optimizer(effect->config)->defaults.is_nesterov;
-
-    own_take(effect, (sherdi_config_value){.integer = own, .real = own});
+    own_take(effect, sherdi_config_optimizer(effect->config)->defaults.is_nesterov, 0);
 }
 
 /* DeepSpeed hands the file's values to torch.optim.AdamW if torch_adam is true, and torch's own

@@ -153,10 +153,16 @@ static sherd_status scalar_put(given_value *given)
 
 static sherd_status scalar_read(given_value *given)
 {
+    sherd_status status;
+
     if (given->site.node->kind == SHERDI_JSON_NULL && given->site.key->is_nullable) {
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_config_value_read(&given->site, &given->value, &given->is_auto));
+    status = sherdi_config_value_read(&given->site, &given->value, &given->is_auto);
+    if (status != SHERD_OK) {
+        sherdi_config_value_free(&given->value);
+        return status;
+    }
     return scalar_put(given);
 }
 
@@ -208,21 +214,16 @@ static sherd_status alias_read(const sherdi_config_site *site, const sherdi_conf
 
 /* ---- unknown ---- */
 
-static int key_is_comment(const char *leaf)
-{
-    return leaf[0] == '_' || strcmp(leaf, "comment") == 0;
-}
-
 static sherd_status unknown_read(const sherdi_config_site *site, const char *known,
                                  int is_block_closed)
 {
-    const char *meant = sherdi_config_suggest(known);
-    char        hint[PATH_BYTES + 32];
+    const char *meant                 = sherdi_config_suggest(known);
+    const char *leaf                  = sherdi_config_leaf(known);
+    char        hint[PATH_BYTES + 32] = "";
 
-    if (key_is_comment(sherdi_config_leaf(known))) {
+    if (leaf[0] == '_' || strcmp(leaf, "comment") == 0) {
         return SHERD_OK;
     }
-    hint[0] = '\0';
     if (meant != NULL) {
         (void)snprintf(hint, sizeof(hint), "; did you mean %s?", meant);
     }
@@ -412,22 +413,16 @@ static sherd_status type_check(const sherdi_config_site *root, const char *block
                            key->range.choices, SHERDI_MORE_NAMES);
 }
 
-/* "lenient" holds for the whole document, wherever it is in the document. */
-static int document_is_lenient(const sherdi_json_node *root)
-{
-    const sherdi_json_node *lenient = member_of(root, "sherd", "lenient");
-
-    return lenient != NULL && lenient->is_true;
-}
-
 sherd_status sherdi_config_read(sherdi_config_reader *reader, const sherdi_json_node *root)
 {
-    sherdi_config_site site = {.reader = reader, .path = "a configuration", .node = root};
+    sherdi_config_site      site    = {.reader = reader, .path = "a configuration", .node = root};
+    const sherdi_json_node *lenient = member_of(root, "sherd", "lenient");
 
     if (root->kind != SHERDI_JSON_OBJECT) {
         return sherdi_site_say(&site, SHERD_E_INVAL, "is a block in braces");
     }
-    reader->is_lenient = document_is_lenient(root);
+    /* It holds for the whole document, wherever it is in the document. */
+    reader->is_lenient = lenient != NULL && lenient->is_true;
     SHERDI_TRY(type_check(&site, "optimizer", SHERDI_CONFIG_OPTIMIZER_TYPE));
     SHERDI_TRY(type_check(&site, "scheduler", SHERDI_CONFIG_SCHEDULER_TYPE));
     site.path = "";

@@ -240,12 +240,12 @@ static const char *suggest_neighbour(const char *path)
     size_t      distance;
 
     for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
-        if (has_same_block(path, sherdi_config_table[id].path)) {
-            distance = edit_distance(leaf, sherdi_config_leaf(sherdi_config_table[id].path));
-            if (distance < least) {
-                least   = distance;
-                nearest = sherdi_config_table[id].path;
-            }
+        const char *known = sherdi_config_table[id].path;
+
+        distance = edit_distance(leaf, sherdi_config_leaf(known));
+        if (distance < least && has_same_block(path, known)) {
+            least   = distance;
+            nearest = known;
         }
     }
     return nearest;
@@ -295,11 +295,13 @@ static const char *suggest_only(const char *path, int (*is_similar)(const char *
     const char *found = NULL;
 
     for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
-        if (is_similar(sherdi_config_table[id].path, path)) {
+        const char *known = sherdi_config_table[id].path;
+
+        if (is_similar(known, path)) {
             if (found != NULL) {
                 return NULL;
             }
-            found = sherdi_config_table[id].path;
+            found = known;
         }
     }
     return found;

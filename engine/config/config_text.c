@@ -135,12 +135,10 @@ static void value_put(sherdi_text *out, const sherdi_config_key *key,
     case SHERDI_TYPE_SIZE:
         sherdi_text_print(out, "%" PRId64, value->integer);
         break;
-    case SHERDI_TYPE_REAL:
-        real_put(out, value->real);
-        break;
     case SHERDI_TYPE_PAIR:
         numbers_put(out, (const double[]){value->real, value->second}, 2);
         break;
+    case SHERDI_TYPE_REAL:
     case SHERDI_TYPE_REALS:
         if (value->count == 0) {
             real_put(out, value->real);

@@ -67,8 +67,7 @@ int sherdi_config_boolean(const char *text, int *out)
 
 static sherd_status bool_read(const sherdi_config_site *site, sherdi_config_value *out)
 {
-    static const char       reason[] = "it must be true or false";
-    const sherdi_json_node *node     = site->node;
+    const sherdi_json_node *node = site->node;
     int                     is_true;
 
     if (node->kind == SHERDI_JSON_BOOL) {
@@ -87,7 +86,7 @@ static sherd_status bool_read(const sherdi_config_site *site, sherdi_config_valu
         out->integer = node->string[0] != '\0';
         return site_warn(site, "text is read as true, as in Python");
     }
-    return site_fail(site, reason);
+    return site_fail(site, "it must be true or false");
 }
 
 static sherd_status number_read(const sherdi_config_site *site, sherdi_config_value *out);
@@ -282,19 +281,25 @@ static sherd_status folder_check(const sherdi_config_site *site, const sherdi_js
     return SHERD_OK;
 }
 
+/* Packs the names. The caller frees the text, also after a failure. */
 static sherd_status folders_read(const sherdi_config_site *site, sherdi_config_value *out)
 {
     int                     is_list = site->node->kind == SHERDI_JSON_ARRAY;
     const sherdi_json_node *first   = is_list ? sherdi_json_first(site->node) : site->node;
     sherdi_config_site      inside  = *site;
-    char                    packed[SHERDI_MAX_FOLDERS * SHERDI_FOLDER_BYTES + 1];
     char                    reason[64];
-    size_t                  bytes = 0;
+    char                   *at;
     int                     count = 0;
 
     if (first == NULL) {
         return site_fail(site, "give a folder at least");
     }
+    out->text = sherdi_alloc(&site->reader->config->mem, SHERDI_MEM_CONTROL,
+                             SHERDI_MAX_FOLDERS * SHERDI_FOLDER_BYTES + 1);
+    if (out->text == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    at = out->text;
     for (inside.node = first; inside.node != NULL;
          inside.node = is_list ? sherdi_json_next(inside.node) : NULL) {
         if (++count > SHERDI_MAX_FOLDERS) {
@@ -303,15 +308,9 @@ static sherd_status folders_read(const sherdi_config_site *site, sherdi_config_v
             return site_fail(&inside, reason);
         }
         SHERDI_TRY(folder_check(&inside, first));
-        memcpy(packed + bytes, inside.node->string, strlen(inside.node->string) + 1);
-        bytes += strlen(inside.node->string) + 1;
+        at = stpcpy(at, inside.node->string) + 1;
     }
-    packed[bytes] = '\0';
-    out->text     = sherdi_alloc(&site->reader->config->mem, SHERDI_MEM_CONTROL, bytes + 1);
-    if (out->text == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    memcpy(out->text, packed, bytes + 1);
+    *at = '\0';
     return SHERD_OK;
 }
 
