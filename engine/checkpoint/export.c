@@ -61,7 +61,7 @@ static sherd_status ranks_agree(void *ctx, sherd_status own)
 
 /* ---- the calls ---- */
 
-static sherd_status params_read(const sherd_export_params *params, sherd_export_params *out)
+sherd_status sherdi_export_params_read(const sherd_export_params *params, sherd_export_params *out)
 {
     sherd_export_params_init(out);
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API(sherd_export_params), out));
@@ -100,7 +100,7 @@ static sherd_status export_begin(sherd_engine *engine, const char *call, const c
 
     SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_RELEASED));
     SHERDI_TRY(sherdi_api_need(path != NULL, call, "path"));
-    SHERDI_TRY(params_read(given, params));
+    SHERDI_TRY(sherdi_export_params_read(given, params));
     SHERDI_TRY(
         sherdi_weights_maps_open(&engine->mem, &model, params->tensors, params->num_tensors, maps));
     for (size_t i = 0; i < maps->num_tensors && status == SHERD_OK; i++) {

@@ -112,6 +112,7 @@ static sherd_status import_begin(import *m, const import_file *from,
                                  const sherd_import_params *given)
 {
     const sherdi_weights_model model = sherdi_weights_model_of(m->engine);
+    const sherdi_weights_raw   raw   = {from->header_bytes, from->dtype, &m->maps};
     sherdi_mem                *mem   = &m->engine->mem;
 
     SHERDI_TRY(sherdi_api_need(from->path != NULL, from->call, "path"));
@@ -124,9 +125,7 @@ static sherd_status import_begin(import *m, const import_file *from,
                                 m->params.may_be_extra, m->params.num_may_be_extra));
     SHERDI_TRY(
         sherdi_weights_maps_open(mem, &model, m->params.tensors, m->params.num_tensors, &m->maps));
-    SHERDI_TRY(from->is_raw ? sherdi_weights_open_raw(mem, from->path, from->header_bytes,
-                                                      from->dtype, &m->maps, &m->file)
-                            : sherdi_weights_open(mem, from->path, &m->file));
+    SHERDI_TRY(sherdi_weights_open(mem, from->path, from->is_raw ? &raw : NULL, &m->file));
     SHERDI_TRY(sherdi_weights_match_open(mem, &model, &m->maps, m->file, &m->params, &m->match));
     return sherdi_weights_match_data(&m->match);
 }

@@ -522,15 +522,11 @@ static sherd_status tag_find(load *l, const char *tag)
 
 static sherd_status open_local(load *l)
 {
-    sherd_engine     *engine = l->engine;
-    sherdi_plan      *plan   = engine->plan;
-    size_t            slots  = plan->packing.checkpoint_slots;
-    sherdi_ioq_params params = {.request_bytes = SHERDI_CHECKPOINT_SLOT_BYTES,
-                                .depth         = SHERDI_CHECKPOINT_SLOTS,
-                                .rank          = engine->rank,
-                                .trace         = sherdi_marks_trace(engine)};
+    sherd_engine *engine = l->engine;
+    sherdi_plan  *plan   = engine->plan;
+    size_t        slots  = plan->packing.checkpoint_slots;
 
-    SHERDI_TRY(sherdi_ioq_create(&params, &engine->mem, &l->queue));
+    SHERDI_TRY(sherdi_checkpoint_queue(engine, &l->queue));
     l->slots = sherdi_alloc(&engine->mem, SHERDI_MEM_HOST_STAGING,
                             (slots + 2) * plan->packing.checkpoint_slot_bytes);
     if (l->slots == NULL) {

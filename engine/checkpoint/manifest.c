@@ -51,6 +51,19 @@ void sherdi_data_file_name(sherdi_data_file which, int rank, int world_size,
                    DATA_FILE_NAMES[which], rank, world_size);
 }
 
+int sherdi_manifest_next_file(const sherdi_manifest *manifest, int *at,
+                              char name[SHERDI_CHECKPOINT_NAME_BYTES])
+{
+    int end = manifest->world_size * SHERDI_DATA_FILES;
+
+    do {
+        ++*at;
+    } while (*at < end && (&manifest->files[0][0])[*at].bytes == 0);
+    sherdi_data_file_name((sherdi_data_file)(*at % SHERDI_DATA_FILES), *at / SHERDI_DATA_FILES,
+                          manifest->world_size, name);
+    return *at < end;
+}
+
 int sherdi_is_data_file_name(const char *name)
 {
     char        again[SHERDI_CHECKPOINT_NAME_BYTES];
@@ -224,17 +237,13 @@ static const sherdi_field HEAD[] = {
 
 static json_t *files_json(const sherdi_manifest *m)
 {
-    json_t *all = json_array();
+    json_t  *all = json_array();
+    file_row row;
 
-    for (int r = 0; r < m->world_size; r++) {
-        for (int f = 0; f < SHERDI_DATA_FILES; f++) {
-            file_row row = {.rank = r, .file = m->files[r][f]};
-
-            if (row.file.bytes > 0) {
-                sherdi_data_file_name((sherdi_data_file)f, r, m->world_size, row.name);
-                (void)json_array_append_new(all, sherdi_fields_json(FILE_ROW, m, &row));
-            }
-        }
+    for (int at = -1; sherdi_manifest_next_file(m, &at, row.name);) {
+        row.rank = at / SHERDI_DATA_FILES;
+        row.file = (&m->files[0][0])[at];
+        (void)json_array_append_new(all, sherdi_fields_json(FILE_ROW, m, &row));
     }
     return all;
 }

@@ -149,6 +149,10 @@ sherd_status sherdi_manifest_parse(sherdi_manifest *manifest, sherdi_mem *mem, c
 /** Writes the name of a rank's data file: "rank-00003-of-00008.safetensors", "frozen-...". */
 void sherdi_data_file_name(sherdi_data_file which, int rank, int world_size,
                            char out[SHERDI_CHECKPOINT_NAME_BYTES]);
+/** Goes on to the next data file that has bytes, from -1 on; returns whether there is one. `*at` is
+ *  then its rank * SHERDI_DATA_FILES + its kind. */
+int sherdi_manifest_next_file(const sherdi_manifest *manifest, int *at,
+                              char name[SHERDI_CHECKPOINT_NAME_BYTES]);
 /** Returns whether it is the name of a data file, of any rank. */
 int sherdi_is_data_file_name(const char *name);
 /** Checks that a tag can be the name of a folder. E_INVAL: it is empty or too long, begins with a

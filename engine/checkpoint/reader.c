@@ -2,6 +2,7 @@
 #include "engine/checkpoint/reader_impl.h"
 
 #include "base/checked.h"
+#include "base/json_text.h"
 #include "engine/checkpoint/bytes.h"
 #include "engine/checkpoint/shard.h"
 #include "offload/checksum.h"
@@ -23,11 +24,6 @@
 
 /* ----------------------------------------------------------------------- open -- */
 
-static int name_order(const void *a, const void *b)
-{
-    return strcmp(((const sherdi_reader_name *)a)->name, ((const sherdi_reader_name *)b)->name);
-}
-
 static sherd_status names_sort(sherdi_reader *reader)
 {
     const sherdi_manifest *m = &reader->manifest;
@@ -42,7 +38,7 @@ static sherd_status names_sort(sherdi_reader *reader)
     for (size_t p = 0; p < m->num_params; p++) {
         reader->names[p] = (sherdi_reader_name){m->params[p].name, p};
     }
-    qsort(reader->names, m->num_params, sizeof(*reader->names), name_order);
+    qsort(reader->names, m->num_params, sizeof(*reader->names), sherdi_text_order);
     for (size_t p = 1; p < m->num_params; p++) {
         if (strcmp(reader->names[p - 1].name, reader->names[p].name) == 0) {
             return sherdi_fail(SHERD_E_INVAL, "%s/%s: parameter %s is there twice",
@@ -158,9 +154,8 @@ uint64_t sherdi_reader_bytes(const sherdi_reader *reader)
 
 int64_t sherdi_reader_find_param(const sherdi_reader *reader, const char *name)
 {
-    sherdi_reader_name        key = {.name = name};
-    const sherdi_reader_name *at  = bsearch(&key, reader->names, reader->manifest.num_params,
-                                            sizeof(*reader->names), name_order);
+    const sherdi_reader_name *at = bsearch(&name, reader->names, reader->manifest.num_params,
+                                           sizeof(*reader->names), sherdi_text_order);
 
     return at == NULL ? -1 : (int64_t)at->param;
 }

@@ -40,7 +40,7 @@ typedef struct sherdi_reader_slot {
 } sherdi_reader_slot;
 
 typedef struct sherdi_reader_name {
-    const char *name;
+    const char *name; /* first, so that sherdi_text_order compares these */
     size_t      param;
 } sherdi_reader_name;
 

@@ -233,10 +233,9 @@ static int order_by_data(const void *a, const void *b)
     return (one->end > other->end) - (one->end < other->end);
 }
 
-static int order_by_name(const void *a, const void *b)
+int sherdi_named_order(const void *a, const void *b)
 {
-    return strcmp((*(const sherdi_tensor *const *)a)->name,
-                  (*(const sherdi_tensor *const *)b)->name);
+    return strcmp(**(const char *const *const *)a, **(const char *const *const *)b);
 }
 
 static sherd_status ranges_check(const header *h)
@@ -283,7 +282,7 @@ static sherd_status tensors_read(sherdi_mem *mem, header *h, const sherdi_json_n
     for (size_t i = 0; i < count; i++) {
         h->by_name[i] = &h->tensors[i];
     }
-    qsort(h->by_name, count, sizeof(*h->by_name), order_by_name);
+    qsort(h->by_name, count, sizeof(*h->by_name), sherdi_named_order);
     return ranges_check(h);
 }
 
@@ -425,7 +424,7 @@ const sherdi_tensor *sherdi_safetensors_find(const sherdi_safetensors *file, con
     const sherdi_tensor   wanted = {.name = name};
     const sherdi_tensor  *key    = &wanted;
     const sherdi_tensor **found =
-        bsearch(&key, h->by_name, h->file.num_tensors, sizeof(*h->by_name), order_by_name);
+        bsearch(&key, h->by_name, h->file.num_tensors, sizeof(*h->by_name), sherdi_named_order);
 
     return found == NULL ? NULL : *found;
 }

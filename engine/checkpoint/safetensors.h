@@ -47,6 +47,9 @@ size_t      sherdi_tensor_dtype_bytes(sherdi_tensor_dtype dtype);
 /** Returns the type of this name; SHERDI_TENSOR_DTYPES: there is none. */
 sherdi_tensor_dtype sherdi_tensor_dtype_of(const char *name);
 
+/** The order of two names, for qsort and bsearch over pointers to structs that begin with one. */
+int sherdi_named_order(const void *a, const void *b);
+
 typedef struct sherdi_tensor {
     const char         *name;
     sherdi_tensor_dtype dtype;

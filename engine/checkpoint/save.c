@@ -314,15 +314,19 @@ static int frozen_link(sherdi_save *save)
     return 1;
 }
 
-static sherd_status open_local(sherdi_save *save)
+sherd_status sherdi_checkpoint_queue(sherd_engine *engine, sherdi_ioq **out)
 {
-    sherd_engine     *engine = save->engine;
     sherdi_ioq_params params = {.request_bytes = SHERDI_CHECKPOINT_SLOT_BYTES,
                                 .depth         = SHERDI_CHECKPOINT_SLOTS,
                                 .rank          = engine->rank,
                                 .trace         = sherdi_marks_trace(engine)};
 
-    SHERDI_TRY(sherdi_ioq_create(&params, &engine->mem, &save->queue));
+    return sherdi_ioq_create(&params, &engine->mem, out);
+}
+
+static sherd_status open_local(sherdi_save *save)
+{
+    SHERDI_TRY(sherdi_checkpoint_queue(save->engine, &save->queue));
     return manifest_begin(save);
 }
 

@@ -3,6 +3,7 @@
 #define SHERDI_ENGINE_CHECKPOINT_SAVE_H
 
 #include "engine/run/engine_impl.h"
+#include "offload/io.h"
 
 typedef struct sherdi_save sherdi_save;
 
@@ -22,5 +23,8 @@ struct sherdi_checkpoints {
     sherdi_frozen_file      frozen;
 };
 typedef struct sherdi_checkpoints sherdi_checkpoints;
+
+/** Makes the queue of a rank that saves or loads. */
+sherd_status sherdi_checkpoint_queue(sherd_engine *engine, sherdi_ioq **out);
 
 #endif

@@ -1,6 +1,7 @@
 /* Exports a checkpoint's weights to files that other programs read. weights_write.c writes them, as
  * it does for an engine. */
 #include "engine/checkpoint/tools.h"
+#include "engine/checkpoint/export.h"
 #include "engine/checkpoint/weights.h"
 
 #include "base/api.h"
@@ -60,12 +61,7 @@ sherd_status sherd_checkpoint_export(sherd_checkpoint *checkpoint, const char *p
 
     SHERDI_TRY(sherdi_api_need(checkpoint != NULL, "sherd_checkpoint_export", "the checkpoint"));
     SHERDI_TRY(sherdi_api_need(path != NULL, "sherd_checkpoint_export", "path"));
-    sherd_export_params_init(&given);
-    SHERDI_TRY(sherdi_api_read(params, SHERDI_API(sherd_export_params), &given));
-    if (sherd_dtype_bytes(given.dtype) == 0) {
-        return sherdi_fail(SHERD_E_INVAL, "sherd_export_params.dtype is %d, which is not a type",
-                           (int)given.dtype);
-    }
+    SHERDI_TRY(sherdi_export_params_read(params, &given));
     model = (sherdi_weights_model){.ctx        = checkpoint,
                                    .num_params = checkpoint->info.num_params,
                                    .get        = model_get,

@@ -67,18 +67,13 @@ static sherdi_weights_param model_get(const void *ctx, size_t param)
     return sherdi_weights_param_of(p->name, p->ndim, p->shape, p->elems);
 }
 
-static int name_order(const void *a, const void *b)
-{
-    return strcmp((*(const model_param *const *)a)->name, (*(const model_param *const *)b)->name);
-}
-
 static int model_find(const void *ctx, const char *name, size_t *param_out)
 {
     const making             *m    = ctx;
     const model_param         key  = {.name = name};
     const model_param        *wish = &key;
     const model_param *const *found =
-        bsearch(&wish, m->by_name, m->num_params, sizeof(wish), name_order);
+        bsearch(&wish, m->by_name, m->num_params, sizeof(wish), sherdi_named_order);
 
     *param_out = found == NULL ? 0 : (size_t)(*found - m->model);
     return found != NULL;
@@ -173,7 +168,7 @@ static sherd_status model_match(making *m)
     sherdi_weights_range range;
 
     if (m->num_params > 1) {
-        qsort(m->by_name, m->num_params, sizeof(*m->by_name), name_order);
+        qsort(m->by_name, m->num_params, sizeof(*m->by_name), sherdi_named_order);
     }
     SHERDI_TRY(sherdi_weights_maps_open(m->mem, &model, m->params.tensors, m->params.num_tensors,
                                         &m->maps));
@@ -377,7 +372,7 @@ static sherd_status import_check(making *m, const char *path, const sherd_checkp
         return sherdi_fail(SHERD_E_INVAL,
                            "%s is there already; remove it first, or give another tag", whole);
     }
-    SHERDI_TRY(sherdi_weights_open(m->mem, path, &m->file));
+    SHERDI_TRY(sherdi_weights_open(m->mem, path, NULL, &m->file));
     SHERDI_TRY(model == NULL ? model_of_file(m) : model_take(m, model, num_params));
     SHERDI_TRY(model_match(m));
     SHERDI_TRY(manifest_make(m));

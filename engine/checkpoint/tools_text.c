@@ -1,5 +1,6 @@
 /* Describes a checkpoint, as text for people and as JSON. A manifest may come from anywhere, so
  * control characters are removed from its strings before they reach a terminal. */
+#include "engine/checkpoint/fit.h"
 #include "engine/checkpoint/tools.h"
 
 #include "base/api.h"
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#define SHAPE_BYTES 256
+#define SHAPE_BYTES 256 /* eight numbers of 20 digits fit */
 
 static int is_control(const unsigned char *at)
 {
@@ -29,18 +30,6 @@ static void put_plain(sherdi_text *text, const char *value)
             sherdi_text_put(text, (const char *)at, 1);
         }
     }
-}
-
-static const char *shape_text(const sherdi_manifest_param *param, char out[SHAPE_BYTES])
-{
-    size_t used = (size_t)snprintf(out, SHAPE_BYTES, "[");
-
-    for (int d = 0; d < param->ndim; d++) { /* eight numbers of 20 digits fit */
-        used += (size_t)snprintf(out + used, SHAPE_BYTES - used, d == 0 ? "%zu" : ", %zu",
-                                 param->shape[d]);
-    }
-    (void)snprintf(out + used, SHAPE_BYTES - used, "]");
-    return out;
 }
 
 /* -------------------------------------------------------------------- table -- */
@@ -119,11 +108,12 @@ static void put_params(sherdi_text *text, const sherdi_manifest *m)
     for (size_t p = 0; p < m->num_params; p++) {
         const sherdi_manifest_param *param = &m->params[p];
 
+        sherdi_fit_shape_text(param->ndim, param->shape, shape, sizeof(shape));
         sherdi_text_print(text, "%14zu  %-10s %-24s ", param->elems,
                           param->is_frozen ? "frozen"
                           : is_mixed       ? sherdi_manifest_optimizer_of(m, p)->name
                                            : "trainable",
-                          shape_text(param, shape));
+                          shape);
         put_plain(text, param->name);
         sherdi_text_put(text, "\n", 1);
     }
@@ -134,13 +124,8 @@ static void put_files(sherdi_text *text, const sherdi_manifest *m)
     char name[SHERDI_CHECKPOINT_NAME_BYTES];
 
     sherdi_text_print(text, "\n%14s  %s\n", "bytes", "file");
-    for (int r = 0; r < m->world_size; r++) {
-        for (int f = 0; f < SHERDI_DATA_FILES; f++) {
-            if (m->files[r][f].bytes > 0) {
-                sherdi_data_file_name((sherdi_data_file)f, r, m->world_size, name);
-                sherdi_text_print(text, "%14" PRIu64 "  %s\n", m->files[r][f].bytes, name);
-            }
-        }
+    for (int at = -1; sherdi_manifest_next_file(m, &at, name);) {
+        sherdi_text_print(text, "%14" PRIu64 "  %s\n", (&m->files[0][0])[at].bytes, name);
     }
 }
 
@@ -198,11 +183,11 @@ static void put_params_json(sherdi_text *text, const sherdi_manifest *m)
     for (size_t p = 0; p < m->num_params; p++) {
         const sherdi_manifest_param *param = &m->params[p];
 
+        sherdi_fit_shape_text(param->ndim, param->shape, shape, sizeof(shape));
         sherdi_text_print(text, p == 0 ? "\n  {\"name\": " : ",\n  {\"name\": ");
         sherdi_text_quote(text, param->name);
-        sherdi_text_print(text, ", \"shape\": %s, \"elems\": %zu, \"frozen\": %s",
-                          shape_text(param, shape), param->elems,
-                          param->is_frozen ? "true" : "false");
+        sherdi_text_print(text, ", \"shape\": %s, \"elems\": %zu, \"frozen\": %s", shape,
+                          param->elems, param->is_frozen ? "true" : "false");
         if (m->num_optimizers > 1 && !param->is_frozen) {
             sherdi_text_print(text, ", \"optimizer\": ");
             sherdi_text_quote(text, sherdi_manifest_optimizer_of(m, p)->name);
@@ -218,16 +203,10 @@ static void put_files_json(sherdi_text *text, const sherdi_manifest *m)
     int  is_first = 1;
 
     sherdi_text_print(text, " \"files\": [");
-    for (int r = 0; r < m->world_size; r++) {
-        for (int f = 0; f < SHERDI_DATA_FILES; f++) {
-            if (m->files[r][f].bytes > 0) {
-                sherdi_data_file_name((sherdi_data_file)f, r, m->world_size, name);
-                sherdi_text_print(text,
-                                  "%s{\"name\": \"%s\", \"rank\": %d, \"bytes\": %" PRIu64 "}",
-                                  is_first ? "\n  " : ",\n  ", name, r, m->files[r][f].bytes);
-                is_first = 0;
-            }
-        }
+    for (int at = -1; sherdi_manifest_next_file(m, &at, name); is_first = 0) {
+        sherdi_text_print(text, "%s{\"name\": \"%s\", \"rank\": %d, \"bytes\": %" PRIu64 "}",
+                          is_first ? "\n  " : ",\n  ", name, at / SHERDI_DATA_FILES,
+                          (&m->files[0][0])[at].bytes);
     }
     sherdi_text_print(text, "]\n");
 }

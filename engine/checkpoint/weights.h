@@ -110,13 +110,17 @@ typedef struct sherdi_weights_tensor {
     size_t               number; /* among all tensors of all shards */
 } sherdi_weights_tensor;
 
-/** Opens a file, an index, or a folder that has one of them. E_INVAL, E_IO, E_NOMEM. */
-sherd_status sherdi_weights_open(sherdi_mem *mem, const char *path, sherdi_weights_file **out);
-/** Opens a raw file that has the tensors of `maps` after `header_bytes` bytes. E_INVAL: the file
- *  has another size. */
-sherd_status sherdi_weights_open_raw(sherdi_mem *mem, const char *path, size_t header_bytes,
-                                     sherd_dtype dtype, const sherdi_weights_maps *maps,
-                                     sherdi_weights_file **out);
+/* A file of another format: the tensors of `maps`, one after the other, behind a header. */
+typedef struct sherdi_weights_raw {
+    size_t                     header_bytes;
+    sherd_dtype                dtype;
+    const sherdi_weights_maps *maps;
+} sherdi_weights_raw;
+
+/** Opens a file, an index, or a folder that has one of them; with `raw`, a file of another format.
+ *  E_INVAL (also: a raw file has another size), E_IO, E_NOMEM. */
+sherd_status sherdi_weights_open(sherdi_mem *mem, const char *path, const sherdi_weights_raw *raw,
+                                 sherdi_weights_file **out);
 /** Accepts NULL. */
 void sherdi_weights_close(sherdi_weights_file *file);
 

@@ -261,30 +261,12 @@ static sherd_status path_open(sherdi_weights_file *file, const char *path)
     return ends_with(path, ".json") ? index_open(file, path) : single_open(file, path);
 }
 
-sherd_status sherdi_weights_open(sherdi_mem *mem, const char *path, sherdi_weights_file **out)
-{
-    sherdi_weights_file *file = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*file));
-    sherd_status         status;
-
-    if (file == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    file->mem = mem;
-    status    = path_open(file, path);
-    if (status != SHERD_OK) {
-        sherdi_weights_close(file);
-        return status;
-    }
-    *out = file;
-    return SHERD_OK;
-}
-
 /* ---- files of other formats ---- */
 
 /* Makes the header that a raw file would have as safetensors. So its tensors are found and its size
  * is checked as for all other files. */
 static sherd_status raw_header_make(sherdi_weights_file *file, const char *path, size_t data_bytes,
-                                    sherd_dtype dtype, const sherdi_weights_maps *maps)
+                                    const sherdi_weights_raw *raw)
 {
     static const sherdi_tensor_dtype DTYPES[] = {[SHERD_F32]  = SHERDI_TENSOR_F32,
                                                  [SHERD_BF16] = SHERDI_TENSOR_BF16,
@@ -296,11 +278,11 @@ static sherd_status raw_header_make(sherdi_weights_file *file, const char *path,
 
     SHERDI_TRY(sherdi_safetensors_begin(file->mem, 8, &builder));
     status = SHERD_OK;
-    for (size_t i = 0; i < maps->num_tensors && status == SHERD_OK; i++) {
-        const sherd_tensor_map *map = &maps->tensors[i];
+    for (size_t i = 0; i < raw->maps->num_tensors && status == SHERD_OK; i++) {
+        const sherd_tensor_map *map = &raw->maps->tensors[i];
 
-        status =
-            sherdi_safetensors_add(builder, map->name, DTYPES[dtype], map->ndim, map->shape, NULL);
+        status = sherdi_safetensors_add(builder, map->name, DTYPES[raw->dtype], map->ndim,
+                                        map->shape, NULL);
     }
     if (status == SHERD_OK && sherdi_safetensors_data_bytes(builder) != data_bytes) {
         status =
@@ -321,8 +303,8 @@ static sherd_status raw_header_make(sherdi_weights_file *file, const char *path,
     return status;
 }
 
-static sherd_status raw_open(sherdi_weights_file *file, const char *path, size_t header_bytes,
-                             sherd_dtype dtype, const sherdi_weights_maps *maps)
+static sherd_status raw_open(sherdi_weights_file *file, const char *path,
+                             const sherdi_weights_raw *raw)
 {
     size_t       file_bytes;
     int          fd;
@@ -330,23 +312,24 @@ static sherd_status raw_open(sherdi_weights_file *file, const char *path, size_t
 
     SHERDI_TRY(shards_make(file, 1));
     SHERDI_TRY(sherdi_bytes_open(path, &fd, &file_bytes));
-    status = file_bytes < header_bytes
+    status = file_bytes < raw->header_bytes
                  ? sherdi_fail(SHERD_E_INVAL, "%s has %zu bytes, and its header alone has %zu",
-                               path, file_bytes, header_bytes)
-                 : raw_header_make(file, path, file_bytes - header_bytes, dtype, maps);
+                               path, file_bytes, raw->header_bytes)
+                 : raw_header_make(file, path, file_bytes - raw->header_bytes, raw);
     if (status != SHERD_OK) {
         (void)close(fd);
         return status;
     }
-    file->shards[0].data_at = header_bytes;
+    file->shards[0].data_at = raw->header_bytes;
     file->shards[0].fd      = fd;
     file->num_shards        = 1;
     return SHERD_OK;
 }
 
-sherd_status sherdi_weights_open_raw(sherdi_mem *mem, const char *path, size_t header_bytes,
-                                     sherd_dtype dtype, const sherdi_weights_maps *maps,
-                                     sherdi_weights_file **out)
+/* ---- every file ---- */
+
+sherd_status sherdi_weights_open(sherdi_mem *mem, const char *path, const sherdi_weights_raw *raw,
+                                 sherdi_weights_file **out)
 {
     sherdi_weights_file *file = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*file));
     sherd_status         status;
@@ -355,7 +338,7 @@ sherd_status sherdi_weights_open_raw(sherdi_mem *mem, const char *path, size_t h
         return SHERD_E_NOMEM;
     }
     file->mem = mem;
-    status    = raw_open(file, path, header_bytes, dtype, maps);
+    status    = raw == NULL ? path_open(file, path) : raw_open(file, path, raw);
     if (status != SHERD_OK) {
         sherdi_weights_close(file);
         return status;

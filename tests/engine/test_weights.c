@@ -181,7 +181,7 @@ static sherdi_weights_file *opened(const char *path)
 {
     sherdi_weights_file *file;
 
-    CHECK_OK(sherdi_weights_open(&account, path, &file));
+    CHECK_OK(sherdi_weights_open(&account, path, NULL, &file));
     return file;
 }
 
@@ -379,7 +379,7 @@ static void a_path_with_the_suffix_is_one_file(void)
     sherdi_weights_close(file);
     j.done = 0;
     CHECK_OK(job_write(&j, path_of("single/y.safetensors")));
-    CHECK_STATUS(SHERD_E_INVAL, sherdi_weights_open(&account, folder, &file));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_weights_open(&account, folder, NULL, &file));
     CHECK_ERROR_SAYS("2 other files");
     CHECK_INT(0, sherdi_mem_held_all(&account));
 }
@@ -402,15 +402,16 @@ static void raw_files_have_their_own_header(void)
     CHECK(stat(path_of("raw/model.bin"), &about) == 0);
     CHECK_INT(3 + 4 * (ROWS * COLUMNS + 8), about.st_size);
     CHECK_OK(sherdi_weights_maps_open(&account, &MODEL, maps, 3, &own));
-    CHECK_OK(
-        sherdi_weights_open_raw(&account, path_of("raw/model.bin"), 3, SHERD_F32, &own, &file));
+    CHECK_OK(sherdi_weights_open(&account, path_of("raw/model.bin"),
+                                 &(sherdi_weights_raw){3, SHERD_F32, &own}, &file));
     check_values(file, "w", 0, NULL, 0, ROWS * COLUMNS, SHERD_F32);
     check_values(file, "v", 1, NULL, 0, 5, SHERD_F32);
     CHECK_OK(sherdi_weights_read(file, found(file, "zeros"), 0, 3, zeros));
     CHECK(zeros[0] == 0 && zeros[1] == 0 && zeros[2] == 0);
     sherdi_weights_close(file);
-    CHECK_STATUS(SHERD_E_INVAL, sherdi_weights_open_raw(&account, path_of("raw/model.bin"), 7,
-                                                        SHERD_F32, &own, &file));
+    CHECK_STATUS(SHERD_E_INVAL,
+                 sherdi_weights_open(&account, path_of("raw/model.bin"),
+                                     &(sherdi_weights_raw){7, SHERD_F32, &own}, &file));
     CHECK_ERROR_SAYS("is it whole, and of this model?");
     sherdi_weights_maps_close(&own);
     CHECK_INT(0, sherdi_mem_held_all(&account));
@@ -555,7 +556,7 @@ static void check_index_refused(const char *text, const char *sentence)
     sherdi_weights_file *file;
 
     text_write("index/model.safetensors.index.json", text);
-    CHECK_STATUS(SHERD_E_INVAL, sherdi_weights_open(&account, path_of("index"), &file));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_weights_open(&account, path_of("index"), NULL, &file));
     CHECK_ERROR_SAYS(sentence);
     CHECK_INT(0, sherdi_mem_held_all(&account));
 }
@@ -566,7 +567,7 @@ static void an_index_stays_in_its_folder_and_fits_its_files(void)
     job                  j      = {.max_file_bytes = 1};
     sherdi_weights_file *file;
 
-    CHECK_STATUS(SHERD_E_INVAL, sherdi_weights_open(&account, folder, &file));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_weights_open(&account, folder, NULL, &file));
     CHECK_ERROR_SAYS("and 0 other files");
     CHECK_OK(job_write(&j, folder));
     check_index_refused("{}", "it has no object \"weight_map\"");
@@ -599,7 +600,7 @@ static sherd_status write_and_read(const char *path)
     sherdi_weights_file *file;
 
     SHERDI_TRY(job_write(&j, path));
-    SHERDI_TRY(sherdi_weights_open(&account, path, &file));
+    SHERDI_TRY(sherdi_weights_open(&account, path, NULL, &file));
     sherdi_weights_close(file);
     return SHERD_OK;
 }
