@@ -237,13 +237,15 @@ static int rank_main(sherd_world *world, void *ctx)
 
 /* Reads a size such as "32M", in powers of 1024, and rounds it up so that every part has
  * elements. */
-static int read_elems(const char *text, size_t *out)
+static int elems_take(const cli_option *option, const char *text, void *field)
 {
+    size_t            *out        = field;
     static const char  SUFFIXES[] = "KMG";
     char              *end;
     unsigned long long value;
     const char        *suffix;
 
+    (void)option;
     errno = 0;
     value = strtoull(text, &end, 10);
     if (errno != 0 || end == text || text[0] == '-' || value == 0 || value > ELEMS_MOST) {
@@ -265,12 +267,13 @@ static int read_elems(const char *text, size_t *out)
     return *out <= ELEMS_MOST;
 }
 
-static int read_flops(const char *text, double *out)
+static int flops_take(const cli_option *option, const char *text, void *field)
 {
     planning_rates rates;
     char           given[80];
     char           why[256];
 
+    (void)option;
     if (strlen(text) > 64 || strchr(text, ',') != NULL) {
         return 0;
     }
@@ -279,70 +282,24 @@ static int read_flops(const char *text, double *out)
     if (planning_rates_set(given, &rates, why, sizeof(why)) != 0) {
         return 0;
     }
-    *out = rates.values[PLANNING_RATE_FLOPS];
+    *(double *)field = rates.values[PLANNING_RATE_FLOPS];
     return 1;
 }
 
-enum { OPTION_FORCE = 256, OPTION_CHECK };
-
-static const struct option OPTIONS[] = {{"ranks", required_argument, NULL, 'n'},
-                                        {"backend", required_argument, NULL, 'b'},
-                                        {"size", required_argument, NULL, 's'},
-                                        {"rounds", required_argument, NULL, 'r'},
-                                        {"nvme-path", required_argument, NULL, 'p'},
-                                        {"flops", required_argument, NULL, 'f'},
-                                        {"out", required_argument, NULL, 'o'},
-                                        {"force", no_argument, NULL, OPTION_FORCE},
-                                        {"json", no_argument, NULL, 'j'},
-                                        {"check", no_argument, NULL, OPTION_CHECK},
-                                        {"help", no_argument, NULL, 'h'},
-                                        {NULL, 0, NULL, 0}};
-
-/* Returns the exit status, or -1 to continue. */
-static int option_take(int option, const char *text, bench_command *command)
-{
-    switch (option) {
-    case 'n':
-        return cli_number_read(text, 1, BENCH_MOST_RANKS, &command->ranks)
-                   ? -1
-                   : bad("--ranks", "1 to 64", text);
-    case 'b':
-        command->request.backend = text;
-        return -1;
-    case 's':
-        return read_elems(text, &command->request.elems)
-                   ? -1
-                   : bad("--size", "a number of elements such as 32M", text);
-    case 'r':
-        return cli_number_read(text, 1, BENCH_MOST_ROUNDS, &command->request.rounds)
-                   ? -1
-                   : bad("--rounds", "1 to 100", text);
-    case 'p':
-        command->request.nvme_path = text;
-        return -1;
-    case 'f':
-        return read_flops(text, &command->flops) ? -1
-                                                 : bad("--flops", "a number such as 4e14", text);
-    case 'o':
-        command->out_path = text;
-        return -1;
-    case OPTION_FORCE:
-        command->is_forced = 1;
-        return -1;
-    case OPTION_CHECK:
-        command->has_check = 1;
-        return -1;
-    case 'j':
-        command->is_json = 1;
-        return -1;
-    case 'h':
-        (void)fputs(HELP, stdout);
-        return 0;
-    default:
-        (void)fputs(HELP, stderr);
-        return 2;
-    }
-}
+static const cli_option LIST[] = {
+    CLI_NUMBER("ranks", 'n', bench_command, ranks, 1, BENCH_MOST_RANKS, "wants 1 to 64"),
+    CLI_TEXT("backend", 0, bench_command, request.backend),
+    CLI_READ("size", 0, bench_command, request.elems, elems_take,
+             "wants a number of elements such as 32M"),
+    CLI_NUMBER("rounds", 0, bench_command, request.rounds, 1, BENCH_MOST_ROUNDS, "wants 1 to 100"),
+    CLI_TEXT("nvme-path", 0, bench_command, request.nvme_path),
+    CLI_READ("flops", 0, bench_command, flops, flops_take, "wants a number such as 4e14"),
+    CLI_TEXT("out", 0, bench_command, out_path),
+    CLI_FLAG("force", 0, bench_command, is_forced),
+    CLI_FLAG("json", 0, bench_command, is_json),
+    CLI_FLAG("check", 0, bench_command, has_check),
+    {0}};
+static const cli_options OPTIONS = {"bench", HELP, LIST, 0};
 
 static int folder_check(const char *option, const char *path)
 {
@@ -400,14 +357,10 @@ int cli_bench(int argc, char **argv)
     bench_command command = {
         .request = {.elems = ELEMS_DEFAULT, .rounds = 5}, .argc = argc, .argv = argv};
     sherd_world_params params;
-    int                status;
-    int                option;
+    int                status = cli_options_read(&OPTIONS, argc, argv, &command);
 
-    while ((option = getopt_long(argc, argv, "n:h", OPTIONS, NULL)) != -1) {
-        status = option_take(option, optarg, &command);
-        if (status >= 0) {
-            return status;
-        }
+    if (status >= 0) {
+        return status;
     }
     if (optind < argc) {
         (void)fprintf(stderr, "sherd: bench takes options alone, not '%s'\n", argv[optind]);

@@ -588,54 +588,13 @@ static const struct verb {
     {"import", checkpoint_import, 2, 2, 0}, {"remove", checkpoint_remove, 1, 1 << 20, 0},
 };
 
-static int dtype_read(const char *text, sherd_dtype *out)
+static int dtype_take(const cli_option *option, const char *text, void *field)
 {
+    (void)option;
     for (int t = SHERD_F32; t <= SHERD_F16; t++) {
         if (strcmp(text, sherd_dtype_name((sherd_dtype)t)) == 0) {
-            *out = (sherd_dtype)t;
+            *(sherd_dtype *)field = (sherd_dtype)t;
             return 1;
-        }
-    }
-    return 0;
-}
-
-static int arguments_read(int argc, char **argv, checkpoint_arguments *out, int *is_help)
-{
-    static const struct option OPTIONS[] = {
-        {"json", no_argument, NULL, 'j'},         {"yes", no_argument, NULL, 'y'},
-        {"type", required_argument, NULL, 't'},   {"arch", required_argument, NULL, 'a'},
-        {"preset", required_argument, NULL, 'p'}, {"model", required_argument, NULL, 'm'},
-        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0}};
-    int option;
-
-    while ((option = getopt_long(argc, argv, "jyt:a:p:m:h", OPTIONS, NULL)) != -1) {
-        switch (option) {
-        case 'j':
-            out->is_json = 1;
-            break;
-        case 'y':
-            out->is_yes = 1;
-            break;
-        case 't':
-            if (!dtype_read(optarg, &out->dtype)) {
-                return cli_bad(COMMAND, "--type is fp32, bf16 or fp16, not '%s'", optarg);
-            }
-            break;
-        case 'a':
-            out->arch = optarg;
-            break;
-        case 'p':
-            out->preset = optarg;
-            break;
-        case 'm':
-            out->model = optarg;
-            break;
-        case 'h':
-            *is_help = 1;
-            return 0;
-        default:
-            (void)fputs(HELP, stderr);
-            return 2;
         }
     }
     return 0;
@@ -670,16 +629,20 @@ static int verb_run(const checkpoint_arguments *arguments)
 
 int cli_checkpoint(int argc, char **argv)
 {
-    checkpoint_arguments arguments = {.dtype = SHERD_F32};
-    int                  is_help   = 0;
-    int                  failed    = arguments_read(argc, argv, &arguments, &is_help);
+    static const cli_option LIST[] = {
+        CLI_FLAG("json", 'j', checkpoint_arguments, is_json),
+        CLI_FLAG("yes", 'y', checkpoint_arguments, is_yes),
+        CLI_READ("type", 't', checkpoint_arguments, dtype, dtype_take, "is fp32, bf16 or fp16"),
+        CLI_TEXT("arch", 'a', checkpoint_arguments, arch),
+        CLI_TEXT("preset", 'p', checkpoint_arguments, preset),
+        CLI_TEXT("model", 'm', checkpoint_arguments, model),
+        {0}};
+    static const cli_options OPTIONS   = {COMMAND, HELP, LIST, 0};
+    checkpoint_arguments     arguments = {.dtype = SHERD_F32};
+    int                      status    = cli_options_read(&OPTIONS, argc, argv, &arguments);
 
-    if (failed != 0) {
-        return failed;
-    }
-    if (is_help) {
-        (void)fputs(HELP, stdout);
-        return 0;
+    if (status >= 0) {
+        return status;
     }
     if (optind == argc) {
         (void)fputs(HELP, stderr);

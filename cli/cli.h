@@ -4,6 +4,8 @@
 
 #include "sherd_tools.h"
 
+#include <stddef.h>
+
 /* The commands. argv[0] is "sherd" and the name of the command. They return the exit status: 0, 1
  * (failed) or 2 (bad arguments). */
 int cli_env(int argc, char **argv);
@@ -38,6 +40,44 @@ void cli_plain_print(const char *text);
 int cli_confirm(const char *question);
 /** Reads a whole number from `least` to `most`. Returns 1, or 0 without a change of *out. */
 int cli_number_read(const char *text, int least, int most, int *out);
+
+/* An option of a command, and the field of the command's arguments that it sets. */
+typedef struct cli_option cli_option;
+struct cli_option {
+    const char *name;
+    int         letter; /* its short name; 0: none */
+    size_t      offset; /* of the field */
+    /* Sets the field. Returns 1; 0 for a text that is refused, or 2 if it has said why. NULL: the
+     * option is a flag, and its field an int that becomes 1. */
+    int (*take)(const cli_option *option, const char *text, void *field);
+    const char *wants;       /* about a text that is refused: "wants 1 to 64" */
+    int         least, most; /* of a number */
+};
+
+#define CLI_OPTION(name, letter, type, field, ...)                                                 \
+    {                                                                                              \
+        name, letter, offsetof(type, field), __VA_ARGS__                                           \
+    }
+#define CLI_FLAG(name, letter, type, field) CLI_OPTION(name, letter, type, field, NULL, NULL, 0, 0)
+#define CLI_TEXT(name, letter, type, field)                                                        \
+    CLI_OPTION(name, letter, type, field, cli_text_take, NULL, 0, 0)
+#define CLI_NUMBER(name, letter, type, field, least, most, wants)                                  \
+    CLI_OPTION(name, letter, type, field, cli_number_take, wants, least, most)
+#define CLI_READ(name, letter, type, field, take, wants)                                           \
+    CLI_OPTION(name, letter, type, field, take, wants, 0, 0)
+
+int cli_text_take(const cli_option *option, const char *text, void *field);
+int cli_number_take(const cli_option *option, const char *text, void *field);
+
+typedef struct cli_options {
+    const char       *command, *help;
+    const cli_option *first;         /* the last one has no name */
+    int               ends_at_first; /* what follows the first argument belongs to a program */
+} cli_options;
+
+/** Reads the options of a command, and --help. Returns -1, with optind at the first argument; else
+ *  the exit status, after it has printed the help or what is wrong. */
+int cli_options_read(const cli_options *options, int argc, char **argv, void *arguments);
 /** Prints a message about arguments and the command whose --help lists them. Returns 2. */
 int cli_bad(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /** Prints sherd_last_error() and returns 1. */

@@ -19,6 +19,7 @@ typedef struct config_arguments {
     int         world_size; /* 0: the file is read only, without an engine */
     const char *settings[64];
     int         num_settings;
+    int         is_reference;
 } config_arguments;
 
 static int set_one(sherd_config *config, const char *setting)
@@ -80,39 +81,35 @@ static int config_show(const char *path, const config_arguments *arguments)
     return failed;
 }
 
+static int setting_take(const cli_option *option, const char *text, void *field)
+{
+    config_arguments *arguments = field;
+
+    (void)option;
+    if (arguments->num_settings == 64) {
+        (void)fprintf(stderr, "sherd: --set at most 64 times\n");
+        return 2;
+    }
+    arguments->settings[arguments->num_settings++] = text;
+    return 1;
+}
+
 int cli_config(int argc, char **argv)
 {
-    static const struct option OPTIONS[] = {{"world", required_argument, NULL, 'w'},
-                                            {"set", required_argument, NULL, 's'},
-                                            {"reference", no_argument, NULL, 'r'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
-    config_arguments           arguments = {0};
-    int                        option;
+    static const cli_option  LIST[]    = {CLI_NUMBER("world", 'w', config_arguments, world_size, 1,
+                                                     INT_MAX, "wants a number of ranks"),
+                                          {"set", 's', 0, setting_take, NULL, 0, 0},
+                                          CLI_FLAG("reference", 'r', config_arguments, is_reference),
+                                          {0}};
+    static const cli_options OPTIONS   = {"config", HELP, LIST, 0};
+    config_arguments         arguments = {0};
+    int                      status    = cli_options_read(&OPTIONS, argc, argv, &arguments);
 
-    while ((option = getopt_long(argc, argv, "w:s:rh", OPTIONS, NULL)) != -1) {
-        switch (option) {
-        case 'w':
-            if (!cli_number_read(optarg, 1, INT_MAX, &arguments.world_size)) {
-                return cli_bad("config", "--world wants a number of ranks, not '%s'", optarg);
-            }
-            break;
-        case 's':
-            if (arguments.num_settings == 64) {
-                (void)fprintf(stderr, "sherd: --set at most 64 times\n");
-                return 2;
-            }
-            arguments.settings[arguments.num_settings++] = optarg;
-            break;
-        case 'r':
-            return sherd_config_reference(cli_print, stdout) == SHERD_OK ? 0 : cli_fail();
-        case 'h':
-            (void)fputs(HELP, stdout);
-            return 0;
-        default:
-            (void)fputs(HELP, stderr);
-            return 2;
-        }
+    if (status >= 0) {
+        return status;
+    }
+    if (arguments.is_reference) {
+        return sherd_config_reference(cli_print, stdout) == SHERD_OK ? 0 : cli_fail();
     }
     if (optind + 1 != argc) {
         (void)fputs(HELP, stderr);

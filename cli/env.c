@@ -63,31 +63,21 @@ static sherd_status env_print(sherd_plan_format format)
 
 int cli_env(int argc, char **argv)
 {
-    static const struct option OPTIONS[] = {
-        {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    sherd_plan_format format = SHERD_PLAN_TABLE;
-    char              warning[512];
-    int               option;
+    static const cli_option  LIST[]  = {{"json", 'j', 0, NULL, NULL, 0, 0}, {0}};
+    static const cli_options OPTIONS = {"env", HELP, LIST, 0};
+    char                     warning[512];
+    int                      is_json = 0;
+    int                      status  = cli_options_read(&OPTIONS, argc, argv, &is_json);
 
-    while ((option = getopt_long(argc, argv, "jh", OPTIONS, NULL)) != -1) {
-        switch (option) {
-        case 'j':
-            format = SHERD_PLAN_JSON;
-            break;
-        case 'h':
-            (void)fputs(HELP, stdout);
-            return 0;
-        default:
-            (void)fputs(HELP, stderr);
-            return 2;
-        }
+    if (status >= 0) {
+        return status;
     }
     if (optind != argc) {
         (void)fprintf(stderr, "sherd: '%s' is not an option; sherd env --help lists them\n",
                       argv[optind]);
         return 2;
     }
-    if (env_print(format) != SHERD_OK) {
+    if (env_print(is_json ? SHERD_PLAN_JSON : SHERD_PLAN_TABLE) != SHERD_OK) {
         return cli_fail();
     }
     if (blas_warning(warning) != NULL) {

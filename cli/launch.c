@@ -333,34 +333,17 @@ static int launch_run(launch *job)
 
 int cli_launch(int argc, char **argv)
 {
-    static const struct option OPTIONS[] = {{"ranks", required_argument, NULL, 'n'},
-                                            {"grace", required_argument, NULL, 'g'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
-    launch                     job       = {.grace_s = 5};
-    int                        option;
+    static const cli_option LIST[] = {
+        CLI_NUMBER("ranks", 'n', launch, ranks, 1, MOST_RANKS, "wants 1 to 1024"),
+        CLI_NUMBER("grace", 'g', launch, grace_s, 0, MOST_GRACE_S, "wants 0 to 86400 seconds"),
+        {0}};
+    /* The arguments after the program belong to the program. */
+    static const cli_options OPTIONS = {"launch", HELP, LIST, .ends_at_first = 1};
+    launch                   job     = {.grace_s = 5};
+    int                      status  = cli_options_read(&OPTIONS, argc, argv, &job);
 
-    /* "+": the arguments after the program belong to the program. */
-    while ((option = getopt_long(argc, argv, "+n:g:h", OPTIONS, NULL)) != -1) {
-        switch (option) {
-        case 'n':
-            if (!cli_number_read(optarg, 1, MOST_RANKS, &job.ranks)) {
-                return cli_bad("launch", "--ranks wants 1 to %d, not '%s'", MOST_RANKS, optarg);
-            }
-            break;
-        case 'g':
-            if (!cli_number_read(optarg, 0, MOST_GRACE_S, &job.grace_s)) {
-                return cli_bad("launch", "--grace wants 0 to %d seconds, not '%s'", MOST_GRACE_S,
-                               optarg);
-            }
-            break;
-        case 'h':
-            (void)fputs(HELP, stdout);
-            return 0;
-        default:
-            (void)fputs(HELP, stderr);
-            return 2;
-        }
+    if (status >= 0) {
+        return status;
     }
     if (job.ranks == 0 || optind == argc) {
         return cli_bad("launch", "launch wants %s",

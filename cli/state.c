@@ -384,48 +384,15 @@ static int state_remove(const state_arguments *arguments, file_list *list)
 
 /* ---- arguments ---- */
 
-static int read_run(const char *text, uint64_t *out)
+static int run_take(const cli_option *option, const char *text, void *field)
 {
-    char *end;
+    uint64_t *out = field;
+    char     *end;
 
+    (void)option;
     errno = 0;
     *out  = strtoull(text, &end, 16);
     return errno == 0 && *end == '\0' && isxdigit((unsigned char)text[0]) && *out > 0;
-}
-
-static int arguments_read(int argc, char **argv, state_arguments *out, int *is_help)
-{
-    static const struct option OPTIONS[] = {
-        {"run", required_argument, NULL, 'r'}, {"all", no_argument, NULL, 'a'},
-        {"yes", no_argument, NULL, 'y'},       {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},      {NULL, 0, NULL, 0}};
-    int option;
-
-    while ((option = getopt_long(argc, argv, "r:ayjh", OPTIONS, NULL)) != -1) {
-        switch (option) {
-        case 'r':
-            if (!read_run(optarg, &out->run)) {
-                return cli_bad(COMMAND, "--run wants a run as list shows it, not '%s'", optarg);
-            }
-            break;
-        case 'a':
-            out->is_all = 1;
-            break;
-        case 'y':
-            out->is_yes = 1;
-            break;
-        case 'j':
-            out->is_json = 1;
-            break;
-        case 'h':
-            *is_help = 1;
-            return 0;
-        default:
-            (void)fputs(HELP, stderr);
-            return 2;
-        }
-    }
-    return 0;
 }
 
 /* Refuses options that belong to the other command. */
@@ -450,17 +417,19 @@ static int arguments_check(const state_arguments *arguments, const char *verb)
 
 int cli_state(int argc, char **argv)
 {
-    state_arguments arguments = {0};
-    file_list       list      = {0};
-    int             is_help   = 0;
-    int             failed    = arguments_read(argc, argv, &arguments, &is_help);
+    static const cli_option LIST[] = {
+        CLI_READ("run", 'r', state_arguments, run, run_take, "wants a run as list shows it"),
+        CLI_FLAG("all", 'a', state_arguments, is_all),
+        CLI_FLAG("yes", 'y', state_arguments, is_yes),
+        CLI_FLAG("json", 'j', state_arguments, is_json),
+        {0}};
+    static const cli_options OPTIONS   = {COMMAND, HELP, LIST, 0};
+    state_arguments          arguments = {0};
+    file_list                list      = {0};
+    int                      failed    = cli_options_read(&OPTIONS, argc, argv, &arguments);
 
-    if (failed != 0) {
+    if (failed >= 0) {
         return failed;
-    }
-    if (is_help) {
-        (void)fputs(HELP, stdout);
-        return 0;
     }
     if (optind == argc) {
         (void)fputs(HELP, stderr);

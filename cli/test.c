@@ -588,79 +588,41 @@ static int backend_choose(test_run *run, const char *backend)
     return run->has_device && sherd_device_count(backend) == 0 ? cli_fail() : 0;
 }
 
-static int read_optimizer(const char *text, test_run *run)
+static int optimizer_take(const cli_option *option, const char *text, void *field)
 {
-    run->optimizer = strcmp(text, "all") == 0 ? NULL : text;
+    const char **only = field;
+
+    (void)option;
+    *only = strcmp(text, "all") == 0 ? NULL : text;
     for (size_t i = 0; i < NUM_OPTIMIZERS; i++) {
         if (strcasecmp(text, OPTIMIZERS[i].name) == 0) {
             return 1;
         }
     }
-    return run->optimizer == NULL;
+    return *only == NULL;
 }
 
-static const struct option OPTIONS[] = {{"ranks", required_argument, NULL, 'n'},
-                                        {"backend", required_argument, NULL, 'b'},
-                                        {"optimizer", required_argument, NULL, 'o'},
-                                        {"rows", required_argument, NULL, 'r'},
-                                        {"nvme-path", required_argument, NULL, 'p'},
-                                        {"time-limit", required_argument, NULL, 't'},
-                                        {"verbose", no_argument, NULL, 'v'},
-                                        {"help", no_argument, NULL, 'h'},
-                                        {NULL, 0, NULL, 0}};
-
-/* Returns the exit status, or -1 to continue. */
-static int option_take(int option, const char *text, test_run *run)
-{
-    switch (option) {
-    case 'n':
-        return cli_number_read(text, 1, 64, &run->most_ranks)
-                   ? -1
-                   : cli_bad("test", "--ranks wants 1 to 64, not '%s'", text);
-    case 'b':
-        run->params.backend = text;
-        return -1;
-    case 'o':
-        return read_optimizer(text, run)
-                   ? -1
-                   : cli_bad(
-                         "test",
-                         "--optimizer wants adamw, lamb, lion, sgd, adagrad, muon or all, not '%s'",
-                         text);
-    case 'r':
-        run->only = text;
-        return -1;
-    case 'p':
-        run->nvme_path = text;
-        return -1;
-    case 't':
-        return cli_number_read(text, 1, 86400, &run->limit_s)
-                   ? -1
-                   : cli_bad("test", "--time-limit wants 1 to 86400 seconds, not '%s'", text);
-    case 'v':
-        run->is_verbose = 1;
-        return -1;
-    case 'h':
-        (void)fputs(HELP, stdout);
-        return 0;
-    default:
-        (void)fputs(HELP, stderr);
-        return 2;
-    }
-}
+static const cli_option LIST[] = {
+    CLI_NUMBER("ranks", 'n', test_run, most_ranks, 1, 64, "wants 1 to 64"),
+    CLI_TEXT("backend", 0, test_run, params.backend),
+    CLI_READ("optimizer", 0, test_run, optimizer, optimizer_take,
+             "wants adamw, lamb, lion, sgd, adagrad, muon or all"),
+    CLI_TEXT("rows", 0, test_run, only),
+    CLI_TEXT("nvme-path", 0, test_run, nvme_path),
+    CLI_NUMBER("time-limit", 't', test_run, limit_s, 1, 86400, "wants 1 to 86400 seconds"),
+    CLI_FLAG("verbose", 'v', test_run, is_verbose),
+    {0}};
+static const cli_options OPTIONS = {"test", HELP, LIST, 0};
 
 int cli_test(int argc, char **argv)
 {
     test_run run = {.most_ranks = 8, .limit_s = 60};
-    int      option;
     int      status;
 
     sherd_world_params_init(&run.params);
-    while ((option = getopt_long(argc, argv, "n:t:vh", OPTIONS, NULL)) != -1) {
-        status = option_take(option, optarg, &run);
-        if (status >= 0) {
-            return status;
-        }
+    status = cli_options_read(&OPTIONS, argc, argv, &run);
+    if (status >= 0) {
+        return status;
     }
     run.params.timeout_ns = (int64_t)run.limit_s * 1000000000;
     if (backend_choose(&run, run.params.backend) != 0) {

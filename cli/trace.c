@@ -434,46 +434,34 @@ static int trace_print(trace_file *file, size_t skip, int is_json)
     return 0;
 }
 
+typedef struct trace_arguments {
+    int skip, is_json;
+} trace_arguments;
+
 int cli_trace(int argc, char **argv)
 {
-    static const struct option OPTIONS[] = {{"skip", required_argument, NULL, 's'},
-                                            {"json", no_argument, NULL, 'j'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
-    trace_file                 file      = {.path = NULL};
-    int                        skip      = 1;
-    int                        is_json   = 0;
-    int                        option;
-    int                        failed;
+    static const cli_option LIST[] = {
+        CLI_NUMBER("skip", 's', trace_arguments, skip, 0, INT_MAX, "wants a number of steps"),
+        CLI_FLAG("json", 'j', trace_arguments, is_json),
+        {0}};
+    static const cli_options OPTIONS   = {"trace", HELP, LIST, 0};
+    trace_arguments          arguments = {.skip = 1};
+    trace_file               file      = {.path = NULL};
+    int                      status    = cli_options_read(&OPTIONS, argc, argv, &arguments);
 
-    while ((option = getopt_long(argc, argv, "s:jh", OPTIONS, NULL)) != -1) {
-        switch (option) {
-        case 's':
-            if (!cli_number_read(optarg, 0, INT_MAX, &skip)) {
-                return cli_bad("trace", "--skip wants a number of steps, not '%s'", optarg);
-            }
-            break;
-        case 'j':
-            is_json = 1;
-            break;
-        case 'h':
-            (void)fputs(HELP, stdout);
-            return 0;
-        default:
-            (void)fputs(HELP, stderr);
-            return 2;
-        }
+    if (status >= 0) {
+        return status;
     }
     if (optind + 1 != argc) {
         (void)fputs(HELP, stderr);
         return 2;
     }
     file.path = argv[optind];
-    failed    = trace_print(&file, (size_t)skip, is_json);
+    status    = trace_print(&file, (size_t)arguments.skip, arguments.is_json);
     for (int i = 0; i < MAX_LANES; i++) {
         free(file.lanes[i].intervals);
     }
     free(file.exposed.intervals);
     free(file.steps);
-    return failed;
+    return status;
 }
