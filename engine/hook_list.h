@@ -68,8 +68,20 @@ SHERDI_TRIED(gradient_completing, (const struct sherdi_program *program, int uni
 SHERDI_TRIED(segment_updated, (const struct sherdi_program *program, const sherdi_segment *segment),
              (program, segment))
 SHERDI_TRIED(bound_move, (const struct sherdi_value_range *values), (values))
-/* The update of a segment begins: emits the operations of the module that come first. */
-SHERDI_TRIED(segment_update, (const struct sherdi_program *program, const sherdi_segment *segment),
+/* A walk that reads the gradient of a segment comes to it (sherdi_walk): emits the operations of the
+ * module that come first. */
+SHERDI_TRIED(segment_update,
+             (const struct sherdi_program *program, int walk, const sherdi_segment *segment),
+             (program, walk, segment))
+/* Gradients are integers (settings.numerics.deterministic): chooses how they are made; brings a
+ * block's from *gradient to a place where it is fp32; and adds the squares of a slice to the
+ * norm. */
+SHERDI_TRIED(fixed_plan, (sherdi_plan * plan), (plan))
+SHERDI_TRIED(fixed_take,
+             (const struct sherdi_program *program, const sherdi_segment *segment,
+              const sherdi_block *block, struct sherdi_range *gradient),
+             (program, segment, block, gradient))
+SHERDI_TRIED(fixed_norm, (const struct sherdi_program *program, const sherdi_segment *segment),
              (program, segment))
 /* A micro-batch has ended, or was dropped. */
 SHERDI_CALLED(micro_batch_over, (const struct sherdi_program *program), (program))

@@ -25,6 +25,9 @@ SHERDI_MODULE(sherdi_module_encodings)
 #ifdef SHERDI_MODULE_MEMORY
 SHERDI_MODULE(sherdi_module_memory)
 #endif
+#ifdef SHERDI_MODULE_DETERMINISTIC
+SHERDI_MODULE(sherdi_module_deterministic)
+#endif
 #ifdef SHERDI_MODULE_MUON
 SHERDI_MODULE(sherdi_module_muon)
 #endif

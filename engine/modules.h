@@ -7,6 +7,7 @@
 #include "engine/plan/plan.h"
 
 struct sherdi_program;
+struct sherdi_range;
 struct sherdi_value_range;
 struct sherdi_progress;
 struct sherdi_fill_source;

@@ -13,28 +13,6 @@ static int is_exact_from(sherd_dtype to, sherd_dtype from)
     return to == from || to == SHERD_F32;
 }
 
-/* The deterministic mode: gradients are sent in the type in which they are made, and are added as
- * integers. */
-static sherd_status fixed_choose(sherdi_plan *plan)
-{
-    const sherdi_settings *settings = &plan->settings;
-    uint64_t global = (uint64_t)plan->world_size * (uint64_t)settings->batch.accumulation;
-
-    if (settings->numerics.comm_dtype != settings->numerics.compute_dtype) {
-        return sherdi_fail(
-            SHERD_E_NOTSUP,
-            "\"deterministic\": true sends gradients in the type they are made in, %s; "
-            "remove communication_data_type or set it to that",
-            sherd_dtype_name(settings->numerics.compute_dtype));
-    }
-    plan->layout.has_transient = 1;
-    plan->layout.fixed_shift   = SHERDI_FIXED_BITS;
-    while (((uint64_t)1 << (SHERDI_FIXED_BITS - plan->layout.fixed_shift)) < global) {
-        plan->layout.fixed_shift--;
-    }
-    return SHERD_OK;
-}
-
 /* Whether the sum of a window's gradients stays on the device and goes down once. */
 int sherdi_plan_accumulates_on_device(const sherdi_plan *plan)
 {
@@ -103,7 +81,7 @@ static sherd_status ways_choose(sherdi_plan *plan)
                                      settings->offload.state.space != SHERDI_SPACE_STORAGE &&
                                      settings->offload.params.space != SHERDI_SPACE_STORAGE;
     if (plan->layout.is_deterministic) {
-        return fixed_choose(plan);
+        return sherdi_modules_fixed_plan(plan);
     }
     plan->layout.has_accumulator =
         sherdi_settings_add_up(settings) ||
@@ -116,56 +94,23 @@ static sherd_status ways_choose(sherdi_plan *plan)
 static void buffers_name(sherdi_plan *plan)
 {
     static const sherdi_plan_buffer NAMES[SHERDI_BUFFERS] = {
-        [SHERDI_BUFFER_PARAMS]       = {.name      = "parameters",
-                                        .purpose   = SHERDI_MEM_PARAMS,
-                                        .is_shared = 1},
-        [SHERDI_BUFFER_GRADS]        = {.name = "gradients", .purpose = SHERDI_MEM_GRADS},
-        [SHERDI_BUFFER_STATE]        = {.name = "optimizer state", .purpose = SHERDI_MEM_STATE},
-        [SHERDI_BUFFER_GATHER]       = {.name = "gathered units", .purpose = SHERDI_MEM_GATHER},
-        [SHERDI_BUFFER_TRANSIENT]    = {.name    = "transient gradients",
-                                        .purpose = SHERDI_MEM_TRANSIENT},
-        [SHERDI_BUFFER_STAGING]      = {.name      = "staging",
-                                        .purpose   = SHERDI_MEM_STAGING,
-                                        .is_shared = 1},
-        [SHERDI_BUFFER_GRAD_STAGING] = {.name    = "staging of gradients",
-                                        .purpose = SHERDI_MEM_STAGING},
-        [SHERDI_BUFFER_DIRECTIONS]   = {.name      = "directions of matrices",
-                                        .purpose   = SHERDI_MEM_STAGING,
-                                        .is_shared = 1},
-        [SHERDI_BUFFER_SCALARS]     = {.name = "scalars of kernels", .purpose = SHERDI_MEM_STAGING},
-        [SHERDI_BUFFER_ACTIVATIONS] = {.name = "activations", .purpose = SHERDI_MEM_ACTIVATIONS},
-        [SHERDI_BUFFER_HOST_PARAMS] = {.name    = "offloaded parameters",
-                                       .purpose = SHERDI_MEM_HOST_PARAMS,
-                                       .is_host = 1},
-        [SHERDI_BUFFER_HOST_GRADS]  = {.name    = "offloaded gradients",
-                                       .purpose = SHERDI_MEM_HOST_GRADS,
-                                       .is_host = 1},
-        [SHERDI_BUFFER_HOST_STATE]  = {.name    = "offloaded optimizer state",
-                                       .purpose = SHERDI_MEM_HOST_STATE,
-                                       .is_host = 1},
-        [SHERDI_BUFFER_BOUNCE]      = {.name    = "bounce buffers",
-                                       .purpose = SHERDI_MEM_HOST_STAGING,
-                                       .is_host = 1},
-        [SHERDI_BUFFER_STATE_RING]  = {.name    = "ring of state",
-                                       .purpose = SHERDI_MEM_HOST_STAGING,
-                                       .is_host = 1},
-        [SHERDI_BUFFER_PARAM_RING]  = {.name    = "ring of parameters",
-                                       .purpose = SHERDI_MEM_HOST_STAGING,
-                                       .is_host = 1},
-        [SHERDI_BUFFER_GRAD_RING]   = {.name    = "ring of gradients",
-                                       .purpose = SHERDI_MEM_HOST_STAGING,
-                                       .is_host = 1},
-        [SHERDI_BUFFER_HOST_SCALARS]     = {.name      = "scalars of kernels",
-                                            .purpose   = SHERDI_MEM_HOST_STAGING,
-                                            .is_host   = 1,
-                                            .is_pinned = 1},
-        [SHERDI_BUFFER_HOST_ACTIVATIONS] = {.name    = "offloaded activations",
-                                            .purpose = SHERDI_MEM_HOST_ACTIVATIONS,
-                                            .is_host = 1},
-        [SHERDI_BUFFER_SNAPSHOT]         = {.name    = "snapshot of a checkpoint",
-                                            .purpose = SHERDI_MEM_HOST_STAGING,
-                                            .is_host = 1},
-        [SHERDI_BUFFER_FILL]             = {.name = "first values", .purpose = SHERDI_MEM_STAGING},
+        [SHERDI_BUFFER_PARAMS]    = {.name      = "parameters",
+                                     .purpose   = SHERDI_MEM_PARAMS,
+                                     .is_shared = 1},
+        [SHERDI_BUFFER_GRADS]     = {.name = "gradients", .purpose = SHERDI_MEM_GRADS},
+        [SHERDI_BUFFER_STATE]     = {.name = "optimizer state", .purpose = SHERDI_MEM_STATE},
+        [SHERDI_BUFFER_GATHER]    = {.name = "gathered units", .purpose = SHERDI_MEM_GATHER},
+        [SHERDI_BUFFER_TRANSIENT] = {.name    = "transient gradients",
+                                     .purpose = SHERDI_MEM_TRANSIENT},
+        [SHERDI_BUFFER_STAGING]   = {.name      = "staging",
+                                     .purpose   = SHERDI_MEM_STAGING,
+                                     .is_shared = 1},
+        [SHERDI_BUFFER_SCALARS]   = {.name = "scalars of kernels", .purpose = SHERDI_MEM_STAGING},
+        [SHERDI_BUFFER_HOST_SCALARS] = {.name      = "scalars of kernels",
+                                        .purpose   = SHERDI_MEM_HOST_STAGING,
+                                        .is_host   = 1,
+                                        .is_pinned = 1},
+        [SHERDI_BUFFER_FILL]         = {.name = "first values", .purpose = SHERDI_MEM_STAGING},
     };
 
     memcpy(plan->packing.buffers, NAMES, sizeof(NAMES));

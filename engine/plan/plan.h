@@ -362,6 +362,15 @@ static inline size_t sherdi_plan_used_words(size_t num_open_ended)
     return num_open_ended == 0 ? 0 : num_open_ended / 64 + 1;
 }
 
+/** Names a buffer of a module, in host memory or in the device's. */
+static inline void sherdi_plan_buffer_name(sherdi_plan *plan, sherdi_buffer_id id, const char *name,
+                                           sherdi_mem_purpose purpose, int is_host)
+{
+    plan->packing.buffers[id].name    = name;
+    plan->packing.buffers[id].purpose = purpose;
+    plan->packing.buffers[id].is_host = is_host;
+}
+
 /** Makes the plan of one rank. Pure: the same arguments give the same plan. Errors: E_INVAL
  *  (binding at stage 3, atoms that would be divided), E_NOTSUP (types that cannot be combined),
  *  E_NOMEM. */

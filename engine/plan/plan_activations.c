@@ -247,6 +247,12 @@ sherd_status sherdi_plan_activations_lay_out(sherdi_plan *plan, const sherdi_mod
     if (plan->activations == NULL) {
         return SHERD_E_NOMEM;
     }
+    sherdi_plan_buffer_name(plan, SHERDI_BUFFER_ACTIVATIONS, "activations", SHERDI_MEM_ACTIVATIONS,
+                            0);
+    sherdi_plan_buffer_name(plan, SHERDI_BUFFER_HOST_ACTIVATIONS, "offloaded activations",
+                            SHERDI_MEM_HOST_ACTIVATIONS, 1);
+    plan->packing.buffers[SHERDI_BUFFER_HOST_ACTIVATIONS].is_pinned =
+        plan->machine.has_device && plan->settings.offload.activations.pin_memory;
     for (size_t u = 0; u < plan->layout.num_units; u++) {
         plan->layout.units[u].activation = SHERDI_NO_ACTIVATION;
         count += model->units[u].activation_bytes > 0;

@@ -9,6 +9,8 @@ sherd_status sherdi_plan_checkpoint_lay_out(sherdi_plan *plan, const sherdi_mode
     size_t slots;
 
     (void)model;
+    sherdi_plan_buffer_name(plan, SHERDI_BUFFER_SNAPSHOT, "snapshot of a checkpoint",
+                            SHERDI_MEM_HOST_STAGING, 1);
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         bytes +=
             plan->layout.segments[s].slice_elems * sherdi_saved_bytes(&plan->layout.segments[s]);

@@ -507,6 +507,30 @@ static sherd_status measured_mark(sherdi_plan *plan)
     return SHERD_OK;
 }
 
+/* Names the buffers between spaces. */
+static void buffers_name(sherdi_plan *plan)
+{
+    static const struct {
+        sherdi_buffer_id   id;
+        const char        *name;
+        sherdi_mem_purpose purpose;
+    } NAMES[] = {
+        {SHERDI_BUFFER_HOST_PARAMS, "offloaded parameters", SHERDI_MEM_HOST_PARAMS},
+        {SHERDI_BUFFER_HOST_GRADS, "offloaded gradients", SHERDI_MEM_HOST_GRADS},
+        {SHERDI_BUFFER_HOST_STATE, "offloaded optimizer state", SHERDI_MEM_HOST_STATE},
+        {SHERDI_BUFFER_BOUNCE, "bounce buffers", SHERDI_MEM_HOST_STAGING},
+        {SHERDI_BUFFER_STATE_RING, "ring of state", SHERDI_MEM_HOST_STAGING},
+        {SHERDI_BUFFER_PARAM_RING, "ring of parameters", SHERDI_MEM_HOST_STAGING},
+        {SHERDI_BUFFER_GRAD_RING, "ring of gradients", SHERDI_MEM_HOST_STAGING},
+    };
+
+    for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++) {
+        sherdi_plan_buffer_name(plan, NAMES[i].id, NAMES[i].name, NAMES[i].purpose, 1);
+    }
+    sherdi_plan_buffer_name(plan, SHERDI_BUFFER_GRAD_STAGING, "staging of gradients",
+                            SHERDI_MEM_STAGING, 0);
+}
+
 /* Which host buffers are locked for copies from and to the device, or for transfers. */
 static void buffers_pin(sherdi_plan *plan)
 {
@@ -520,10 +544,9 @@ static void buffers_pin(sherdi_plan *plan)
     buffers[SHERDI_BUFFER_GRAD_RING].is_pinned  = offload->state.pin_memory;
     buffers[SHERDI_BUFFER_PARAM_RING].is_pinned = offload->params.pin_memory;
     if (plan->machine.has_device) {
-        buffers[SHERDI_BUFFER_HOST_GRADS].is_pinned       = offload->state.pin_memory;
-        buffers[SHERDI_BUFFER_BOUNCE].is_pinned           = 1;
-        buffers[SHERDI_BUFFER_HOST_PARAMS].is_pinned      = offload->params.pin_memory;
-        buffers[SHERDI_BUFFER_HOST_ACTIVATIONS].is_pinned = offload->activations.pin_memory;
+        buffers[SHERDI_BUFFER_HOST_GRADS].is_pinned  = offload->state.pin_memory;
+        buffers[SHERDI_BUFFER_BOUNCE].is_pinned      = 1;
+        buffers[SHERDI_BUFFER_HOST_PARAMS].is_pinned = offload->params.pin_memory;
     }
 }
 
@@ -563,6 +586,7 @@ static sherd_status blocks_place(sherdi_plan *plan, const sherdi_model *model)
     if (plan->offload == NULL) {
         return SHERD_E_NOMEM;
     }
+    buffers_name(plan);
     buffers_pin(plan);
     state_spaces_choose(plan);
     SHERDI_TRY(states_lay_out(plan));

@@ -265,24 +265,8 @@ void         sherdi_progress_close(sherdi_progress *progress);
  *  any order, and repeatedly. After a failure, the same call once more makes it good; after one of
  *  a drive, call sherdi_progress_keep before. */
 sherd_status sherdi_program_fill(const sherdi_program *program, size_t param, int is_given);
-/** Puts values of a range, from who gives them (SHERDI_OP_FILL): as much of it as this rank holds,
- *  in ascending portions, and in each portion by part. Parts of the state go where this rank
- *  updates it. With the master weights, or with SHERDI_VALUE_COMPUTE of a trainable parameter,
- *  which is put as both, all copies of the parameter that rest here are set. Adds this rank's share
- *  of their fingerprint, in the stored form, for values with a running fingerprint: frozen
- *  parameters, and state with generations. */
-sherd_status sherdi_program_put(const sherdi_program *program, const sherdi_values *values);
-/** Returns values of a range to the caller (SHERDI_OP_TAKE), in the same order: of the state and
- *  the gradient the elements that this rank updates (of the integers of the deterministic mode its
- *  slice), of the compute type all elements that rest on this rank. */
-sherd_status sherdi_program_get(const sherdi_program *program, const sherdi_values *values);
 /** Writes the extents that are still in slots to the drive. */
 sherd_status sherdi_program_fill_end(const sherdi_program *program);
-/** Hashes a parameter that is resident, or bound. */
-sherd_status sherdi_program_hash(const sherdi_program *program, size_t param);
-/** Brings this rank's share of the fingerprint of a range to the host; the parts of `values` do not
- *  matter. */
-sherd_status sherdi_program_fingerprint(const sherdi_program *program, const sherdi_values *values);
 
 /* ---- events: acquire and release ---- */
 
@@ -352,8 +336,6 @@ sherd_status sherdi_program_read_ahead(const sherdi_program *program);
 /** Sums the squares of this rank's part of the gradient, and copies the results of all kernels to
  *  the host. */
 sherd_status sherdi_program_norm(const sherdi_program *program);
-/** Does the same for one parameter's gradient, while a step is prepared. */
-sherd_status sherdi_program_param_norm(const sherdi_program *program, size_t param);
 sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk);
 /** Ends a walk that has failed on this rank. The other ranks do not know of it yet, and still make
  *  the gathers of the walk; so this rank makes them too, and emits nothing else. Their data does
@@ -463,9 +445,6 @@ sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int
 /** Debug: poisons a range that nobody reads any more. */
 sherd_status sherdi_program_poison(const sherdi_program *program, int unit, sherdi_range range);
 
-/** Widens integers of the deterministic mode to fp32, in device memory. */
-sherd_status sherdi_program_widen(const sherdi_program *program, const sherdi_segment *segment,
-                                  sherdi_range src, sherdi_range dst);
 /** Returns a block's state: where it rests, or in the slot that a walk takes. */
 sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block);
 /** Returns the block's parameters in the compute type: where they rest in memory, or pass on their
@@ -483,12 +462,5 @@ static inline int sherdi_op_is_trainers(sherdi_op_kind kind)
 {
     return kind == SHERDI_OP_USE || kind == SHERDI_OP_PUT || kind == SHERDI_OP_GET;
 }
-
-const char *sherdi_op_kind_name(sherdi_op_kind kind);
-const char *sherdi_lane_name(sherdi_lane_id lane);
-/** Returns "reads", "writes" or "adds". */
-const char *sherdi_access_name(sherdi_access access);
-/** Returns "gathered units", ..., "file of state". */
-const char *sherdi_where_name(const sherdi_plan *plan, int where);
 
 #endif

@@ -72,9 +72,10 @@ static sherd_status matrices_make(const sherdi_program *program, const sherdi_se
 
 /* The first sweep over all blocks of a segment, then the matrices along which the second sweep
  * steps. */
-static sherd_status segment_direct(const sherdi_program *program, const sherdi_segment *segment)
+static sherd_status segment_direct(const sherdi_program *program, int walk,
+                                   const sherdi_segment *segment)
 {
-    if (!sherdi_segment_has_matrices(segment)) {
+    if (walk != SHERDI_WALK_UPDATE || !sherdi_segment_has_matrices(segment)) {
         return SHERD_OK;
     }
     for (size_t b = 0; b < segment->num_blocks; b++) {
@@ -107,6 +108,9 @@ static sherd_status directions_size(sherdi_plan *plan, const sherdi_model *model
     size_t elems     = 0;
     size_t workspace = 0;
 
+    sherdi_plan_buffer_name(plan, SHERDI_BUFFER_DIRECTIONS, "directions of matrices",
+                            SHERDI_MEM_STAGING, 0);
+    plan->packing.buffers[SHERDI_BUFFER_DIRECTIONS].is_shared = 1;
     for (size_t p = 0; p < model->num_params; p++) {
         const sherdi_model_param *param   = &model->params[p];
         const sherdi_segment     *segment = sherdi_param_segment(plan, p);

@@ -5,6 +5,7 @@
  * together are read by one operation. */
 #include "engine/program/program_walk.h"
 
+#include "engine/modules.h"
 #include "engine/program/offload.h"
 
 #include "base/checked.h"
@@ -22,8 +23,8 @@ sherdi_range sherdi_program_norm_at(const sherdi_plan *plan, sherdi_space space)
                                      sizeof(sherdi_norm_acc));
 }
 
-static sherdi_op norm_op(const sherdi_plan *plan, const sherdi_segment *segment, sherdi_space space,
-                         sherdi_range gradient, sherd_dtype dtype)
+sherdi_op sherdi_program_norm_op(const sherdi_plan *plan, const sherdi_segment *segment,
+                                 sherdi_space space, sherdi_range gradient, sherd_dtype dtype)
 {
     sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_NORM, sherdi_lane_at(space), segment);
 
@@ -39,8 +40,8 @@ static sherdi_op norm_op(const sherdi_plan *plan, const sherdi_segment *segment,
 sherd_status sherdi_program_measure(const sherdi_program *program, const sherdi_segment *segment,
                                     sherdi_range gradient)
 {
-    sherdi_op op =
-        norm_op(program->plan, segment, SHERDI_SPACE_DEVICE, gradient, segment->types.grad);
+    sherdi_op op = sherdi_program_norm_op(program->plan, segment, SHERDI_SPACE_DEVICE, gradient,
+                                          segment->types.grad);
 
     return sherdi_program_emit(program, &op);
 }
@@ -96,31 +97,6 @@ static sherd_status norm_add(const sherdi_program *program, sherdi_op *run, cons
     return SHERD_OK;
 }
 
-/* Adds the squares of integers [first, end) of the slice, widened in portions of the staging
- * buffer. */
-sherd_status sherdi_program_fixed_norm(const sherdi_program *program, const sherdi_segment *segment,
-                                       size_t first, size_t end)
-{
-    const sherdi_plan *plan   = program->plan;
-    size_t             staged = plan->packing.buffers[SHERDI_BUFFER_STAGING].bytes / sizeof(float) /
-                    SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
-
-    for (; first < end; first += staged) {
-        size_t       elems = sherdi_min_size(staged, end - first);
-        sherdi_range wide  = sherdi_staging_at(0, elems * sizeof(float));
-        sherdi_op    op;
-
-        SHERDI_TRY(sherdi_program_widen(
-            program, segment,
-            sherdi_range_of(SHERDI_BUFFER_GRADS, segment->grad_offset + first * sizeof(int64_t),
-                            elems * sizeof(int64_t)),
-            wide));
-        op = norm_op(plan, segment, SHERDI_SPACE_DEVICE, wide, SHERD_F32);
-        SHERDI_TRY(sherdi_program_emit(program, &op));
-    }
-    return SHERD_OK;
-}
-
 /* Adds the squares of elements [first, end) of a block. A gradient on a drive is only temporarily
  * in its slot. */
 sherd_status sherdi_program_block_norm(const sherdi_program *program, const sherdi_segment *segment,
@@ -133,7 +109,8 @@ sherd_status sherdi_program_block_norm(const sherdi_program *program, const sher
 
     gradient.offset += first * elem;
     gradient.bytes = (end - first) * elem;
-    op = norm_op(program->plan, segment, block->grad_space, gradient, segment->types.grad);
+    op             = sherdi_program_norm_op(program->plan, segment, block->grad_space, gradient,
+                                            segment->types.grad);
     SHERDI_TRY(SHERDI_IF_OFFLOAD(gradient_read(program, block)));
     return is_in_memory(op.space) ? norm_add(program, run, &op) : sherdi_program_emit(program, &op);
 }
@@ -144,7 +121,7 @@ static sherd_status segment_norm(const sherdi_program *program, const sherdi_seg
     const sherdi_plan *plan = program->plan;
 
     if (plan->layout.is_deterministic) {
-        return sherdi_program_fixed_norm(program, segment, 0, segment->slice_elems);
+        return sherdi_modules_fixed_norm(program, segment);
     }
     for (size_t b = 0; b < segment->num_blocks; b++) {
         const sherdi_block *block = &plan->layout.blocks[segment->first_block + b];

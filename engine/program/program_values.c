@@ -2,7 +2,9 @@
  * written to the space where they rest, and values for a caller are read from it. With several
  * parts each portion lies in one block, and all its parts are moved before the next portion comes:
  * so the block's extent is needed only once. Also the norm of one parameter's gradient. */
+#include "engine/program/fixed.h"
 #include "engine/program/program_values.h"
+#include "engine/program/values.h"
 
 #include "base/checked.h"
 #include "engine/program/offload.h"

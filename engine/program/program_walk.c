@@ -86,53 +86,14 @@ sherdi_range sherdi_direction_at(const sherdi_plan *plan, const sherdi_block *bl
 
 /* --------------------------------------------------------------- gradient -- */
 
-sherd_status sherdi_program_widen(const sherdi_program *program, const sherdi_segment *segment,
-                                  sherdi_range src, sherdi_range dst)
-{
-    sherdi_op op =
-        sherdi_op_of_segment(program->plan, SHERDI_OP_WIDEN, SHERDI_LANE_UPDATE, segment);
-
-    op.elems  = src.bytes / sizeof(int64_t);
-    dst.bytes = op.elems * sizeof(float);
-    return sherdi_program_move(program, op, dst, src);
-}
-
-/* Stage 0, deterministic: every rank updates everything, and so needs the slices of the others. */
-static sherd_status slices_collect(const sherdi_program *program, const sherdi_segment *segment)
-{
-    const sherdi_plan *plan  = program->plan;
-    size_t             slice = segment->slice_elems * sizeof(float);
-    sherdi_op          op;
-
-    SHERDI_TRY(sherdi_program_widen(program, segment,
-                                    sherdi_range_of(SHERDI_BUFFER_GRADS, segment->grad_offset,
-                                                    segment->slice_elems * sizeof(int64_t)),
-                                    sherdi_staging_at((size_t)plan->rank * slice, slice)));
-    op      = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
-    op.from = op.to = SHERD_F32;
-    sherdi_op_gather_in_place(&op, plan,
-                              sherdi_staging_at(0, segment->padded_elems * sizeof(float)));
-    op.flags = SHERDI_OP_MEETS;
-    return sherdi_program_emit(program, &op);
-}
-
 sherd_status sherdi_program_gradient_take(const sherdi_program *program,
                                           const sherdi_segment *segment, const sherdi_block *block,
                                           sherdi_range *out)
 {
-    const sherdi_plan *plan  = program->plan;
-    size_t             bytes = block->elems * sherd_dtype_bytes(segment->types.grad);
-
-    if (!plan->layout.is_deterministic) {
-        *out = sherdi_program_gradient(plan, block);
-        return SHERD_OK;
-    }
-    if (!plan->layout.is_sliced) {
-        *out = sherdi_staging_at(block->offset_elems * sizeof(float), bytes);
-        return SHERD_OK;
-    }
-    *out = sherdi_staging_at(0, bytes);
-    return sherdi_program_widen(program, segment, sherdi_program_gradient(plan, block), *out);
+    *out = sherdi_program_gradient(program->plan, block);
+    return program->plan->layout.is_deterministic
+               ? sherdi_modules_fixed_take(program, segment, block, out)
+               : SHERD_OK;
 }
 
 /* -------------------------------------------------------------- publishing -- */
@@ -390,12 +351,8 @@ static sherd_status segment_walk(const sherdi_program *program, sherdi_walk walk
     if (!visits(walk, segment)) {
         return SHERDI_IF_OFFLOAD(segment_pass_by(program, walk, segment));
     }
-    if (!is_skipped && sherdi_walk_has_gradient(walk) && segment->has_gradient &&
-        plan->layout.is_deterministic && !plan->layout.is_sliced) {
-        SHERDI_TRY(slices_collect(program, segment));
-    }
-    if (!is_skipped && walk == SHERDI_WALK_UPDATE) {
-        SHERDI_TRY(sherdi_modules_segment_update(program, segment));
+    if (!is_skipped && sherdi_walk_has_gradient(walk) && segment->has_gradient) {
+        SHERDI_TRY(sherdi_modules_segment_update(program, walk, segment));
     }
     for (size_t b = 0; b < segment->num_blocks; b++) {
         SHERDI_TRY(sherdi_program_block_walk(program, walk, segment,

@@ -47,9 +47,9 @@ sherdi_range sherdi_program_norm_at(const sherdi_plan *plan, sherdi_space space)
 /** Adds the squares of a gradient in device memory to the norm. */
 sherd_status sherdi_program_measure(const sherdi_program *program, const sherdi_segment *segment,
                                     sherdi_range gradient);
-/** Adds the squares of integers [first, end) of the slice (the deterministic mode). */
-sherd_status sherdi_program_fixed_norm(const sherdi_program *program, const sherdi_segment *segment,
-                                       size_t first, size_t end);
+/** Returns the operation that adds the squares of a gradient to the norm. */
+sherdi_op sherdi_program_norm_op(const sherdi_plan *plan, const sherdi_segment *segment,
+                                 sherdi_space space, sherdi_range gradient, sherd_dtype dtype);
 /** Adds the squares of elements [first, end) of a block to the operation `run`, if they continue
  *  its range; else emits it, and begins another. _flush emits it. */
 sherd_status sherdi_program_block_norm(const sherdi_program *program, const sherdi_segment *segment,

@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "engine/proof/hazard_bytes.h"
 #include "engine/program/order.h"
+#include "engine/proof/names.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -2,6 +2,7 @@
 #include "engine/proof/pair.h"
 
 #include "base/checked.h"
+#include "engine/proof/names.h"
 
 #include <stdio.h>
 #include <string.h>

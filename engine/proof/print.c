@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "engine/program/order.h"
+#include "engine/proof/names.h"
 
 #include <jansson.h>
 #include <stdarg.h>

@@ -15,6 +15,8 @@
 #include "engine/run/values.h"
 #include "engine/program/program_rings.h"
 #include "engine/plan/activations.h"
+#include "engine/proof/names.h"
+#include "engine/program/values.h"
 
 #include <stdio.h>
 #include <string.h>

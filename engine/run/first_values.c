@@ -125,6 +125,26 @@ static sherd_status start_check(const sherd_engine *engine, size_t param)
     return SHERD_OK;
 }
 
+/* Hashes a parameter that is resident, or bound. */
+static sherd_status param_hash(const sherdi_program *program, size_t param)
+{
+    const sherdi_plan    *plan    = program->plan;
+    const sherdi_segment *segment = sherdi_param_segment(plan, param);
+    size_t                elem    = sherdi_compute_bytes(segment);
+    sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_HASH, SHERDI_LANE_COMPUTE, segment);
+
+    op.param = (int)param;
+    op.flags = SHERDI_OP_WAITS;
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
+                  segment->is_bound
+                      ? sherdi_program_trainer(program, SHERDI_AT_TRAINER_DATA, param)
+                      : sherdi_range_of(SHERDI_BUFFER_PARAMS,
+                                        segment->param_offset +
+                                            plan->layout.params[param].offset_elems * elem,
+                                        program->model->params[param].elems * elem));
+    return sherdi_program_emit(program, &op);
+}
+
 /* Computes this rank's value for the comparison of a parameter: a hash of all of it if it is whole,
  * else the sample. */
 static sherd_status start_hash(sherd_engine *engine, size_t param, uint64_t *out)
@@ -134,7 +154,7 @@ static sherd_status start_hash(sherd_engine *engine, size_t param, uint64_t *out
 
     *out = engine->fill.samples[param];
     if (segment->is_bound || segment->is_resident) {
-        SHERDI_TRY(sherdi_program_hash(&engine->run.program, param));
+        SHERDI_TRY(param_hash(&engine->run.program, param));
         *out = engine->run.hash;
     }
     return SHERD_OK;

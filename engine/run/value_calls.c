@@ -13,6 +13,7 @@
 #include "engine/run/needs.h"
 #include "engine/run/optimizer.h"
 #include "engine/run/update.h"
+#include "engine/program/values.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "engine/run/kernels.h"
 #include "engine/run/optimizer.h"
+#include "engine/program/values.h"
 
 size_t sherdi_values_find_refused(const sherdi_segment *segment, int part, size_t count,
                                   const float *values)

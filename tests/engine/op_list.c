@@ -1,6 +1,7 @@
 #include "tests/engine/op_list.h"
 
 #include "tests/lib/check.h"
+#include "engine/proof/names.h"
 
 #include <stdio.h>
 #include <stdlib.h>

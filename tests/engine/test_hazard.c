@@ -4,6 +4,7 @@
 #include "engine/proof/hazard.h"
 
 #include "tests/lib/check.h"
+#include "engine/proof/names.h"
 
 #include <stdio.h>
 #include <string.h>

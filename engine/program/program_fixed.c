@@ -1,0 +1,114 @@
+/* The deterministic mode: gradients are sums of integers, a slice of them on each rank, whose order
+ * does not matter. They are widened to fp32 where a kernel reads them. */
+#include "engine/program/fixed.h"
+#include "engine/program/program_walk.h"
+
+#include "base/checked.h"
+#include "engine/modules.h"
+
+/* The deterministic mode: gradients are sent in the type in which they are made, and are added as
+ * integers. */
+static sherd_status fixed_choose(sherdi_plan *plan)
+{
+    const sherdi_settings *settings = &plan->settings;
+    uint64_t global = (uint64_t)plan->world_size * (uint64_t)settings->batch.accumulation;
+
+    if (settings->numerics.comm_dtype != settings->numerics.compute_dtype) {
+        return sherdi_fail(
+            SHERD_E_NOTSUP,
+            "\"deterministic\": true sends gradients in the type they are made in, %s; "
+            "remove communication_data_type or set it to that",
+            sherd_dtype_name(settings->numerics.compute_dtype));
+    }
+    plan->layout.has_transient = 1;
+    plan->layout.fixed_shift   = SHERDI_FIXED_BITS;
+    while (((uint64_t)1 << (SHERDI_FIXED_BITS - plan->layout.fixed_shift)) < global) {
+        plan->layout.fixed_shift--;
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_widen(const sherdi_program *program, const sherdi_segment *segment,
+                                  sherdi_range src, sherdi_range dst)
+{
+    sherdi_op op =
+        sherdi_op_of_segment(program->plan, SHERDI_OP_WIDEN, SHERDI_LANE_UPDATE, segment);
+
+    op.elems  = src.bytes / sizeof(int64_t);
+    dst.bytes = op.elems * sizeof(float);
+    return sherdi_program_move(program, op, dst, src);
+}
+
+/* Adds the squares of integers [first, end) of the slice, widened in portions of the staging
+ * buffer. */
+sherd_status sherdi_program_fixed_norm(const sherdi_program *program, const sherdi_segment *segment,
+                                       size_t first, size_t end)
+{
+    const sherdi_plan *plan   = program->plan;
+    size_t             staged = plan->packing.buffers[SHERDI_BUFFER_STAGING].bytes / sizeof(float) /
+                    SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
+
+    for (; first < end; first += staged) {
+        size_t       elems = sherdi_min_size(staged, end - first);
+        sherdi_range wide  = sherdi_staging_at(0, elems * sizeof(float));
+        sherdi_op    op;
+
+        SHERDI_TRY(sherdi_program_widen(
+            program, segment,
+            sherdi_range_of(SHERDI_BUFFER_GRADS, segment->grad_offset + first * sizeof(int64_t),
+                            elems * sizeof(int64_t)),
+            wide));
+        op = sherdi_program_norm_op(plan, segment, SHERDI_SPACE_DEVICE, wide, SHERD_F32);
+        SHERDI_TRY(sherdi_program_emit(program, &op));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status slice_norm(const sherdi_program *program, const sherdi_segment *segment)
+{
+    return sherdi_program_fixed_norm(program, segment, 0, segment->slice_elems);
+}
+
+/* Stage 0, deterministic: every rank updates everything, and so needs the slices of the others. */
+static sherd_status slices_collect(const sherdi_program *program, int walk,
+                                   const sherdi_segment *segment)
+{
+    const sherdi_plan *plan  = program->plan;
+    size_t             slice = segment->slice_elems * sizeof(float);
+    sherdi_op          op;
+
+    (void)walk;
+    if (!plan->layout.is_deterministic || plan->layout.is_sliced) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_program_widen(program, segment,
+                                    sherdi_range_of(SHERDI_BUFFER_GRADS, segment->grad_offset,
+                                                    segment->slice_elems * sizeof(int64_t)),
+                                    sherdi_staging_at((size_t)plan->rank * slice, slice)));
+    op      = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
+    op.from = op.to = SHERD_F32;
+    sherdi_op_gather_in_place(&op, plan,
+                              sherdi_staging_at(0, segment->padded_elems * sizeof(float)));
+    op.flags = SHERDI_OP_MEETS;
+    return sherdi_program_emit(program, &op);
+}
+
+/* Gives a block's gradient, which is at *out, in fp32. */
+static sherd_status gradient_widen(const sherdi_program *program, const sherdi_segment *segment,
+                                   const sherdi_block *block, sherdi_range *out)
+{
+    size_t       bytes = block->elems * sherd_dtype_bytes(segment->types.grad);
+    sherdi_range sums  = *out;
+
+    if (!program->plan->layout.is_sliced) {
+        *out = sherdi_staging_at(block->offset_elems * sizeof(float), bytes);
+        return SHERD_OK;
+    }
+    *out = sherdi_staging_at(0, bytes);
+    return sherdi_program_widen(program, segment, sums, *out);
+}
+
+const sherdi_module sherdi_module_deterministic = {.fixed_plan     = fixed_choose,
+                                                   .fixed_take     = gradient_widen,
+                                                   .fixed_norm     = slice_norm,
+                                                   .segment_update = slices_collect};
