@@ -68,6 +68,13 @@ SHERDI_TRIED(gradient_completing, (const struct sherdi_program *program, int uni
 SHERDI_TRIED(segment_updated, (const struct sherdi_program *program, const sherdi_segment *segment),
              (program, segment))
 SHERDI_TRIED(bound_move, (const struct sherdi_value_range *values), (values))
+/* Moves values of a part of a block's state that is encoded; the state is at *state, and the
+ * parameter's half of a split master at *half. */
+SHERDI_TRIED(encoded_move,
+             (const struct sherdi_value_range *values, const sherdi_block *block,
+              const struct sherdi_cuts *cuts, const struct sherdi_range *state,
+              const struct sherdi_range *half),
+             (values, block, cuts, state, half))
 /* A walk that reads the gradient of a segment comes to it (sherdi_walk): emits the operations of the
  * module that come first. */
 SHERDI_TRIED(segment_update,

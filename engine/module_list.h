@@ -21,6 +21,7 @@ SHERDI_MODULE(sherdi_module_rings)
 #endif
 #ifdef SHERDI_MODULE_ENCODINGS
 SHERDI_MODULE(sherdi_module_encodings)
+SHERDI_MODULE(sherdi_module_encoded_values)
 #endif
 #ifdef SHERDI_MODULE_MEMORY
 SHERDI_MODULE(sherdi_module_memory)

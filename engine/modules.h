@@ -6,6 +6,7 @@
 
 #include "engine/plan/plan.h"
 
+struct sherdi_cuts;
 struct sherdi_program;
 struct sherdi_range;
 struct sherdi_value_range;

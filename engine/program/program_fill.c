@@ -107,7 +107,7 @@ static int space_is_apart(const sherdi_value_range *f, sherdi_space space)
 }
 
 /* The lane whose copies and kernels reach both the space and the fill buffer. */
-static sherdi_lane_id lane_of_space(const sherdi_value_range *f, sherdi_space space)
+sherdi_lane_id sherdi_values_lane(const sherdi_value_range *f, sherdi_space space)
 {
     return space_is_apart(f, space) ? SHERDI_LANE_COMPUTE : SHERDI_LANE_HOST;
 }
@@ -116,7 +116,7 @@ static sherdi_lane_id lane_of_space(const sherdi_value_range *f, sherdi_space sp
 sherd_status sherdi_values_copy(const sherdi_value_range *f, sherdi_space space, sherdi_range at,
                                 sherdi_range buffer)
 {
-    sherdi_op op = sherdi_value_op(f, SHERDI_OP_COPY, lane_of_space(f, space));
+    sherdi_op op = sherdi_value_op(f, SHERDI_OP_COPY, sherdi_values_lane(f, space));
 
     at.bytes = buffer.bytes;
     return f->is_put ? sherdi_program_move(f->program, op, at, buffer)
@@ -150,7 +150,7 @@ sherd_status sherdi_values_cast(const sherdi_value_range *f, size_t begin, size_
 }
 
 /* Whether this rank's share of the fingerprint is computed while weights are put. */
-static int is_counted(const sherdi_value_range *f)
+int sherdi_values_are_counted(const sherdi_value_range *f)
 {
     return f->segment->kind == SHERDI_SEGMENT_FROZEN ||
            sherdi_plan_has_generations(f->program->plan);
@@ -184,42 +184,15 @@ int sherdi_values_are_all(const sherdi_value_range *f, const sherdi_cuts *c)
     return f->is_last && (c->end == f->param_end || c->end == c->border);
 }
 
-/* Moves a part that is not stored as fp32. Putting a split master sets the parameter too. */
-static sherd_status encoded_move(const sherdi_value_range *f, const sherdi_block *block,
-                                 const sherdi_cuts *c, sherdi_range state, sherdi_range half)
-{
-    sherdi_op     op     = sherdi_value_op(f, f->is_put ? SHERDI_OP_ENCODE : SHERDI_OP_DECODE,
-                                           lane_of_space(f, block->space));
-    sherdi_access access = f->is_put ? SHERDI_ADDS : SHERDI_READS;
-
-    op.block = block;
-    op.elems = c->end - c->begin;
-    op.index = (c->begin - c->first) % c->grain;
-    sherdi_op_use(&op, SHERDI_USE_STATE, access, state);
-    if (f->part == 0 && sherdi_segment_is_beside(f->segment)) {
-        sherdi_op_use(&op, SHERDI_USE_PARAM, access, half);
-    }
-    sherdi_op_use(&op, f->is_put ? SHERDI_USE_SRC : SHERDI_USE_DST,
-                  f->is_put ? SHERDI_READS : SHERDI_WRITES, sherdi_values_at(f, c->begin, c->end));
-    return sherdi_program_emit(f->program, &op);
-}
-
 sherd_status sherdi_values_block_move(const sherdi_value_range *f, const sherdi_block *block,
                                       const sherdi_cuts *c, sherdi_range state, sherdi_range half)
 {
-    size_t             first = (c->begin - c->first) % c->grain;
-    sherdi_value_range rests = *f;
-
-    if (!sherdi_segment_part_is_encoded(f->segment, f->part)) {
-        state.offset += sherdi_plan_part_offset(f->program->plan, block, f->part, first);
-        return sherdi_values_copy(f, block->space, state, sherdi_values_at(f, c->begin, c->end));
+    if (sherdi_segment_part_is_encoded(f->segment, f->part)) {
+        return sherdi_modules_encoded_move(f, block, c, &state, &half);
     }
-    SHERDI_TRY(encoded_move(f, block, c, state, half));
-    if (!f->is_put || f->part != 0 || !is_counted(f)) {
-        return SHERD_OK;
-    }
-    rests.is_put = 0; /* an encoding may have rounded the values, and what rests is what counts */
-    return encoded_move(&rests, block, c, state, half);
+    state.offset +=
+        sherdi_plan_part_offset(f->program->plan, block, f->part, (c->begin - c->first) % c->grain);
+    return sherdi_values_copy(f, block->space, state, sherdi_values_at(f, c->begin, c->end));
 }
 
 /* Moves a part of the state; of master weights those that are separate from the parameter. */
@@ -292,7 +265,7 @@ sherd_status sherdi_weights_put(sherdi_value_range *f, int is_given)
     copies.is_last = 1; /* it is the only part there */
     SHERDI_TRY(is_given ? sherdi_values_param_move(&copies) : SHERD_OK);
     SHERDI_TRY(f->segment->has_master ? sherdi_values_state_move(&master) : SHERD_OK);
-    return is_counted(f) ? sherdi_values_count(f) : SHERD_OK;
+    return sherdi_values_are_counted(f) ? sherdi_values_count(f) : SHERD_OK;
 }
 
 static sherd_status weights_fill(sherdi_value_range *f, unsigned parts)

@@ -49,6 +49,10 @@ sherd_status sherdi_values_param_move(const sherdi_value_range *f);
 /** Adds the values to this rank's share of the fingerprint: of a frozen parameter those in its
  *  slice, else those that it updates. */
 sherd_status sherdi_values_count(const sherdi_value_range *f);
+/** Returns whether this rank's share of the fingerprint is computed while weights are put. */
+int sherdi_values_are_counted(const sherdi_value_range *f);
+/** Returns the lane whose copies and kernels reach both the space and the fill buffer. */
+sherdi_lane_id sherdi_values_lane(const sherdi_value_range *f, sherdi_space space);
 /** Copies between memory of a space and the fill buffer. */
 sherd_status sherdi_values_copy(const sherdi_value_range *f, sherdi_space space, sherdi_range at,
                                 sherdi_range buffer);
