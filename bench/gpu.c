@@ -7,6 +7,7 @@
 #include "bench/options.h"
 #include "bench/timing.h"
 #include "kernels/devices.h"
+#include "kernels/lanes.h"
 #include "kernels/updates/updates.h"
 
 #include <errno.h>
@@ -484,7 +485,7 @@ typedef struct bench_table {
 
 static double own_seconds(gpu_run *run, const bench_row *row, size_t repeats)
 {
-    const sherdi_device_ops *device = run->lane->device;
+    const sherdi_lane_ops *device = sherdi_lanes_of(run->lane);
 
     if (row->state != NULL) {
         state_make(run, row->state);
@@ -716,15 +717,15 @@ static void run_init(gpu_run *run, int device)
 {
     sherdi_mem_init(&run->mem);
     check(sherdi_backend_device_create("cuda", device, &run->mem, &run->lane), "the device");
-    check(run->lane->device->event_create(run->lane, 1, &run->start), "an event");
-    check(run->lane->device->event_create(run->lane, 1, &run->end), "an event");
+    check(sherdi_lanes_of(run->lane)->event_create(run->lane, 1, &run->start), "an event");
+    check(sherdi_lanes_of(run->lane)->event_create(run->lane, 1, &run->end), "an event");
     small_arrays_make(run);
 }
 
 static void run_fini(gpu_run *run)
 {
-    run->lane->device->event_destroy(run->start);
-    run->lane->device->event_destroy(run->end);
+    sherdi_lanes_of(run->lane)->event_destroy(run->start);
+    sherdi_lanes_of(run->lane)->event_destroy(run->end);
     sherdi_backend_destroy(run->lane); /* and its output */
 }
 

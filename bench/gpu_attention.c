@@ -8,6 +8,7 @@
 
 #include "trainer/compute.h"
 #include "kernels/devices.h"
+#include "kernels/lanes.h"
 
 #include <errno.h>
 #include <math.h>
@@ -121,8 +122,8 @@ static void run_init(attention_run *run, const bench_options *o)
         (attention_run){.o = *o, .qkv_elems = rows * row, .out_elems = rows * o->heads * o->width};
     sherdi_mem_init(&run->mem);
     check(sherdi_backend_device_create("cuda", o->device, &run->mem, &run->lane), "the device");
-    check(run->lane->device->event_create(run->lane, 1, &run->start), "an event");
-    check(run->lane->device->event_create(run->lane, 1, &run->end), "an event");
+    check(sherdi_lanes_of(run->lane)->event_create(run->lane, 1, &run->start), "an event");
+    check(sherdi_lanes_of(run->lane)->event_create(run->lane, 1, &run->end), "an event");
     run->qkv             = numbers_make(run, run->qkv_elems, 1);
     run->dqkv            = device_make(run, run->qkv_elems * sizeof(uint16_t));
     run->out             = device_make(run, run->out_elems * sizeof(uint16_t));
@@ -151,8 +152,8 @@ static void run_fini(attention_run *run)
     free(run->first[FORWARD]);
     free(run->first[BACKWARD]);
     free(run->now);
-    run->lane->device->event_destroy(run->start);
-    run->lane->device->event_destroy(run->end);
+    sherdi_lanes_of(run->lane)->event_destroy(run->start);
+    sherdi_lanes_of(run->lane)->event_destroy(run->end);
     sherdi_backend_destroy(run->lane); /* and its output */
 }
 
@@ -174,7 +175,7 @@ static void attention_queue(attention_run *run, const choice *by, direction whic
 static double attention_seconds(attention_run *run, const choice *by, direction which,
                                 size_t repeats)
 {
-    const sherdi_device_ops *device = run->lane->device;
+    const sherdi_lane_ops *device = sherdi_lanes_of(run->lane);
 
     check(sherdi_lane_wait(run->lane), by->name);
     device->event_record(run->start, run->lane);
@@ -223,7 +224,7 @@ static void choice_add(attention_run *run, const char *name)
                                                .heads  = o->heads,
                                                .vocab  = 16},
                                    .backend = "cuda",
-                                   .stream  = run->lane->device->lane_stream(run->lane)};
+                                   .stream  = sherdi_lanes_of(run->lane)->lane_stream(run->lane)};
     char                 why[256];
     int                  is_other;
 

@@ -9,6 +9,7 @@
 #include "bench/timing.h"
 
 #include "kernels/devices.h"
+#include "kernels/lanes.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -78,8 +79,8 @@ static void run_init(gpu_run *run, const bench_options *options)
     sherdi_mem_init(&run->mem);
     check(sherdi_backend_device_create("cuda", options->device, &run->mem, &run->lane),
           "the device");
-    check(run->lane->device->event_create(run->lane, 1, &run->start), "an event");
-    check(run->lane->device->event_create(run->lane, 1, &run->end), "an event");
+    check(sherdi_lanes_of(run->lane)->event_create(run->lane, 1, &run->start), "an event");
+    check(sherdi_lanes_of(run->lane)->event_create(run->lane, 1, &run->end), "an event");
     run->x     = matrix_make(run, run->rows * run->cols);
     run->small = matrix_make(run, run->rows * run->rows);
     run->dst   = matrix_make(run, run->rows * large);
@@ -94,8 +95,8 @@ static void run_init(gpu_run *run, const bench_options *options)
 
 static void run_fini(gpu_run *run)
 {
-    run->lane->device->event_destroy(run->start);
-    run->lane->device->event_destroy(run->end);
+    sherdi_lanes_of(run->lane)->event_destroy(run->start);
+    sherdi_lanes_of(run->lane)->event_destroy(run->end);
     sherdi_backend_destroy(run->lane); /* and its output */
 }
 
@@ -110,7 +111,7 @@ static sherdi_product_args args_of(const gpu_run *run, size_t row)
 
 static double product_seconds(gpu_run *run, size_t row)
 {
-    const sherdi_device_ops  *device = run->lane->device;
+    const sherdi_lane_ops    *device = sherdi_lanes_of(run->lane);
     const sherdi_product_args args   = args_of(run, row);
 
     check(sherdi_lane_wait(run->lane), BENCH_PRODUCT_TABLE[row].name);

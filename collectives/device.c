@@ -172,13 +172,13 @@ static sherdi_event *ticket_event(const sherd_world *world, sherdi_ticket ticket
 
 static void ticket_record(sherd_world *world, sherdi_ticket ticket)
 {
-    world->backend->device->event_record(ticket_event(world, ticket), world->backend);
+    sherdi_lanes_of(world->backend)->event_record(ticket_event(world, ticket), world->backend);
 }
 
 static void device_thread_begin(const sherd_world *world)
 {
-    if (world->backend->device->thread_begin != NULL) {
-        world->backend->device->thread_begin(world->backend);
+    if (sherdi_lanes_of(world->backend)->thread_begin != NULL) {
+        sherdi_lanes_of(world->backend)->thread_begin(world->backend);
     }
 }
 
@@ -186,9 +186,9 @@ static void device_thread_begin(const sherd_world *world)
  * the world's failure. */
 static sherd_status ticket_wait(sherd_world *world, sherdi_ticket ticket)
 {
-    const sherdi_device_ops *device = world->backend->device;
-    sherdi_event            *event;
-    sherd_status             status;
+    const sherdi_lane_ops *device = sherdi_lanes_of(world->backend);
+    sherdi_event          *event;
+    sherd_status           status;
 
     if (ticket == 0) {
         return SHERD_OK;
@@ -223,13 +223,14 @@ static sherd_status ticket_made(sherd_world *world, int is_waited, sherdi_ticket
 static void ticket_follow(sherd_world *world, const sherdi_backend *lane, sherdi_ticket ticket)
 {
     if (ticket != 0 && lane != world->backend) {
-        lane->device->lane_follow_event(lane, ticket_event(world, ticket));
+        sherdi_lanes_of(lane)->lane_follow_event(lane, ticket_event(world, ticket));
     }
 }
 
 static int ticket_is_done(sherd_world *world, sherdi_ticket ticket)
 {
-    return ticket == 0 || world->backend->device->event_is_done(ticket_event(world, ticket));
+    return ticket == 0 ||
+           sherdi_lanes_of(world->backend)->event_is_done(ticket_event(world, ticket));
 }
 
 /* ------------------------------------------------------------- life of it -- */
@@ -237,7 +238,7 @@ static int ticket_is_done(sherd_world *world, sherdi_ticket ticket)
 static sherd_status events_create(sherdi_device *device, sherdi_backend *lane)
 {
     for (int i = 0; i < WORLD_EVENTS; i++) {
-        SHERDI_TRY(lane->device->event_create(lane, 0, &device->events[i]));
+        SHERDI_TRY(sherdi_lanes_of(lane)->event_create(lane, 0, &device->events[i]));
     }
     return SHERD_OK;
 }
@@ -287,7 +288,7 @@ static void lane_close(sherd_world *world)
     }
     sherdi_free(device->blocks);
     for (int i = 0; i < WORLD_EVENTS; i++) {
-        lane->device->event_destroy(device->events[i]);
+        sherdi_lanes_of(lane)->event_destroy(device->events[i]);
     }
     sherdi_backend_destroy(lane);
     world->backend = NULL;

@@ -5,6 +5,7 @@
 #define SHERDI_COLLECTIVES_DEVICE_H
 
 #include "collectives/world_impl.h"
+#include "kernels/lanes.h"
 
 /* Number of the latest tickets of a lane that have an event of their own. */
 #define WORLD_EVENTS 64

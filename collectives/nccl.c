@@ -13,6 +13,7 @@
 #include "collectives/split.h"
 #include "collectives/transport.h"
 #include "collectives/remote.h"
+#include "kernels/lanes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@
 
 static cudaStream_t stream_of(const sherd_world *world)
 {
-    return (cudaStream_t)world->backend->device->lane_stream(world->backend);
+    return (cudaStream_t)sherdi_lanes_of(world->backend)->lane_stream(world->backend);
 }
 
 static sherd_status device_all_gather(sherd_world *world, const sherdi_all_gather_args *args)

@@ -78,8 +78,8 @@ static sherd_status device_open(sherdi_peers *peers, atomic_int *readers, int is
     }
     device->readers                         = readers;
     peers->control->slots[peers->me].device = peers->device = device;
-    SHERDI_TRY(lane->device->event_create(lane, 0, &device->ready));
-    SHERDI_TRY(lane->device->event_create(lane, 0, &device->done));
+    SHERDI_TRY(sherdi_lanes_of(lane)->event_create(lane, 0, &device->ready));
+    SHERDI_TRY(sherdi_lanes_of(lane)->event_create(lane, 0, &device->done));
     return is_spread ? scratch_create(peers) : SHERD_OK;
 }
 
@@ -88,8 +88,8 @@ static void device_reach(sherd_world *const *worlds, int world_size, int rank)
     const sherdi_backend *lane = worlds[rank]->backend;
 
     for (int r = 0; r < world_size; r++) {
-        if (lane->device->device_reach != NULL &&
-            !lane->device->device_reach(lane, worlds[r]->backend)) {
+        if (sherdi_lanes_of(lane)->device_reach != NULL &&
+            !sherdi_lanes_of(lane)->device_reach(lane, worlds[r]->backend)) {
             sherdi_log(SHERD_LOG_INFO, rank,
                        "the device of this rank has no direct access to that of rank %d: copies go "
                        "through the host",
@@ -121,8 +121,8 @@ static void device_close(sherdi_peers *peers)
     device_settle(peers);
     (void)sherdi_lane_wait(lane);
     lane->device->free(lane, peers->scratch);
-    lane->device->event_destroy(device->ready);
-    lane->device->event_destroy(device->done);
+    sherdi_lanes_of(lane)->event_destroy(device->ready);
+    sherdi_lanes_of(lane)->event_destroy(device->done);
     free(device);
     peers->device  = NULL;
     peers->scratch = NULL;
@@ -153,14 +153,14 @@ static sherd_status call_begin(sherdi_peers *peers, const peers_note *note)
     sherd_status          status;
 
     (void)atomic_fetch_add(device->readers, 1);
-    lane->device->event_record(device->ready, lane);
+    sherdi_lanes_of(lane)->event_record(device->ready, lane);
     status = sherdi_peers_meet_with(peers, note, NULL, 0);
     if (status != SHERD_OK) {
         return call_fail(peers, status);
     }
     for (int i = 0; i < peers->count; i++) {
         if (i != peers->me) {
-            lane->device->lane_follow_event(lane, peers->control->slots[i].device->ready);
+            sherdi_lanes_of(lane)->lane_follow_event(lane, peers->control->slots[i].device->ready);
         }
     }
     return SHERD_OK;
@@ -172,14 +172,14 @@ static sherd_status call_end(sherdi_peers *peers)
     peers_device         *device = peers->device;
     sherd_status          status;
 
-    lane->device->event_record(device->done, lane);
+    sherdi_lanes_of(lane)->event_record(device->done, lane);
     status = sherdi_peers_meet(peers);
     if (status != SHERD_OK) {
         return call_fail(peers, status);
     }
     for (int i = 0; i < peers->count; i++) {
         if (i != peers->me) {
-            lane->device->lane_follow_event(lane, peers->control->slots[i].device->done);
+            sherdi_lanes_of(lane)->lane_follow_event(lane, peers->control->slots[i].device->done);
         }
     }
     (void)atomic_fetch_sub(device->readers, 1);

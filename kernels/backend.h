@@ -210,15 +210,16 @@ typedef struct sherdi_kernel_ops {
                       size_t count_elems, const sherdi_norm_acc *sumsq, float eps);
 } sherdi_kernel_ops;
 
-/* An event: a point in the work of a lane. */
-typedef struct sherdi_event sherdi_event;
+struct sherdi_lane_ops;
 
-/* Memory, lanes and events of a device, which all its lanes share. Calls that can fail and return
- * no status keep the device's error for the next wait. */
+/* Memory and lanes of a device, which all its lanes share. Calls that can fail and return no status
+ * keep the device's error for the next wait. */
 typedef struct sherdi_device_ops {
     size_t      struct_size;
     const char *name;
     int is_async; /* 0: device memory is host memory, every call has ended when it returns */
+    /* Events, and what else orders lanes (kernels/lanes.h); NULL: there is nothing to order. */
+    const struct sherdi_lane_ops *lanes;
 
     /* Required. Allocates zeroed memory of the device, SHERD_ALIGN_BYTES aligned, and enters it in
      * `mem` under `purpose`. May block. */
@@ -232,10 +233,6 @@ typedef struct sherdi_device_ops {
     sherd_status (*pin)(sherdi_backend *lane, void *memory, size_t len_bytes);
     void (*unpin)(sherdi_backend *lane, void *memory);
 
-    /* The handle that lane_create takes for the vendor's default stream, whose own handle may be 0;
-     * NULL: there are no streams. */
-    void *default_stream;
-
     /* Required. Creates another lane of the same device; `name` is for traces, in static storage.
      * `stream` NULL: the lane has a stream of its own; else it uses this stream of the device's
      * kind, which stays the caller's. */
@@ -243,59 +240,20 @@ typedef struct sherdi_device_ops {
                                 sherdi_backend **out);
     /* Required. Waits for the lane's work, then destroys it. Accepts NULL. */
     void (*lane_destroy)(sherdi_backend *lane);
-    /* Required. Makes later work on `lane` run after all that `other` was given up to now. Never
-     * blocks. */
-    void (*lane_follow)(const sherdi_backend *lane, const sherdi_backend *other);
     /* Required. Blocks until the lane has finished all its work. E_DEVICE: work on this device has
      * failed. */
     sherd_status (*lane_wait)(const sherdi_backend *lane);
-
-    /* Required. `is_timed`: event_ns works too; other events are for order alone, which costs a
-     * device less. */
-    sherd_status (*event_create)(sherdi_backend *lane, int is_timed, sherdi_event **out);
-    void (*event_destroy)(sherdi_event *event); /* accepts NULL */
-    /* Required. They never block. An event that was never recorded is done. */
-    void (*event_record)(sherdi_event *event, const sherdi_backend *lane);
-    void (*lane_follow_event)(const sherdi_backend *lane, const sherdi_event *event);
-    int (*event_is_done)(const sherdi_event *event);
-    /* Required. Blocks until the work before the event is done. E_DEVICE. */
-    sherd_status (*event_wait)(const sherdi_event *event);
-    /* Required. Returns when a timed event that is done was passed, in nanoseconds on the clock of
-     * sherdi_now_ns(), as precisely as the device can tell; 0 where it cannot. For traces. */
-    int64_t (*event_ns)(const sherdi_event *event);
-
     /* Required. Fills memory with a byte, on the lane. */
     void (*fill)(const sherdi_backend *lane, void *dst, int byte, size_t len_bytes);
-    /* Required. Returns the lane's stream, as void *; NULL where there is none. */
-    void *(*lane_stream)(const sherdi_backend *lane);
-    /* Optional (NULL: the CPU). Gives what DLPack calls this device: its kind and its number in
-     * this process. */
-    void (*lane_dlpack)(const sherdi_backend *lane, int32_t *type_out, int32_t *id_out);
-    /* Optional (NULL: the CPU). Returns a number that tells the lane's device from the others of
-     * this host, whatever number a process sees it under. */
-    uint64_t (*lane_identity)(const sherdi_backend *lane);
     /* Required. Returns the bytes of device memory that are free now, and gives all that the device
      * has (total_out may be NULL); 0: unknown, or the memory is the host's. */
     size_t (*free_bytes)(const sherdi_backend *lane, size_t *total_out);
-
-    /* Optional. Lets copies on lanes of this device reach memory of the other's device directly
-     * from now on. Returns 1: they do, or it is the same device; 0: they cannot, and go through the
-     * host as before. */
-    int (*device_reach)(const sherdi_backend *lane, const sherdi_backend *other);
-
+    /* Optional (NULL: the CPU). Gives what DLPack calls this device: its kind and its number in
+     * this process. */
+    void (*lane_dlpack)(const sherdi_backend *lane, int32_t *type_out, int32_t *id_out);
     /* Optional (NULL: all of it). Returns whether kernels of this device can work on memory that a
      * caller gives. */
     int (*memory_reach)(const sherdi_backend *lane, const void *memory);
-
-    /* Optional. A thread that the library made calls it once, before it asks anything of this
-     * lane's device. Afterwards nothing that the thread asks spoils what the program's threads do
-     * meanwhile (a graph that one of them captures). */
-    void (*thread_begin)(const sherdi_backend *lane);
-
-    /* Optional, both or none. Begin and end a named range of the host's time, for the vendor's
-     * profiler. Ranges may overlap. */
-    uint64_t (*range_begin)(const char *name);
-    void (*range_end)(uint64_t range);
 } sherdi_device_ops;
 
 struct sherdi_backend {
@@ -310,13 +268,6 @@ struct sherdi_backend {
 };
 
 /* ---- shorthands */
-
-static inline void sherdi_lane_follow(const sherdi_backend *lane, const sherdi_backend *other)
-{
-    if (lane != other) {
-        lane->device->lane_follow(lane, other);
-    }
-}
 
 static inline sherd_status sherdi_lane_wait(const sherdi_backend *lane)
 {

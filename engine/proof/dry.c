@@ -26,11 +26,6 @@ struct sherdi_dry {
 
 /* Devices that do nothing: their memory is not there. */
 
-static void nothing_follow(const sherdi_backend *lane, const sherdi_backend *other)
-{
-    (void)lane, (void)other;
-}
-
 static sherd_status nothing_wait(const sherdi_backend *lane)
 {
     (void)lane;
@@ -39,8 +34,8 @@ static sherd_status nothing_wait(const sherdi_backend *lane)
 
 /* By whether the device's memory is its own. */
 static const sherdi_device_ops NOTHING[] = {
-    {.name = "dry", .is_async = 0, .lane_follow = nothing_follow, .lane_wait = nothing_wait},
-    {.name = "dry", .is_async = 1, .lane_follow = nothing_follow, .lane_wait = nothing_wait},
+    {.name = "dry", .is_async = 0, .lane_wait = nothing_wait},
+    {.name = "dry", .is_async = 1, .lane_wait = nothing_wait},
 };
 
 /* ------------------------------------------------------------- operations -- */

@@ -48,7 +48,7 @@ static sherd_status lane_host_wait(sherd_engine *engine, sherdi_lane_id lane, ui
     case SHERDI_LANE_COMPUTE: /* waits for the trainer's work since then too */
         return sherdi_lane_wait(engine->backend);
     default:
-        return engine->backend->device->event_wait(event_of(engine, lane, number));
+        return sherdi_lanes_of(engine->backend)->event_wait(event_of(engine, lane, number));
     }
 }
 
@@ -74,7 +74,7 @@ int sherdi_run_lane_is_over(const sherd_engine *engine, sherdi_lane_id lane, uin
     case SHERDI_LANE_COMPUTE:
         return 0;
     default:
-        return engine->backend->device->event_is_done(event_of(engine, lane, number));
+        return sherdi_lanes_of(engine->backend)->event_is_done(event_of(engine, lane, number));
     }
 }
 
@@ -94,7 +94,7 @@ static sherd_status lane_follow(sherd_engine *engine, sherdi_lane_id lane, sherd
         sherdi_lane_follow(backend, engine->backend);
         return SHERD_OK;
     }
-    backend->device->lane_follow_event(backend, event_of(engine, other, number));
+    sherdi_lanes_of(backend)->lane_follow_event(backend, event_of(engine, other, number));
     return SHERD_OK;
 }
 
@@ -118,7 +118,7 @@ static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number
     const sherdi_backend *lane = lane_of(engine, op->lane);
 
     if (op->lane != SHERDI_LANE_WIRE && engine->lanes.own->events[op->lane][0] != NULL) {
-        lane->device->event_record(event_of(engine, op->lane, number), lane);
+        sherdi_lanes_of(lane)->event_record(event_of(engine, op->lane, number), lane);
     }
     if (number != 0) {
         sherdi_order_enter(&engine->lanes.own->order, op, number);
@@ -199,8 +199,9 @@ static sherd_status events_open(sherd_engine *engine)
 
     for (size_t l = 0; l < sizeof(LANES) / sizeof(LANES[0]) && sherdi_has_device(engine); l++) {
         for (int i = 0; i < SHERDI_RUN_EVENTS; i++) {
-            SHERDI_TRY(engine->backend->device->event_create(
-                engine->backend, 0, &engine->lanes.own->events[LANES[l]][i]));
+            SHERDI_TRY(
+                sherdi_lanes_of(engine->backend)
+                    ->event_create(engine->backend, 0, &engine->lanes.own->events[LANES[l]][i]));
         }
     }
     return SHERD_OK;
@@ -227,7 +228,7 @@ static void lanes_close(sherd_engine *engine)
 {
     for (int lane = 0; lane < SHERDI_LANES; lane++) {
         for (int i = 0; i < SHERDI_RUN_EVENTS; i++) {
-            engine->backend->device->event_destroy(engine->lanes.own->events[lane][i]);
+            sherdi_lanes_of(engine->backend)->event_destroy(engine->lanes.own->events[lane][i]);
         }
     }
     sherdi_backend_destroy(engine->lanes.update);

@@ -6,6 +6,7 @@
 
 #include "engine/program/order.h"
 #include "engine/run/lanes.h"
+#include "kernels/lanes.h"
 
 #include <pthread.h>
 

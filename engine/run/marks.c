@@ -88,8 +88,8 @@ static void transfer_tell(void *ctx, int is_reduction, const char *what, uint64_
 
 static sherd_status slots_open(sherd_engine *engine)
 {
-    sherdi_marks            *marks  = engine->times.own;
-    const sherdi_device_ops *device = engine->backend->device;
+    sherdi_marks          *marks  = engine->times.own;
+    const sherdi_lane_ops *device = sherdi_lanes_of(engine->backend);
 
     marks->slots = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, SHERDI_MARK_SLOTS,
                                       sizeof(*marks->slots));
@@ -132,8 +132,8 @@ static sherd_status marks_open(sherd_engine *engine)
 
 static void marks_close(sherd_engine *engine)
 {
-    sherdi_marks            *marks  = engine->times.own;
-    const sherdi_device_ops *device = engine->backend->device;
+    sherdi_marks          *marks  = engine->times.own;
+    const sherdi_lane_ops *device = sherdi_lanes_of(engine->backend);
 
     if (marks->slots != NULL) {
         sherdi_marks_resolve(engine);
@@ -161,8 +161,8 @@ static sherdi_mark_slot *oldest(const sherdi_marks *marks)
 static void slot_resolve(sherdi_marks *marks, const sherdi_backend *lane,
                          const sherdi_mark_slot *slot)
 {
-    interval_add(marks, &slot->mark, lane->device->event_ns(slot->start),
-                 lane->device->event_ns(slot->end));
+    interval_add(marks, &slot->mark, sherdi_lanes_of(lane)->event_ns(slot->start),
+                 sherdi_lanes_of(lane)->event_ns(slot->end));
     marks->resolved++;
 }
 
@@ -170,7 +170,7 @@ static void oldest_resolve(sherdi_marks *marks, const sherdi_backend *lane)
 {
     const sherdi_mark_slot *slot;
 
-    while ((slot = oldest(marks)) != NULL && lane->device->event_is_done(slot->end)) {
+    while ((slot = oldest(marks)) != NULL && sherdi_lanes_of(lane)->event_is_done(slot->end)) {
         slot_resolve(marks, lane, slot);
     }
 }
@@ -201,8 +201,8 @@ static sherdi_event *oldest_end(sherdi_marks *marks, uint64_t until)
 static sherdi_mark mark_begin(sherd_engine *engine, sherdi_mark_kind kind,
                               const sherdi_backend *lane, const char *what, uint64_t bytes)
 {
-    sherdi_marks            *marks  = engine->times.own;
-    const sherdi_device_ops *device = engine->backend->device;
+    sherdi_marks          *marks  = engine->times.own;
+    const sherdi_lane_ops *device = sherdi_lanes_of(engine->backend);
     sherdi_mark mark = {.kind = kind, .what = what, .bytes = bytes, .is_beside = is_beside_here};
 
     if (device->range_begin != NULL) {
@@ -224,7 +224,7 @@ static sherdi_mark mark_begin(sherd_engine *engine, sherdi_mark_kind kind,
 
         slot->mark.slot = 0; /* until it ends */
         mark.slot       = 1 + (int)(marks->begun++ % SHERDI_MARK_SLOTS);
-        lane->device->event_record(slot->start, lane);
+        sherdi_lanes_of(lane)->event_record(slot->start, lane);
     }
     (void)pthread_mutex_unlock(&marks->lock);
     return mark;
@@ -235,11 +235,11 @@ static void mark_end(sherd_engine *engine, const sherdi_backend *lane, const she
     sherdi_marks *marks = engine->times.own;
 
     if (mark->range != 0) {
-        engine->backend->device->range_end(mark->range);
+        sherdi_lanes_of(engine->backend)->range_end(mark->range);
     }
     if (mark->slot > 0) {
         (void)pthread_mutex_lock(&marks->lock);
-        lane->device->event_record(marks->slots[mark->slot - 1].end, lane);
+        sherdi_lanes_of(lane)->event_record(marks->slots[mark->slot - 1].end, lane);
         marks->slots[mark->slot - 1].mark = *mark;
         (void)pthread_mutex_unlock(&marks->lock);
     } else if (mark->start_ns != 0) {
@@ -388,7 +388,7 @@ static sherd_status marks_wait(sherd_engine *engine)
     }
     SHERDI_TRY(sherdi_world_wait(engine->world, engine->times.boundary_wire));
     while (marks->slots != NULL && (end = oldest_end(marks, marks->boundary_begun)) != NULL) {
-        SHERDI_TRY(engine->backend->device->event_wait(end));
+        SHERDI_TRY(sherdi_lanes_of(engine->backend)->event_wait(end));
         sherdi_marks_resolve(engine);
     }
     times_add(engine, &engine->boundary);

@@ -7,6 +7,7 @@
 
 #include "base/trace.h"
 #include "engine/run/engine_impl.h"
+#include "kernels/lanes.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

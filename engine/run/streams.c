@@ -4,12 +4,13 @@
 #include "engine/modules.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/needs.h"
+#include "kernels/lanes.h"
 
 #include <string.h>
 
 void *sherd_engine_stream(const sherd_engine *engine)
 {
-    return engine == NULL ? NULL : engine->backend->device->lane_stream(engine->backend);
+    return engine == NULL ? NULL : sherdi_lanes_of(engine->backend)->lane_stream(engine->backend);
 }
 
 sherd_status sherd_engine_set_stream(sherd_engine *engine, void *stream)
@@ -17,7 +18,7 @@ sherd_status sherd_engine_set_stream(sherd_engine *engine, void *stream)
     void *default_stream;
 
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_set_stream", SHERDI_NEED_OPEN));
-    default_stream = engine->backend->device->default_stream;
+    default_stream = sherdi_lanes_of(engine->backend)->default_stream;
     if (default_stream == NULL) {
         return sherdi_fail(SHERD_E_NOTSUP,
                            "sherd_engine_set_stream: the engine computes on the CPU, "
@@ -34,10 +35,10 @@ static sherd_status device_sharers(sherd_world *world, const sherdi_backend *bac
     sherdi_told told;
 
     *out = 1;
-    if (!backend->device->is_async || backend->device->lane_identity == NULL) {
+    if (sherdi_lanes_of(backend)->lane_identity == NULL) {
         return SHERD_OK;
     }
-    identity = backend->device->lane_identity(backend);
+    identity = sherdi_lanes_of(backend)->lane_identity(backend);
     SHERDI_TRY(sherdi_world_tell(world, &identity, sizeof(identity), "devices of ranks", &told));
     *out = 0;
     for (int r = 0; r < sherd_world_size(world); r++) {

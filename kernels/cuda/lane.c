@@ -4,6 +4,7 @@
 #include "kernels/cuda/cuda_impl.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/devices.h"
+#include "kernels/lanes.h"
 
 /* NVTX consists of headers only. Without a profiler its calls only test a pointer. */
 #if defined(__has_include)
@@ -373,20 +374,9 @@ static const sherdi_kernel_ops KERNELS = {
     .normalize           = sherdi_cuda_normalize,
 };
 
-static const sherdi_device_ops DEVICE = {
-    .struct_size       = sizeof(sherdi_device_ops),
-    .name              = "cuda",
-    .is_async          = 1,
+static const sherdi_lane_ops LANES = {
     .default_stream    = cudaStreamLegacy,
-    .alloc             = sherdi_cuda_alloc,
-    .free              = sherdi_cuda_free,
-    .pin               = sherdi_cuda_pin,
-    .unpin             = sherdi_cuda_unpin,
-    .memory_reach      = cuda_memory_reach,
-    .lane_create       = cuda_lane_create,
-    .lane_destroy      = cuda_lane_destroy,
     .lane_follow       = cuda_lane_follow,
-    .lane_wait         = cuda_lane_wait,
     .event_create      = cuda_event_create,
     .event_destroy     = cuda_event_destroy,
     .event_record      = cuda_event_record,
@@ -394,15 +384,30 @@ static const sherdi_device_ops DEVICE = {
     .event_is_done     = cuda_event_is_done,
     .event_wait        = cuda_event_wait,
     .event_ns          = sherdi_cuda_event_ns,
-    .fill              = cuda_fill,
     .lane_stream       = cuda_lane_stream,
-    .lane_dlpack       = cuda_lane_dlpack,
     .lane_identity     = cuda_lane_identity,
-    .free_bytes        = cuda_free_bytes,
     .device_reach      = cuda_device_reach,
     .thread_begin      = cuda_thread_begin,
 #ifdef HAVE_NVTX
     .range_begin = cuda_range_begin,
     .range_end   = cuda_range_end,
 #endif
+};
+
+static const sherdi_device_ops DEVICE = {
+    .struct_size  = sizeof(sherdi_device_ops),
+    .name         = "cuda",
+    .is_async     = 1,
+    .lanes        = &LANES,
+    .alloc        = sherdi_cuda_alloc,
+    .free         = sherdi_cuda_free,
+    .pin          = sherdi_cuda_pin,
+    .unpin        = sherdi_cuda_unpin,
+    .memory_reach = cuda_memory_reach,
+    .lane_create  = cuda_lane_create,
+    .lane_destroy = cuda_lane_destroy,
+    .lane_wait    = cuda_lane_wait,
+    .fill         = cuda_fill,
+    .lane_dlpack  = cuda_lane_dlpack,
+    .free_bytes   = cuda_free_bytes,
 };

@@ -20,7 +20,8 @@ static void gate_wait(void *gate)
 static void lane_block(const sherdi_backend *lane, atomic_int *gate)
 {
     CHECK_INT(0, cudaSetDevice(0));
-    CHECK_INT(0, emulator_call((cudaStream_t)lane->device->lane_stream(lane), gate_wait, gate));
+    CHECK_INT(
+        0, emulator_call((cudaStream_t)sherdi_lanes_of(lane)->lane_stream(lane), gate_wait, gate));
 }
 
 static void world_of_one_queues_and_follow_does_not_block(void)

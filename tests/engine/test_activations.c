@@ -1,6 +1,7 @@
 /* Activations: backward reads what forward wrote, on every tier, in the memory that was planned,
  * with the moves that were planned. */
 #include "engine/run/engine_impl.h"
+#include "kernels/lanes.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/tier_rows.h"
 #include "tests/lib/check.h"
@@ -484,7 +485,7 @@ static void gate_close_in(gate *g, const sherdi_backend *lane)
     *g = (gate){.open = 0};
     CHECK_INT(0, pthread_mutex_init(&g->lock, NULL));
     CHECK_INT(0, pthread_cond_init(&g->opened, NULL));
-    CHECK(emulator_call(lane->device->lane_stream(lane), gate_pass, g) == cudaSuccess);
+    CHECK(emulator_call(sherdi_lanes_of(lane)->lane_stream(lane), gate_pass, g) == cudaSuccess);
 }
 
 static void gates_open(gate gates[UNITS], int from, int end)

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "kernels/devices.h"
+#include "kernels/lanes.h"
 #ifdef TEST_EMULATED
 #include "emulator.h"
 
@@ -97,25 +98,25 @@ static void events_order_lanes_by_their_last_record(void)
     sherdi_event   *event  = NULL;
     float           want   = 0;
 
-    CHECK_OK(first->device->event_create(first, 0, &event));
-    CHECK(first->device->event_is_done(event)); /* never recorded */
-    CHECK_OK(first->device->event_wait(event));
-    first->device->lane_follow_event(second, event);
+    CHECK_OK(sherdi_lanes_of(first)->event_create(first, 0, &event));
+    CHECK(sherdi_lanes_of(first)->event_is_done(event)); /* never recorded */
+    CHECK_OK(sherdi_lanes_of(first)->event_wait(event));
+    sherdi_lanes_of(first)->lane_follow_event(second, event);
     for (int i = 0; i < 12; i++) {
         add(first, acc, ones);
-        first->device->event_record(event, first);
-        first->device->lane_follow_event(second, event);
+        sherdi_lanes_of(first)->event_record(event, first);
+        sherdi_lanes_of(first)->lane_follow_event(second, event);
         triple(second, acc);
-        first->device->event_record(event, second); /* the same event: a new point */
-        first->device->lane_follow_event(first, event);
+        sherdi_lanes_of(first)->event_record(event, second); /* the same event: a new point */
+        sherdi_lanes_of(first)->lane_follow_event(first, event);
         want = (want + 1) * 3;
     }
-    first->device->event_record(event, first);
-    CHECK_OK(first->device->event_wait(event));
-    CHECK(first->device->event_is_done(event));
+    sherdi_lanes_of(first)->event_record(event, first);
+    CHECK_OK(sherdi_lanes_of(first)->event_wait(event));
+    CHECK(sherdi_lanes_of(first)->event_is_done(event));
     check_all(second, acc, want);
-    first->device->event_destroy(event);
-    first->device->event_destroy(NULL);
+    sherdi_lanes_of(first)->event_destroy(event);
+    sherdi_lanes_of(first)->event_destroy(NULL);
     sherdi_backend_destroy(second);
     device_close(first);
 }
@@ -129,26 +130,26 @@ static void event_tells_when_it_was_passed(void)
     float          *ones     = ones_put(lane);
     int64_t         last_ns  = 0;
 
-    CHECK_OK(lane->device->event_create(lane, 1, &event));
-    CHECK_OK(lane->device->event_create(lane, 0, &plain));
+    CHECK_OK(sherdi_lanes_of(lane)->event_create(lane, 1, &event));
+    CHECK_OK(sherdi_lanes_of(lane)->event_create(lane, 0, &plain));
     CHECK_OK(sherdi_lane_wait(lane));
     for (int i = 0; i < 5; i++) {
         int64_t before_ns = sherdi_now_ns();
         int64_t passed_ns;
 
         triple(lane, ones);
-        lane->device->event_record(event, lane);
-        CHECK_OK(lane->device->event_wait(event));
-        passed_ns = lane->device->event_ns(event);
+        sherdi_lanes_of(lane)->event_record(event, lane);
+        CHECK_OK(sherdi_lanes_of(lane)->event_wait(event));
+        passed_ns = sherdi_lanes_of(lane)->event_ns(event);
         CHECK(passed_ns >= before_ns - slack_ns && passed_ns <= sherdi_now_ns() + slack_ns);
         CHECK(passed_ns >= last_ns - slack_ns);
         last_ns = passed_ns;
     }
-    lane->device->event_record(plain, lane);
-    CHECK_OK(lane->device->event_wait(plain));
-    CHECK_INT(0, lane->device->event_ns(plain)); /* it is for order alone */
-    lane->device->event_destroy(plain);
-    lane->device->event_destroy(event);
+    sherdi_lanes_of(lane)->event_record(plain, lane);
+    CHECK_OK(sherdi_lanes_of(lane)->event_wait(plain));
+    CHECK_INT(0, sherdi_lanes_of(lane)->event_ns(plain)); /* it is for order alone */
+    sherdi_lanes_of(lane)->event_destroy(plain);
+    sherdi_lanes_of(lane)->event_destroy(event);
     device_close(lane);
 }
 
@@ -157,13 +158,13 @@ static void lane_on_the_callers_stream_leaves_it_alone(void)
 {
     sherdi_backend *owner  = device_open(0);
     sherdi_backend *guest  = NULL;
-    void           *stream = owner->device->lane_stream(owner);
+    void           *stream = sherdi_lanes_of(owner)->lane_stream(owner);
     float          *ones   = ones_put(owner);
     float          *acc    = device_put(owner, NULL, ELEMS * sizeof(*acc));
 
     CHECK(stream != NULL);
     CHECK_OK(owner->device->lane_create(owner, "guest", stream, &guest));
-    CHECK(guest->device->lane_stream(guest) == stream);
+    CHECK(sherdi_lanes_of(guest)->lane_stream(guest) == stream);
     add(owner, acc, ones);
     triple(guest, acc); /* one stream: in the order of the calls */
     add(owner, acc, ones);
@@ -380,7 +381,7 @@ static void error_is_kept_for_every_wait(void)
     sherdi_event   *event  = NULL;
     float          *x      = ones_put(lane);
 
-    CHECK_OK(lane->device->event_create(lane, 0, &event));
+    CHECK_OK(sherdi_lanes_of(lane)->event_create(lane, 0, &event));
     CHECK_OK(sherdi_lane_wait(lane));
     reduce_wrongly(lane, x);
     triple(lane, x); /* what came after is no cure */
@@ -389,12 +390,12 @@ static void error_is_kept_for_every_wait(void)
     CHECK_ERROR_SAYS("lane main");
     CHECK_ERROR_SAYS("cudaErrorInvalidValue");
     CHECK_STATUS(SHERD_E_DEVICE, sherdi_lane_wait(second));
-    lane->device->event_record(event, lane);
-    CHECK_STATUS(SHERD_E_DEVICE, lane->device->event_wait(event));
-    CHECK(lane->device->event_is_done(event));
+    sherdi_lanes_of(lane)->event_record(event, lane);
+    CHECK_STATUS(SHERD_E_DEVICE, sherdi_lanes_of(lane)->event_wait(event));
+    CHECK(sherdi_lanes_of(lane)->event_is_done(event));
     CHECK_STATUS(SHERD_E_DEVICE, lane->device->lane_create(lane, "third", NULL, &third));
     CHECK(third == NULL);
-    lane->device->event_destroy(event);
+    sherdi_lanes_of(lane)->event_destroy(event);
     device_drop(lane);
     sherdi_backend_destroy(second);
     sherdi_backend_destroy(lane);
@@ -459,7 +460,8 @@ static int priority_of(const sherdi_backend *lane)
 {
     int priority = 0;
 
-    CHECK_INT(cudaSuccess, cudaStreamGetPriority(lane->device->lane_stream(lane), &priority));
+    CHECK_INT(cudaSuccess,
+              cudaStreamGetPriority(sherdi_lanes_of(lane)->lane_stream(lane), &priority));
     return priority;
 }
 
@@ -484,8 +486,8 @@ static void *asked_main(void *raw)
 {
     asked_event *asked = raw;
 
-    asked->lane->device->thread_begin(asked->lane);
-    asked->is_done = asked->lane->device->event_is_done(asked->event);
+    sherdi_lanes_of(asked->lane)->thread_begin(asked->lane);
+    asked->is_done = sherdi_lanes_of(asked->lane)->event_is_done(asked->event);
     CHECK_OK(sherdi_lane_wait(asked->lane));
     return NULL;
 }
@@ -497,13 +499,13 @@ static void threads_of_the_library_spoil_no_capture(void)
     sherdi_backend *lane   = device_open(0);
     sherdi_backend *second = lane_make(lane, "second");
     asked_event     asked  = {.lane = lane};
-    cudaStream_t    stream = second->device->lane_stream(second);
+    cudaStream_t    stream = sherdi_lanes_of(second)->lane_stream(second);
     cudaGraph_t     graph  = NULL;
     pthread_t       thread;
 
-    CHECK_OK(lane->device->event_create(lane, 0, &asked.event));
-    lane->device->event_record(asked.event, lane);
-    CHECK_OK(lane->device->event_wait(asked.event));
+    CHECK_OK(sherdi_lanes_of(lane)->event_create(lane, 0, &asked.event));
+    sherdi_lanes_of(lane)->event_record(asked.event, lane);
+    CHECK_OK(sherdi_lanes_of(lane)->event_wait(asked.event));
     CHECK_INT(cudaSuccess, cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
     CHECK_INT(0, pthread_create(&thread, NULL, asked_main, &asked));
     CHECK_INT(0, pthread_join(thread, NULL));
@@ -511,7 +513,7 @@ static void threads_of_the_library_spoil_no_capture(void)
     CHECK(asked.is_done);
     CHECK_INT(cudaSuccess, cudaGraphDestroy(graph));
     CHECK_OK(sherdi_lane_wait(lane));
-    lane->device->event_destroy(asked.event);
+    sherdi_lanes_of(lane)->event_destroy(asked.event);
     sherdi_backend_destroy(second);
     device_close(lane);
 }
