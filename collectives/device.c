@@ -1,5 +1,5 @@
 /* The device of a world: which device it is, the lane of its collectives, tickets as events of that
- * lane, and device memory that all ranks allocate together. world.c and tickets.c call it by its
+ * lane, and device memory that all ranks allocate together. the core calls it by its
  * table; a world on the CPU has none of this. */
 #include "collectives/device.h"
 
@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "collectives/peers.h"
 #include "collectives/remote.h"
+#include "collectives/tickets.h"
 #include "kernels/devices.h"
 
 #include <stdlib.h>
@@ -116,9 +117,9 @@ static void device_free(sherd_world *world, void *memory)
 
 /* -------------------------------------------------------- room for reductions -- */
 
-static size_t device_reserve_bytes(const sherd_world *world, size_t whole_bytes)
+size_t sherdi_world_reserve_bytes(const sherd_world *world, size_t whole_bytes)
 {
-    return slots_of(world)->reserve_bytes == NULL
+    return world->device == NULL || slots_of(world)->reserve_bytes == NULL
                ? 0
                : slots_of(world)->reserve_bytes(world, whole_bytes);
 }
@@ -127,7 +128,7 @@ static size_t device_reserve_bytes(const sherd_world *world, size_t whole_bytes)
 static sherd_status device_reserve(sherd_world *world, size_t whole_bytes)
 {
     sherdi_device *device = sherdi_device_of(world);
-    size_t         bytes  = device_reserve_bytes(world, whole_bytes);
+    size_t         bytes  = sherdi_world_reserve_bytes(world, whole_bytes);
 
     if (bytes <= device->common.receive_bytes) {
         return SHERD_OK;
@@ -207,7 +208,7 @@ static sherd_status ticket_wait(sherd_world *world, sherdi_ticket ticket)
 
 static sherd_status ticket_made(sherd_world *world, int is_waited, sherdi_ticket *out)
 {
-    world_queue *queue = &world->queue;
+    world_tickets *queue = sherdi_tickets_of(world);
 
     *out = 0;
     if (sherdi_world_is_on_lane(world)) {
@@ -232,6 +233,13 @@ static int ticket_is_done(sherd_world *world, sherdi_ticket ticket)
     return ticket == 0 ||
            sherdi_lanes_of(world->backend)->event_is_done(ticket_event(world, ticket));
 }
+
+static const world_lane_ops LANE = {.made         = ticket_made,
+                                    .record       = ticket_record,
+                                    .wait         = ticket_wait,
+                                    .follow       = ticket_follow,
+                                    .is_done      = ticket_is_done,
+                                    .thread_begin = device_thread_begin};
 
 /* ------------------------------------------------------------- life of it -- */
 
@@ -262,7 +270,9 @@ static sherd_status device_open(sherd_world *world, const sherd_world_params *pa
     SHERDI_TRY(
         sherdi_backend_device_create(kind, world->device->index, &world->mem, &world->backend));
     SHERDI_TRY(events_create(device, world->backend));
-    world->device->is_direct = world->world_size == 1;
+    SHERDI_TRY(sherdi_tickets_open(world));
+    sherdi_tickets_of(world)->lane = &LANE;
+    world->device->is_direct       = world->world_size == 1;
     if (!sherdi_world_is_on_lane(world)) {
         SHERDI_TRY(sherdi_staged_create(world, &device->staged));
     }
@@ -309,19 +319,12 @@ static sherd_status device_run(sherd_world *world, const world_call *call)
 }
 
 const world_device_ops sherdi_world_devices = {
-    .open          = device_open,
-    .close         = device_close,
-    .alloc         = device_alloc,
-    .free          = device_free,
-    .run           = device_run,
-    .made          = ticket_made,
-    .record        = ticket_record,
-    .wait          = ticket_wait,
-    .follow        = ticket_follow,
-    .is_done       = ticket_is_done,
-    .thread_begin  = device_thread_begin,
-    .reserve_bytes = device_reserve_bytes,
-    .reserve       = device_reserve,
-    .warm          = device_warm,
-    .peers         = &sherdi_peers_device_ops,
+    .open    = device_open,
+    .close   = device_close,
+    .alloc   = device_alloc,
+    .free    = device_free,
+    .run     = device_run,
+    .reserve = device_reserve,
+    .warm    = device_warm,
+    .peers   = &sherdi_peers_device_ops,
 };

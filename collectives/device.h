@@ -4,8 +4,20 @@
 #ifndef SHERDI_COLLECTIVES_DEVICE_H
 #define SHERDI_COLLECTIVES_DEVICE_H
 
+#include "collectives/room.h"
 #include "collectives/world_impl.h"
 #include "kernels/lanes.h"
+
+/* Devices. `send` and `recv` are memory of the world's backend (sherdi_world_backend), which is a
+ * lane of the world's own. Before the call, the caller makes this lane follow the lanes that wrote
+ * `send` and used `recv` (sherdi_lane_follow); after it, the caller makes the lane that needs the
+ * result follow the ticket (sherdi_world_follow).
+ *
+ * A transport that orders its work on the lane (nccl, threads, one rank) returns before the work is
+ * done, and its tickets are events. One that moves data through the host (shm, mpi: staged.c) waits
+ * for the lane on the world's thread, and its ticket is done when the result is on the device.
+ * Without a ticket every call returns when it is done. Control data (exchange, sums, broadcast,
+ * SHERDI_COLL_HOST) is host memory, and does not wait for the queued work of the lane. */
 
 /* Number of the latest tickets of a lane that have an event of their own. */
 #define WORLD_EVENTS 64

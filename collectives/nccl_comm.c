@@ -8,6 +8,7 @@
  * non-blocking: calls into NCCL return at once, and this file asks NCCL until they are done. */
 #include "collectives/nccl_impl.h"
 #include "collectives/remote.h"
+#include "collectives/tickets.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -160,7 +161,7 @@ static sherdi_ticket oldest_pending(sherd_world *world, sherdi_ticket passed, sh
     if (queued > WORLD_EVENTS && passed < queued - WORLD_EVENTS) {
         passed = queued - WORLD_EVENTS; /* older tickets have no events any more */
     }
-    while (passed < queued && world->device->ops->is_done(world, passed + 1)) {
+    while (passed < queued && sherdi_tickets_of(world)->lane->is_done(world, passed + 1)) {
         passed++;
     }
     return passed + 1;
@@ -176,7 +177,7 @@ static void stuck_look(struct sherdi_nccl *nccl, sherdi_ticket ticket, int64_t s
     int64_t      left_ns = atomic_load(&nccl->procs->first_left_ns);
     int64_t      now_ns  = sherdi_now_ns();
 
-    if (ticket > atomic_load(&world->queue.done)) {
+    if (ticket > atomic_load(&sherdi_tickets_of(world)->done)) {
         return;
     }
     if (left_ns != 0 && now_ns - (left_ns > since_ns ? left_ns : since_ns) > LEFT_GRACE_NS) {
@@ -199,10 +200,11 @@ static void *watch_main(void *raw)
     int64_t             since_ns = sherdi_now_ns();
     char                text[SHERDI_ERROR_BYTES / 2];
 
-    world->device->ops->thread_begin(world);
+    sherdi_tickets_of(world)->lane->thread_begin(world);
     comm_lock(nccl);
     while (!nccl->is_stopping) {
-        sherdi_ticket   queued = atomic_load_explicit(&world->queue.done, memory_order_acquire);
+        sherdi_ticket queued =
+            atomic_load_explicit(&sherdi_tickets_of(world)->done, memory_order_acquire);
         sherdi_ticket   oldest = oldest_pending(world, pending - 1, queued);
         int             has_error;
         struct timespec until;
@@ -262,7 +264,8 @@ static void watch_stop(struct sherdi_nccl *nccl)
 sherd_status sherdi_nccl_call_begin(sherd_world *world, world_call_kind kind, const char *what)
 {
     struct sherdi_nccl *nccl = sherdi_nccl_of(world);
-    size_t slot = atomic_load_explicit(&world->queue.done, memory_order_relaxed) % WORLD_EVENTS;
+    size_t              slot =
+        atomic_load_explicit(&sherdi_tickets_of(world)->done, memory_order_relaxed) % WORLD_EVENTS;
 
     if (!sherdi_nccl_enter(nccl)) {
         SHERDI_TRY(sherdi_world_status(world));
@@ -434,7 +437,7 @@ void sherdi_nccl_close(sherdi_procs *procs)
         return;
     }
     /* If a rank does not come, the watch ends this wait. */
-    (void)world->device->ops->wait(world, atomic_load(&world->queue.done));
+    (void)sherdi_tickets_of(world)->lane->wait(world, atomic_load(&sherdi_tickets_of(world)->done));
     watch_stop(nccl);
     for (size_t i = 0; i < device->block_capacity && !sherdi_world_has_failed(world); i++) {
         sherdi_nccl_deregister(world, device->blocks[i].handle);

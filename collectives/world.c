@@ -1,5 +1,5 @@
 /* The layer above the transports: creation and end of a world, and what every transport takes from
- * here. calls.c has the collective calls, tickets.c their order, failure.c failures. The core's transports are alone.c and threads.c. */
+ * here. calls.c has the collective calls, running.c executes them, failure.c failures. The core's transports are alone.c and threads.c. */
 #include "collectives/world_impl.h"
 
 #include "base/absent.h"
@@ -49,7 +49,6 @@ void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank
     atomic_init(&world->failure_state, WORLD_IS_WHOLE);
     sherdi_mem_init(&world->mem);
     (void)pthread_mutex_init(&world->use_lock, NULL);
-    (void)pthread_mutex_init(&world->queue.lock, NULL);
 }
 
 static const world_device_ops *const DEVICES = SHERDI_WORLD_DEVICES;
@@ -112,9 +111,11 @@ void sherdi_world_fini(sherd_world *world)
     if (world->device != NULL) {
         world->device->ops->close(world);
     }
+    if (world->order != NULL) {
+        world->order->ops->close(world);
+    }
     sherdi_free(world->sum_scratch);
     sherdi_backend_destroy(world->host);
-    (void)pthread_mutex_destroy(&world->queue.lock);
     (void)pthread_mutex_destroy(&world->use_lock);
 }
 
@@ -142,8 +143,8 @@ void sherd_world_destroy(sherd_world *world)
     if (world == NULL || world->process != getpid() || atomic_fetch_sub(&world->owners, 1) > 1) {
         return;
     }
-    if (world->queue.thread != NULL) {
-        world->queue.thread->ops->stop(world);
+    if (world->order != NULL) {
+        world->order->ops->stop(world);
     }
     kin_leave(world);
     world->ops->close(world);
@@ -216,9 +217,10 @@ size_t sherdi_world_overhead_bytes(const sherd_world *world)
     return world->overhead_bytes;
 }
 
-size_t sherdi_world_reserve_bytes(const sherd_world *world, size_t whole_bytes)
+sherd_status sherdi_world_reserve(sherd_world *world, size_t whole_bytes)
 {
-    return world->device == NULL ? 0 : world->device->ops->reserve_bytes(world, whole_bytes);
+    SHERDI_TRY(sherdi_world_status(world));
+    return world->device == NULL ? SHERD_OK : world->device->ops->reserve(world, whole_bytes);
 }
 
 size_t sherdi_world_reserved_bytes(const sherd_world *world)
@@ -226,20 +228,14 @@ size_t sherdi_world_reserved_bytes(const sherd_world *world)
     return world->device == NULL ? 0 : world->device->receive_bytes;
 }
 
-sherd_status sherdi_world_reserve(sherd_world *world, size_t whole_bytes)
+size_t sherdi_world_taken_bytes(const sherd_world *world)
 {
-    SHERDI_TRY(sherdi_world_status(world));
-    return world->device == NULL ? SHERD_OK : world->device->ops->reserve(world, whole_bytes);
+    return world->device == NULL ? 0 : world->device->taken_bytes;
 }
 
 sherd_status sherdi_world_warm(sherd_world *world, int has_vendor_sums)
 {
     return world->device == NULL ? SHERD_OK : world->device->ops->warm(world, has_vendor_sums);
-}
-
-size_t sherdi_world_taken_bytes(const sherd_world *world)
-{
-    return world->device == NULL ? 0 : world->device->taken_bytes;
 }
 
 /* ------------------------------------------------- what transports share -- */

@@ -15,17 +15,6 @@
 #include "kernels/backend.h"
 #include "sherd.h"
 
-/* Devices. `send` and `recv` are memory of the world's backend (sherdi_world_backend), which is a
- * lane of the world's own. Before the call, the caller makes this lane follow the lanes that wrote
- * `send` and used `recv` (sherdi_lane_follow); after it, the caller makes the lane that needs the
- * result follow the ticket (sherdi_world_follow).
- *
- * A transport that orders its work on the lane (nccl, threads, one rank) returns before the work is
- * done, and its tickets are events. One that moves data through the host (shm, mpi: staged.c) waits
- * for the lane on the world's thread, and its ticket is done when the result is on the device.
- * Without a ticket every call returns when it is done. Control data (exchange, sums, broadcast,
- * SHERDI_COLL_HOST) is host memory, and does not wait for the queued work of the lane. */
-
 /* The end of messages about ranks that make different calls. */
 #define SHERDI_USUAL_CAUSE                                                                         \
     "the usual cause is a data loader that ends earlier on one rank than on another"
@@ -194,39 +183,14 @@ sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out
 /** Waits for queued calls, then frees the memory. Accepts NULL. */
 void sherdi_world_free(sherd_world *world, void *memory);
 
-/**
- *  Reserves room for reductions. A transport that cannot sum in the order of ranks receives the
- *  other ranks' slices and sums them itself. The engine reserves once, at seal, for the largest
- *  gradient that is reduced.
- *
- *  Units       whole_bytes is the bytes of world_size * slice_elems elements of send_dtype: the
- *              send buffer of the call.
- *  Collective  With equal whole_bytes on all ranks. Does nothing where it is not more than before,
- *              or not needed.
- *  Ownership   The room is the world's; sherdi_world_overhead_bytes counts
- *              sherdi_world_reserve_bytes of it.
- *  Errors      E_NOMEM on all ranks. A reduction for which too little was reserved is E_NOMEM, with
- *              the numbers.
- */
+/** Reserves room for reductions of whole_bytes, and lets the transport take the device memory that
+ *  it takes at its first calls. room.h describes both; they do nothing without a device.
+ *  Collective. */
 sherd_status sherdi_world_reserve(sherd_world *world, size_t whole_bytes);
-/** Returns the bytes that a reservation holds on this rank, for the plan: 0 on most transports. */
-size_t sherdi_world_reserve_bytes(const sherd_world *world, size_t whole_bytes);
-/** Returns the bytes that are reserved now. */
-size_t sherdi_world_reserved_bytes(const sherd_world *world);
-
-/**
- *  Lets the transport take the device memory that it takes at its first calls (buffers of each
- *  peer), by making a small call of each kind. The memory that is free afterwards is for the
- *  engine. Call it once; it does nothing on most transports. The log and sherdi_world_taken_bytes
- *  say how much was allocated, including allocations of other processes on the device in the
- *  meantime.
- *
- *  Collective  Blocks until all ranks are through. `has_vendor_sums`: SHERDI_COLL_VENDOR_SUM will
- *              be asked for.
- *  Errors      E_NOMEM on all ranks; E_DEVICE, E_PEER_LOST as for every call.
- */
 sherd_status sherdi_world_warm(sherd_world *world, int has_vendor_sums);
-size_t       sherdi_world_taken_bytes(const sherd_world *world);
+/** Return the bytes that they have taken. */
+size_t sherdi_world_reserved_bytes(const sherd_world *world);
+size_t sherdi_world_taken_bytes(const sherd_world *world);
 
 /* The machine that a simulated rank stands for. A size of 0 is unknown. */
 typedef struct sherdi_simulated {
@@ -309,9 +273,6 @@ sherd_status sherdi_world_wait(sherd_world *world, sherdi_ticket ticket);
  *  is one, to have queued the call. Returns what sherdi_world_wait would, as far as it is known. */
 sherd_status sherdi_world_follow(sherd_world *world, const sherdi_backend *lane,
                                  sherdi_ticket ticket);
-/** Returns 1 when the call with this ticket is done. Never blocks. */
-int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket);
-
 /** Begins every call of the program on a world. Returns E_INVAL if the world is NULL, and E_STATE
  *  inside a function of the program that a call of one of its engines calls
  *  (sherdi_world_callback_set). The message begins with `call`. */

@@ -61,41 +61,32 @@ typedef struct world_call {
     } args;
 } world_call;
 
-/* The thread of a world, on which calls run that took a ticket; the object of the module begins with
- * it (overlap.c). */
-typedef struct world_thread {
-    const struct world_thread_ops *ops;
-} world_thread;
+/* The order of calls that overlap with their caller (tickets.h). The object of the module begins
+ * with it. */
+typedef struct world_order {
+    const struct world_order_ops *ops;
+} world_order;
 
-typedef struct world_thread_ops {
-    /* Makes queue.thread. Errors: E_NOMEM. */
-    sherd_status (*start)(sherd_world *world);
-    /* Gives the call to the thread, and returns its ticket. Blocks where the thread has many. */
-    sherdi_ticket (*push)(sherd_world *world, const world_call *call);
-    /* Blocks until the call with this ticket has ended. */
-    void (*wait)(sherd_world *world, sherdi_ticket ticket);
-    /* Waits until every call has ended, then ends the thread. */
+typedef struct world_order_ops {
+    /* sherdi_world_queue_call, for a world that is whole; sherdi_world_drain, _wait, _follow. */
+    sherd_status (*call)(sherd_world *world, const world_call *call, sherdi_ticket *ticket_out);
+    void (*drain)(sherd_world *world);
+    sherd_status (*wait)(sherd_world *world, sherdi_ticket ticket);
+    sherd_status (*follow)(sherd_world *world, const sherdi_backend *lane, sherdi_ticket ticket);
+    /* Forgets the failures of tickets. */
+    void (*forget)(sherd_world *world);
+    /* Waits until every call has ended; none follows. The world is closed after it. */
     void (*stop)(sherd_world *world);
-} world_thread_ops;
-
-/* The order of calls: ticket t is the t-th call that took one. */
-typedef struct world_queue {
-    world_thread    *thread;        /* NULL: calls run on the caller's thread */
-    pthread_mutex_t  lock;          /* guards all members below */
-    sherdi_ticket    issued;        /* the last ticket */
-    _Atomic uint64_t done;          /* ticket of the last call that ended; read without the lock */
-    _Atomic uint64_t failed_ticket; /* ticket of the first call that failed; 0: none */
-    sherdi_outcome   failed;
-} world_queue;
+    void (*close)(sherd_world *world);
+} world_order_ops;
 
 /* The core's part of the device of a world; the object of the module begins with it (device.h). */
 typedef struct world_device {
     const struct world_device_ops *ops;
-    int                            index; /* number of the device in this process */
-    /* device calls only queue work, and overlap without a thread */
-    int    is_direct;
-    size_t receive_bytes; /* reserved: sherdi_world_reserve */
-    size_t taken_bytes;   /* memory that the transport took in sherdi_world_warm */
+    int                            index;     /* number of the device in this process */
+    int                            is_direct; /* its calls only queue work, and overlap by that */
+    size_t                         receive_bytes; /* reserved: sherdi_world_reserve */
+    size_t taken_bytes; /* memory that the transport took in sherdi_world_warm */
 } world_device;
 
 struct peers_device_ops;
@@ -114,20 +105,7 @@ typedef struct world_device_ops {
     /* Runs a call on device memory over a transport of host memory. Blocks until the results are on
      * the device. */
     sherd_status (*run)(sherd_world *world, const world_call *call);
-    /* A call was made on the caller's thread. Gives its ticket if it is on the lane, else 0, and
-     * waits for it, if it is to be waited for. */
-    sherd_status (*made)(sherd_world *world, int is_waited, sherdi_ticket *out);
-    /* Records the event of a ticket whose call has just been queued on the lane. */
-    void (*record)(sherd_world *world, sherdi_ticket ticket);
-    /* Blocks until the lane has passed the ticket's event, or the world has failed. */
-    sherd_status (*wait)(sherd_world *world, sherdi_ticket ticket);
-    void (*follow)(sherd_world *world, const sherdi_backend *lane, sherdi_ticket ticket);
-    int (*is_done)(sherd_world *world, sherdi_ticket ticket);
-    /* Prepares a thread of the world's own; call it before the thread's first call of the
-     * device. */
-    void (*thread_begin)(const sherd_world *world);
-    /* sherdi_world_reserve_bytes, sherdi_world_reserve, sherdi_world_warm. */
-    size_t (*reserve_bytes)(const sherd_world *world, size_t whole_bytes);
+    /* sherdi_world_reserve, sherdi_world_warm. */
     sherd_status (*reserve)(sherd_world *world, size_t whole_bytes);
     sherd_status (*warm)(sherd_world *world, int has_vendor_sums);
     const struct peers_device_ops *peers; /* of ranks that are threads: peers.h */
@@ -184,8 +162,8 @@ struct sherd_world {
     double                 *sum_scratch;
     _Atomic uint64_t        sent_bytes;
     _Atomic uint64_t        received_bytes;
-    uint64_t                calls; /* made on the transport; written by one thread at a time */
-    world_queue             queue;
+    uint64_t                calls;     /* made on the transport; written by one thread at a time */
+    world_order            *order;     /* NULL: every call is done when it returns */
     world_listener *_Atomic listeners; /* added by the thread that drives the world */
     /* family.c */
     world_listener     *kin;         /* the parent's family; NULL: this world has no parent */
@@ -230,10 +208,12 @@ sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_wor
 sherd_status sherdi_world_backend_kind(const sherd_world_params *params, const char **out);
 
 /** Executes a checked call, or puts it in the queue if the world overlaps and the caller takes a
- *  ticket (see sherdi_ticket). tickets.c. */
+ *  ticket (see sherdi_ticket). */
 sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
                                      sherdi_ticket *ticket_out);
-/** Runs a call on this thread. */
+/** Returns E_INVAL for a ticket after the last one that was issued. */
+sherd_status sherdi_ticket_check(sherdi_ticket ticket, sherdi_ticket issued);
+/** Runs a call on this thread. running.c. */
 sherd_status sherdi_world_call_run(sherd_world *world, const world_call *call);
 
 /** Marks the world as failed: it is unusable from now on. Only the first status and text are
@@ -306,6 +286,12 @@ static inline int sherdi_world_is_on_lane(const sherd_world *world)
 {
     return sherdi_world_has_device(world) &&
            (world->world_size == 1 || (world->ops->caps & SHERDI_WORLD_ON_LANE) != 0);
+}
+
+/** Returns whether the call's buffers are memory of the world's device. */
+static inline int sherdi_world_call_is_on_device(const sherd_world *world, const world_call *call)
+{
+    return sherdi_world_has_device(world) && !(call->flags & SHERDI_COLL_HOST);
 }
 
 /** Maps zeroed pages, which the kernel provides on first touch. Returns NULL (E_NOMEM) when it

@@ -74,14 +74,10 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
 {
     const sherdi_simulated *simulated = sherdi_world_simulated(world);
     const sherdi_backend   *backend   = sherdi_world_backend(world);
-    size_t                  whole     = (size_t)sherd_world_size(world) * SHERD_ALIGN_BYTES;
     sherdi_machine          mine      = {
                       .ranks_per_host  = sherdi_world_local_size(world),
                       .transport_bytes = sherdi_world_overhead_bytes(world),
-                      .taken_bytes     = sherdi_world_taken_bytes(world),
                       .has_device      = backend->device->is_async,
-                      .has_receive     = sherdi_world_reserve_bytes(world, SHERD_ALIGN_BYTES) > 0,
-                      .receives_own    = sherdi_world_reserve_bytes(world, whole) == whole,
                       .device_bytes    = backend->device->free_bytes(backend, NULL),
                       .is_on_lane      = (sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE) != 0,
     };

@@ -1,5 +1,6 @@
 /* The stream of a trainer that works on a device, and how many ranks share a device, for the
  * plan. */
+#include "collectives/room.h"
 #include "engine/engine.h"
 #include "engine/modules.h"
 #include "engine/run/engine_impl.h"
@@ -48,13 +49,17 @@ static sherd_status device_sharers(sherd_world *world, const sherdi_backend *bac
 }
 
 /* Each rank gets only its part of the free memory. */
-static sherd_status device_divide(sherd_world *world, sherdi_machine *machine)
+static sherd_status device_measure(sherd_world *world, sherdi_machine *machine)
 {
-    int sharers;
+    size_t whole = (size_t)sherd_world_size(world) * SHERD_ALIGN_BYTES;
+    int    sharers;
 
+    machine->taken_bytes  = sherdi_world_taken_bytes(world);
+    machine->has_receive  = sherdi_world_reserve_bytes(world, SHERD_ALIGN_BYTES) > 0;
+    machine->receives_own = sherdi_world_reserve_bytes(world, whole) == whole;
     SHERDI_TRY(device_sharers(world, sherdi_world_backend(world), &sharers));
     machine->device_bytes /= (size_t)sharers;
     return SHERD_OK;
 }
 
-const sherdi_module sherdi_module_devices = {.machine = device_divide};
+const sherdi_module sherdi_module_devices = {.machine = device_measure};

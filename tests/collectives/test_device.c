@@ -2,6 +2,7 @@
  * to the others. The suite on devices is that of the transports. */
 #include "base/clock.h"
 #include "collectives/device.h"
+#include "collectives/tickets.h"
 #include "tests/collectives/ranks.h"
 #include "tests/collectives/world_suite.h"
 #include "tests/emulator/emulator.h"
@@ -265,7 +266,7 @@ static void part_captures(void)
     CHECK_INT(0, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     CHECK_INT(0, cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
     ticket = gather_and_reduce(world, memory);
-    while (atomic_load(&world->queue.done) < ticket) {
+    while (atomic_load(&sherdi_tickets_of(world)->done) < ticket) {
         (void)poll(NULL, 0, 1);
     }
     CHECK_INT(0, cudaStreamEndCapture(stream, &graph));

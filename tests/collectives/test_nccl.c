@@ -2,6 +2,7 @@
  * (tests/emulator/fake_nccl.c): what nccl.c does around the library's calls. The suite, how the
  * others learn of a failure, when NCCL is chosen, and a communicator of the program's own. */
 #include "collectives/nccl.h"
+#include "collectives/room.h"
 #include "tests/collectives/failures.h"
 #include "tests/collectives/ranks.h"
 #include "tests/collectives/split_suite.h"

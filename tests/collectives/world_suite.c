@@ -2,6 +2,7 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "collectives/lanes.h"
 #include "collectives/peers.h"
 #include "kernels/fixed.h"
 #include "tests/collectives/split_suite.h"
