@@ -137,7 +137,7 @@ const char *sherdi_world_callback_set(sherd_world *world, const char *call)
 
 /* ---------------------------------------------------- making and counting -- */
 
-static void traffic_add(sherd_world *world, uint64_t sent_bytes, uint64_t received_bytes)
+void sherdi_world_traffic_add(sherd_world *world, uint64_t sent_bytes, uint64_t received_bytes)
 {
     (void)atomic_fetch_add_explicit(&world->sent_bytes, sent_bytes, memory_order_relaxed);
     (void)atomic_fetch_add_explicit(&world->received_bytes, received_bytes, memory_order_relaxed);
@@ -148,11 +148,11 @@ static void traffic_add_slices(sherd_world *world, size_t slice_bytes)
 {
     uint64_t bytes = sherdi_wire_all_gather(world->world_size, slice_bytes);
 
-    traffic_add(world, bytes, bytes);
+    sherdi_world_traffic_add(world, bytes, bytes);
 }
 
-static sherd_status reduction_make(sherd_world *world, world_call_kind kind,
-                                   const sherdi_reduction_args *args, sherdi_ticket *ticket_out)
+sherd_status sherdi_world_reduce(sherd_world *world, world_call_kind kind,
+                                 const sherdi_reduction_args *args, sherdi_ticket *ticket_out)
 {
     const world_call call = {
         .kind           = kind,
@@ -193,14 +193,14 @@ sherd_status sherdi_world_reduce_scatter(sherd_world *world, const sherdi_reduct
                                          sherdi_ticket *ticket_out)
 {
     SHERDI_TRY(args_check(CALL_REDUCE_SCATTER, reduce_scatter_is_valid(world, args)));
-    return reduction_make(world, CALL_REDUCE_SCATTER, args, ticket_out);
+    return sherdi_world_reduce(world, CALL_REDUCE_SCATTER, args, ticket_out);
 }
 
 sherd_status sherdi_world_all_reduce(sherd_world *world, const sherdi_reduction_args *args,
                                      sherdi_ticket *ticket_out)
 {
     SHERDI_TRY(args_check(CALL_ALL_REDUCE, all_reduce_is_valid(world, args)));
-    return reduction_make(world, CALL_ALL_REDUCE, args, ticket_out);
+    return sherdi_world_reduce(world, CALL_ALL_REDUCE, args, ticket_out);
 }
 
 sherd_status sherdi_world_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
@@ -212,9 +212,9 @@ sherd_status sherdi_world_broadcast(sherd_world *world, void *data, size_t len_b
 
     SHERDI_TRY(sherdi_world_queue_call(world, &call, NULL));
     if (world->rank == root) {
-        traffic_add(world, sherdi_wire_all_gather(world->world_size, len_bytes), 0);
+        sherdi_world_traffic_add(world, sherdi_wire_all_gather(world->world_size, len_bytes), 0);
     } else {
-        traffic_add(world, 0, len_bytes);
+        sherdi_world_traffic_add(world, 0, len_bytes);
     }
     return SHERD_OK;
 }
@@ -280,49 +280,6 @@ sherd_status sherdi_world_tell(sherd_world *world, const void *mine, size_t len_
         return SHERD_OK;
     }
     return sherdi_world_exchange(world, mine, world->sum_scratch, len_bytes, what);
-}
-
-/* Rank r adds up slice r of a portion. The portion is padded with zeros. */
-static sherd_status sum_integers(sherd_world *world, uint64_t *values, size_t count, size_t slice)
-{
-    size_t                      words   = slice * (size_t)world->world_size;
-    uint64_t                   *portion = (uint64_t *)(void *)world->sum_scratch;
-    uint64_t                   *own     = portion + (size_t)world->rank * slice;
-    const sherdi_reduction_args sum     = {.send        = portion,
-                                           .recv        = own,
-                                           .slice_elems = slice,
-                                           .flags       = SHERDI_COLL_HOST | SHERDI_COLL_INTEGERS};
-
-    memcpy(portion, values, count * sizeof(*values));
-    memset(portion + count, 0, (words - count) * sizeof(*values));
-    SHERDI_TRY(reduction_make(world, CALL_REDUCE_SCATTER, &sum, NULL));
-    SHERDI_TRY(sherdi_world_exchange(world, own, portion, slice * sizeof(*own), "sum"));
-    memcpy(values, portion, count * sizeof(*values));
-    return SHERD_OK;
-}
-
-sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t count)
-{
-    int is_simulated = (world->ops->caps & SHERDI_WORLD_SIMULATES) != 0;
-
-    SHERDI_TRY(sherdi_world_check_process(world));
-    SHERDI_TRY(sherdi_world_status(world));
-    if (is_simulated || (world->ops->sum_u64 != NULL && world->world_size > 1)) {
-        uint64_t bytes = sherdi_wire_sum_u64(world->world_size, count);
-
-        sherdi_world_drain(world);
-        SHERDI_TRY(is_simulated ? SHERD_OK : world->ops->sum_u64(world, values, count));
-        traffic_add(world, bytes, bytes);
-        return SHERD_OK;
-    }
-    for (size_t at = 0; at < count && world->world_size > 1;) {
-        size_t slice   = sherdi_sum_slice(world->world_size, count - at);
-        size_t portion = sherdi_min_size(slice * (size_t)world->world_size, count - at);
-
-        SHERDI_TRY(sum_integers(world, values + at, portion, slice));
-        at += portion;
-    }
-    return SHERD_OK;
 }
 
 /* Sums one portion: values[i] = ((v of rank 0 + v of rank 1) + ...). All simulated ranks have this

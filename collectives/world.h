@@ -260,11 +260,6 @@ static inline const void *sherdi_told_by(const sherdi_told *told, int rank)
     return (const unsigned char *)told->first + (size_t)rank * told->stride_bytes;
 }
 
-/** Replaces values[i] by the sum over the ranks modulo 2^64, on all ranks. Host memory; `count`
- *  must be equal on all ranks. Meets. Blocking; allocates nothing. On the simulated world the
- *  values stay as they are. */
-sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t count);
-
 /** Blocks until the call with this ticket is done. Returns its failure, or that of an earlier
  *  call. */
 sherd_status sherdi_world_wait(sherd_world *world, sherdi_ticket ticket);

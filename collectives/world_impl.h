@@ -213,6 +213,11 @@ sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
                                      sherdi_ticket *ticket_out);
 /** Returns E_INVAL for a ticket after the last one that was issued. */
 sherd_status sherdi_ticket_check(sherdi_ticket ticket, sherdi_ticket issued);
+/** Makes a reduction whose arguments keep the rules, and counts its bytes. */
+sherd_status sherdi_world_reduce(sherd_world *world, world_call_kind kind,
+                                 const sherdi_reduction_args *args, sherdi_ticket *ticket_out);
+/** Counts bytes that a call has moved. */
+void sherdi_world_traffic_add(sherd_world *world, uint64_t sent_bytes, uint64_t received_bytes);
 /** Runs a call on this thread. running.c. */
 sherd_status sherdi_world_call_run(sherd_world *world, const world_call *call);
 

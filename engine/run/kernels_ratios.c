@@ -2,6 +2,7 @@
  * the ratios. */
 #include "engine/run/kernels.h"
 
+#include "collectives/sums.h"
 #include "engine/modules.h"
 #include "engine/run/scalars.h"
 

@@ -3,6 +3,7 @@
  * others learn of a failure, when NCCL is chosen, and a communicator of the program's own. */
 #include "collectives/nccl.h"
 #include "collectives/room.h"
+#include "collectives/sums.h"
 #include "tests/collectives/failures.h"
 #include "tests/collectives/ranks.h"
 #include "tests/collectives/split_suite.h"

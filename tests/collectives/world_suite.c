@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "collectives/lanes.h"
 #include "collectives/peers.h"
+#include "collectives/sums.h"
 #include "kernels/fixed.h"
 #include "tests/collectives/split_suite.h"
 #include "tests/lib/check.h"

@@ -1,0 +1,50 @@
+/* Sums of integers over the ranks. See sums.h. */
+#include "collectives/sums.h"
+
+#include "base/checked.h"
+#include "collectives/world_impl.h"
+
+#include <string.h>
+
+/* Rank r adds up slice r of a portion. The portion is padded with zeros. */
+static sherd_status sum_integers(sherd_world *world, uint64_t *values, size_t count, size_t slice)
+{
+    size_t                      words   = slice * (size_t)world->world_size;
+    uint64_t                   *portion = (uint64_t *)(void *)world->sum_scratch;
+    uint64_t                   *own     = portion + (size_t)world->rank * slice;
+    const sherdi_reduction_args sum     = {.send        = portion,
+                                           .recv        = own,
+                                           .slice_elems = slice,
+                                           .flags       = SHERDI_COLL_HOST | SHERDI_COLL_INTEGERS};
+
+    memcpy(portion, values, count * sizeof(*values));
+    memset(portion + count, 0, (words - count) * sizeof(*values));
+    SHERDI_TRY(sherdi_world_reduce(world, CALL_REDUCE_SCATTER, &sum, NULL));
+    SHERDI_TRY(sherdi_world_exchange(world, own, portion, slice * sizeof(*own), "sum"));
+    memcpy(values, portion, count * sizeof(*values));
+    return SHERD_OK;
+}
+
+sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t count)
+{
+    int is_simulated = (world->ops->caps & SHERDI_WORLD_SIMULATES) != 0;
+
+    SHERDI_TRY(sherdi_world_check_process(world));
+    SHERDI_TRY(sherdi_world_status(world));
+    if (is_simulated || (world->ops->sum_u64 != NULL && world->world_size > 1)) {
+        uint64_t bytes = sherdi_wire_sum_u64(world->world_size, count);
+
+        sherdi_world_drain(world);
+        SHERDI_TRY(is_simulated ? SHERD_OK : world->ops->sum_u64(world, values, count));
+        sherdi_world_traffic_add(world, bytes, bytes);
+        return SHERD_OK;
+    }
+    for (size_t at = 0; at < count && world->world_size > 1;) {
+        size_t slice   = sherdi_sum_slice(world->world_size, count - at);
+        size_t portion = sherdi_min_size(slice * (size_t)world->world_size, count - at);
+
+        SHERDI_TRY(sum_integers(world, values + at, portion, slice));
+        at += portion;
+    }
+    return SHERD_OK;
+}
