@@ -1,17 +1,12 @@
 /* The failure of a world, and texts about calls and ranks that all transports use. */
 #include "collectives/world_impl.h"
 
-#include "base/clock.h"
 #include "base/log.h"
 
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
-
-/* How long a failure waits for threads that use objects of the program. */
-#define USERS_S 1
 
 static const char *const CALL_NAMES[] = {
     [CALL_BARRIER]        = "barrier",
@@ -52,19 +47,6 @@ void sherdi_ranks_add(char *text, size_t text_bytes, int rank)
 
 /* ------------------------------------------------------------- failure -- */
 
-/* Threads that use objects of the program see that the world is failing when they have the lock,
- * and do not use the objects from then on. */
-static void users_wait(sherd_world *world)
-{
-    struct timespec until;
-
-    (void)clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += USERS_S;
-    if (pthread_mutex_timedlock(&world->use_lock, &until) == 0) {
-        (void)pthread_mutex_unlock(&world->use_lock);
-    }
-}
-
 void sherdi_world_listen(sherd_world *world, world_listener *listener)
 {
     listener->next = atomic_load(&world->listeners);
@@ -102,7 +84,6 @@ void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char
     for (world_listener *l = atomic_load(&world->listeners); l != NULL; l = l->next) {
         l->ops->failed(world, l);
     }
-    users_wait(world);
     atomic_store_explicit(&world->failure_state, WORLD_HAS_FAILED, memory_order_release);
     sherdi_log(SHERD_LOG_ERROR, world->rank, "%s", text);
 }

@@ -27,6 +27,8 @@
 #define LEFT_GRACE_NS INT64_C(2000000000)
 /* Most time for the end of a communicator that is in order. */
 #define FINALIZE_NS INT64_C(5000000000)
+/* How long a failure waits for a thread that uses the communicator. */
+#define USERS_S 1
 
 const char *sherdi_nccl_result_text(struct sherdi_nccl *nccl, ncclResult_t result)
 {
@@ -52,12 +54,12 @@ static sherd_status nccl_fail(struct sherdi_nccl *nccl, const char *text)
 
 static void comm_lock(struct sherdi_nccl *nccl)
 {
-    (void)pthread_mutex_lock(&nccl->procs->world.use_lock);
+    (void)pthread_mutex_lock(&nccl->users->lock);
 }
 
 void sherdi_nccl_leave(struct sherdi_nccl *nccl)
 {
-    (void)pthread_mutex_unlock(&nccl->procs->world.use_lock);
+    (void)pthread_mutex_unlock(&nccl->users->lock);
 }
 
 /* The communicator of a failed world may end at any time. Call it under the lock. */
@@ -228,7 +230,7 @@ static void *watch_main(void *raw)
         until.tv_nsec += WATCH_MS * 1000000;
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
-        (void)pthread_cond_timedwait(&nccl->has_news, &nccl->procs->world.use_lock, &until);
+        (void)pthread_cond_timedwait(&nccl->has_news, &nccl->users->lock, &until);
     }
     sherdi_nccl_leave(nccl);
     return NULL;
@@ -288,15 +290,50 @@ sherd_status sherdi_nccl_call_end(sherd_world *world, ncclResult_t result, world
 
 /* ---------------------------------------------------------- beginning and end -- */
 
+/* A thread that then has the lock sees that the world is failing, and does not use the
+ * communicator. */
+static void users_failed(sherd_world *world, world_listener *self)
+{
+    sherdi_nccl_users *users = (sherdi_nccl_users *)self;
+    struct timespec    until;
+
+    (void)world;
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += USERS_S;
+    if (pthread_mutex_timedlock(&users->lock, &until) == 0) {
+        (void)pthread_mutex_unlock(&users->lock);
+    }
+}
+
+static void users_told(sherd_world *world, world_listener *self, uint64_t key, int is_agreed)
+{
+    (void)world, (void)self, (void)key, (void)is_agreed;
+}
+
+static void users_drop(world_listener *self)
+{
+    (void)pthread_mutex_destroy(&((sherdi_nccl_users *)self)->lock);
+    free(self);
+}
+
 static sherd_status nccl_create(sherdi_procs *procs)
 {
-    struct sherdi_nccl *nccl = calloc(1, sizeof(*nccl));
+    static const world_listener_ops USERS = {
+        .failed = users_failed, .told = users_told, .drop = users_drop};
+    struct sherdi_nccl *nccl  = calloc(1, sizeof(*nccl));
+    sherdi_nccl_users  *users = calloc(1, sizeof(*users));
     pthread_condattr_t  clock;
 
-    if (nccl == NULL) {
+    if (nccl == NULL || users == NULL) {
+        free(nccl);
+        free(users);
         return sherdi_fail(SHERD_E_NOMEM, "no memory for the world over NCCL");
     }
-    nccl->procs = procs;
+    nccl->procs       = procs;
+    nccl->users       = users;
+    users->common.ops = &USERS;
+    (void)pthread_mutex_init(&users->lock, NULL);
+    sherdi_world_listen(&procs->world, &users->common);
     (void)pthread_condattr_init(&clock);
     (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&nccl->has_news, &clock);

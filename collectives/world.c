@@ -48,7 +48,6 @@ void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank
     atomic_init(&world->owners, 1);
     atomic_init(&world->failure_state, WORLD_IS_WHOLE);
     sherdi_mem_init(&world->mem);
-    (void)pthread_mutex_init(&world->use_lock, NULL);
 }
 
 static const world_device_ops *const DEVICES = SHERDI_WORLD_DEVICES;
@@ -116,7 +115,6 @@ void sherdi_world_fini(sherd_world *world)
     }
     sherdi_free(world->sum_scratch);
     sherdi_backend_destroy(world->host);
-    (void)pthread_mutex_destroy(&world->use_lock);
 }
 
 sherd_world *sherdi_world_retain(sherd_world *world)

@@ -170,10 +170,6 @@ struct sherd_world {
     struct sherd_world *next_of_kin; /* guarded by the family's lock, as is_made is */
     int                 is_made;     /* of a child: its split has ended */
 
-    /* Held while a thread of the world uses an object that the program may destroy as soon as a
-     * failure is returned (the program's communicator). The holder fails no world and asks for no
-     * status. */
-    pthread_mutex_t use_lock;
     /* WORLD_IS_WHOLE, ...; status and text are valid after HAS_FAILED */
     atomic_int   failure_state;
     sherd_status failure_status;
@@ -222,9 +218,8 @@ void sherdi_world_traffic_add(sherd_world *world, uint64_t sent_bytes, uint64_t 
 sherd_status sherdi_world_call_run(sherd_world *world, const world_call *call);
 
 /** Marks the world as failed: it is unusable from now on. Only the first status and text are
- *  stored. Does not notify the other ranks. Any thread may call it. Before the program can see the
- *  failure, it waits until no thread has the use_lock, for a second at most: only the program may
- *  be able to end a call that is stuck in it. */
+ *  stored. Does not notify the other ranks. Any thread may call it. The listeners hear of it before
+ *  the program can see it. */
 void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char *text);
 /** Marks the world as failed and notifies the other ranks. The thread that noticed the failure
  *  calls it. Returns the status of the world's failure, which may be an earlier one, with its text

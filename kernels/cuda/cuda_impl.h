@@ -3,7 +3,7 @@
 #ifndef SHERDI_KERNELS_CUDA_CUDA_IMPL_H
 #define SHERDI_KERNELS_CUDA_CUDA_IMPL_H
 
-#include "kernels/backend.h"
+#include "kernels/lanes.h"
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
