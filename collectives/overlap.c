@@ -4,6 +4,7 @@
 
 #include "base/thread.h"
 #include "collectives/tickets.h"
+#include "kernels/cpu/roles.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,6 +2,7 @@
 #include "collectives/transport_names.h"
 #include "collectives/world.h"
 #include "engine/machine.h"
+#include "kernels/cpu/team.h"
 #include "kernels/devices.h"
 #include "offload/io.h"
 #include "sherd_build.h"
@@ -175,6 +176,8 @@ static void put_cuda(json_t *list)
 
 static void put_build(json_t *list)
 {
+    const sherdi_team_ops *team = SHERDI_TEAM;
+
     char transports[160];
 #ifdef SHERDI_HAVE_XXHASH
     const int has_xxhash = 1;
@@ -185,7 +188,7 @@ static void put_build(json_t *list)
     put(list, "compiler", SHERDI_COMPILER);
     put(list, "json", "jansson " JANSSON_VERSION);
     put(list, "hwloc",
-        yes_or(sherdi_backend_cpu_knows_cores(), "no: cores are taken in the system's order"));
+        yes_or(team != NULL && team->knows_cores(), "no: cores are taken in the system's order"));
     put(list, "mpi", sherdi_transport_library("mpi"));
     sherdi_transport_names(transports, sizeof(transports));
     put(list, "transports", transports);

@@ -61,7 +61,7 @@ enum { SHERDI_UPDATE_MOST_PARTS = 4 };
 typedef struct sherdi_lamb_norms      sherdi_lamb_norms;
 typedef struct sherdi_lamb_ratio_args sherdi_lamb_ratio_args;
 
-/* A part of the state as it is stored, from the block's start on. kernels/encoding.h explains the
+/* A part of the state as it is stored, from the block's start on. kernels/codecs.h explains the
  * encodings (BESIDE, ...) and ties. */
 typedef struct sherdi_encoded {
     sherdi_encoding encoding;
@@ -289,12 +289,6 @@ typedef struct sherdi_cpu_params {
      * the trainer's thread and the wire's */
     int has_device;
 } sherdi_cpu_params;
-/* What a thread does that calls kernels and is not the trainer's. */
-typedef enum sherdi_cpu_role {
-    SHERDI_CPU_ROLE_UPDATES = 0,
-    SHERDI_CPU_ROLE_WIRE,
-    SHERDI_CPU_ROLES,
-} sherdi_cpu_role;
 
 /**
  *  Creates the CPU backend, with threads of its own.
@@ -316,17 +310,9 @@ sherd_status sherdi_backend_cpu_create(int threads, sherdi_mem *mem, sherdi_back
 /** Destroys the first lane of a device of any kind; no kernel may be running. Accepts NULL. */
 void sherdi_backend_destroy(sherdi_backend *backend);
 
-/** Binds the calling thread, one of the library's own, to the CPUs that the rank has for such
- *  threads. Does nothing where the system places them: on a rank without a device, on few cores,
- *  with SHERD_CPU_BIND=none. If it fails, the log of `rank` says so. */
-void sherdi_backend_cpu_keep(const sherdi_backend *backend, sherdi_cpu_role role, int rank);
-
 /** Writes how its threads are bound, for people: "2 threads, workers bound to cpu 1"; with a device
  *  "14 threads on cpus 2-15, which leaves cpus 0-1 to the trainer and the wire". */
 void sherdi_backend_cpu_describe(const sherdi_backend *backend, char *text, size_t text_bytes);
-/** Returns whether it is known (by hwloc, in the build and on the machine) which CPUs share a core,
- *  and which cores are neighbours. */
-int sherdi_backend_cpu_knows_cores(void);
 
 /* ---- host memory (host.c) */
 

@@ -1,22 +1,5 @@
 /* The encodings: how a part of an optimizer's state is stored, often in fewer bits than fp32. The
- * plan uses the sizes; codecs.h has the formulas.
- *
- *   F32           4 bytes: the value itself.
- *   BF16          2 bytes: rounded to nearest, or at random in an update (sherdi_round_random).
- *   BESIDE        2 bytes of a master weight. The bf16 parameter is the master rounded, and these
- *                 bytes have what it lacks, so nothing is lost. Where rounding to nearest even met
- *                 a tie, one more bit is needed: the sign of another part, one that is never
- *                 negative.
- *   BESIDE_PLANE  the same where no part has a free sign. Behind the 2-byte values of each chunk
- *                 follows a plane: 64 bits, one for each element.
- *   FP8, UFP8     1 byte: a small float with 3 bits of fraction. FP8 has a sign and 4 bits of
- *                 exponent; UFP8, for parts that are never negative, has 5 bits of exponent. Behind
- *                 the floats of each chunk follows its scale, a power of two.
- *
- * A chunk is 64 elements of one parameter by its row-major index. Slices and blocks are whole
- * chunks, so elements share a scale in the same way in every world and layout. NaN is stored as one
- * fixed NaN, 0x7fc00000. If a chunk of FP8 or UFP8 has a NaN or an Inf, the whole chunk becomes
- * NaN. */
+ * plan uses the sizes; codecs.h describes the encodings, and has the formulas. */
 #ifndef SHERDI_KERNELS_ENCODING_H
 #define SHERDI_KERNELS_ENCODING_H
 

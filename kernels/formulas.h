@@ -1,6 +1,6 @@
 /* The arithmetic of sherd, per element, written once. The scalar kernels and the CUDA kernels call
  * these functions, and vector code equals them bit for bit. The updates of optimizers are in
- * kernels/updates/, the encodings of state in encoding.h; docs/numerics.md describes all of them.
+ * kernels/updates/, the encodings of state in codecs.h; docs/numerics.md describes all of them.
  *
  * The C compiler and nvcc compile this file with contraction off, so that every variant gives the
  * same bits: explicit fma, correctly rounded sqrt and division, round to nearest even, no flush to

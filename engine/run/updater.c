@@ -9,6 +9,7 @@
 #include "engine/run/update.h"
 #include "engine/program/program_rings.h"
 #include "engine/run/lanes_impl.h"
+#include "kernels/cpu/roles.h"
 
 #include <stdio.h>
 #include <unistd.h>

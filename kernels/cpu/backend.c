@@ -131,13 +131,6 @@ sherd_status sherdi_backend_cpu_create(int threads, sherdi_mem *mem, sherdi_back
     return sherdi_backend_cpu_create_with(&params, mem, out);
 }
 
-void sherdi_backend_cpu_keep(const sherdi_backend *backend, sherdi_cpu_role role, int rank)
-{
-    if (backend->team != NULL) {
-        backend->team->ops->keep(backend->team, role, rank);
-    }
-}
-
 void sherdi_backend_cpu_describe(const sherdi_backend *backend, char *text, size_t text_bytes)
 {
     int threads = backend->threads;
@@ -148,11 +141,6 @@ void sherdi_backend_cpu_describe(const sherdi_backend *backend, char *text, size
         (void)snprintf(text, text_bytes, "%d thread%s", threads,
                        threads == 1 ? "" : "s, not bound");
     }
-}
-
-int sherdi_backend_cpu_knows_cores(void)
-{
-    return TEAM != NULL && TEAM->knows_cores();
 }
 
 static size_t spans_elems(const sherdi_span *spans, size_t num_spans)

@@ -62,7 +62,7 @@ void sherdi_cpu_binding_choose(const sherdi_cpu_list *list, const sherdi_cpu_par
 void sherdi_cpu_workers_describe(const int *cpus, int count, char *text, size_t text_bytes);
 void sherdi_cpu_sets_describe(int threads, const cpu_set_t *updates, const cpu_set_t *wire,
                               char *text, size_t text_bytes);
-/** As sherdi_backend_cpu_knows_cores. */
+/** As knows_cores of a team. */
 int sherdi_cpu_knows_cores(void);
 
 /** Writes `count` CPUs in their order, like "0-3,8". The text ends in ".." if it does not fit. */

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "kernels/cpu/binding.h"
+#include "kernels/cpu/roles.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -420,7 +421,7 @@ static sherd_status team_create(const sherdi_cpu_params *params, sherdi_mem *mem
     return SHERD_OK;
 }
 
-static void team_keep(const sherdi_team *team, sherdi_cpu_role role, int rank)
+static void team_keep(const sherdi_team *team, int role, int rank)
 {
     const cpu_set_t *set = &((const cpu_team *)team)->cpus[role];
     int              error;

@@ -25,10 +25,12 @@ typedef struct sherdi_team_ops {
     /* Executes all tasks and returns 1; 0, without executing any, when another thread is using the
      * team. */
     int (*run)(sherdi_team *team, sherdi_split split, sherdi_task_fn fn, void *ctx);
-    /* sherdi_backend_cpu_keep; the end of sherdi_backend_cpu_describe's text, where no kernel may
-     * be running; sherdi_backend_cpu_knows_cores. */
-    void (*keep)(const sherdi_team *team, sherdi_cpu_role role, int rank);
+    /* sherdi_backend_cpu_keep (roles.h); the end of sherdi_backend_cpu_describe's text, where no
+     * kernel may be running. */
+    void (*keep)(const sherdi_team *team, int role, int rank);
     void (*describe)(const sherdi_team *team, int threads, char *text, size_t text_bytes);
+    /* Returns whether it is known (by hwloc, in the build and on the machine) which CPUs share a
+     * core, and which cores are neighbours. */
     int (*knows_cores)(void);
 } sherdi_team_ops;
 

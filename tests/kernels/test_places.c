@@ -2,6 +2,7 @@
  * threads, and that threads stay where the division has them. */
 #include "kernels/cpu/binding.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/roles.h"
 #include "tests/lib/check.h"
 #include "tests/lib/tasks.h"
 
