@@ -103,12 +103,7 @@ sherd_status sherdi_world_overlap(sherd_world *world)
 {
     sherd_status (*const start)(sherd_world * world) = SHERDI_WORLD_OVERLAP;
 
-    if (start != NULL) {
-        return start(world);
-    }
-    return world->device != NULL && world->device->is_direct
-               ? SHERD_OK
-               : sherdi_absent("overlap", "a thread for communication");
+    return start == NULL ? sherdi_absent("overlap", "a thread for communication") : start(world);
 }
 
 void sherdi_world_drain(sherd_world *world)
@@ -155,6 +150,11 @@ sherd_status sherdi_world_follow(sherd_world *world, const sherdi_backend *lane,
 {
     return world->order == NULL ? sherdi_ticket_check(ticket, 0)
                                 : world->order->ops->follow(world, lane, ticket);
+}
+
+int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket)
+{
+    return world->order == NULL ? ticket == 0 : world->order->ops->is_done(world, ticket);
 }
 
 /* ------------------------------------------------------------- regrouping -- */

@@ -1,26 +1,13 @@
 /* The tickets of a world whose calls overlap with their caller: ticket t is the t-th call that took
- * one. Calls run on a thread of the world (overlap.c), or are only queued, on the lane of its device
+ * one. Calls run on a thread of the world, or are only queued, on the lane of its device
  * (device.c). The core sees the functions of world_order_ops alone. */
 #ifndef SHERDI_COLLECTIVES_TICKETS_H
 #define SHERDI_COLLECTIVES_TICKETS_H
 
-#include "collectives/lanes.h"
 #include "collectives/world_impl.h"
 
-/* The thread of a world, on which calls run that took a ticket; the object of the module begins with
- * it (overlap.c). */
-typedef struct world_thread {
-    const struct world_thread_ops *ops;
-} world_thread;
-
-typedef struct world_thread_ops {
-    /* Gives the call to the thread, and returns its ticket. Blocks where the thread has many. */
-    sherdi_ticket (*push)(sherd_world *world, const world_call *call);
-    /* Blocks until the call with this ticket has ended. */
-    void (*wait)(sherd_world *world, sherdi_ticket ticket);
-    /* Waits until every call has ended, then ends the thread. */
-    void (*stop)(sherd_world *world);
-} world_thread_ops;
+/* Most calls that wait in the queue. */
+#define WORLD_QUEUE_CALLS 64
 
 /* Tickets as events of the lane of a world's device. */
 typedef struct world_lane_ops {
@@ -38,15 +25,21 @@ typedef struct world_lane_ops {
     void (*thread_begin)(const sherd_world *world);
 } world_lane_ops;
 
+/* Ticket t is in ring[(t - 1) % WORLD_QUEUE_CALLS], if its call runs on the thread. */
 typedef struct world_tickets {
-    world_order           common; /* first */
-    world_thread         *thread; /* NULL: calls run on the caller's thread */
-    const world_lane_ops *lane;   /* NULL: the world has no device */
-    pthread_mutex_t       lock;   /* guards all members below */
+    world_order           common;     /* first */
+    const world_lane_ops *lane;       /* NULL: the world has no device */
+    int                   has_thread; /* 0: calls run on the caller's thread */
+    pthread_t             thread;
+    pthread_cond_t        has_work;
+    pthread_cond_t        has_progress;
+    pthread_mutex_t       lock; /* guards all members below */
+    int                   is_stopping;
     sherdi_ticket         issued; /* the last ticket */
     _Atomic uint64_t      done;   /* ticket of the last call that ended; read without the lock */
     _Atomic uint64_t      failed_ticket; /* ticket of the first call that failed; 0: none */
     sherdi_outcome        failed;
+    world_call            ring[WORLD_QUEUE_CALLS];
 } world_tickets;
 
 /** Gives the world tickets, if it has none. E_NOMEM. */

@@ -268,6 +268,9 @@ sherd_status sherdi_world_wait(sherd_world *world, sherdi_ticket ticket);
  *  is one, to have queued the call. Returns what sherdi_world_wait would, as far as it is known. */
 sherd_status sherdi_world_follow(sherd_world *world, const sherdi_backend *lane,
                                  sherdi_ticket ticket);
+/** Returns 1 when the call with this ticket is done. Never blocks. */
+int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket);
+
 /** Begins every call of the program on a world. Returns E_INVAL if the world is NULL, and E_STATE
  *  inside a function of the program that a call of one of its engines calls
  *  (sherdi_world_callback_set). The message begins with `call`. */

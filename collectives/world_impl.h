@@ -68,11 +68,13 @@ typedef struct world_order {
 } world_order;
 
 typedef struct world_order_ops {
-    /* sherdi_world_queue_call, for a world that is whole; sherdi_world_drain, _wait, _follow. */
+    /* sherdi_world_queue_call, for a world that is whole; sherdi_world_drain, _wait, _follow,
+     * _is_done. */
     sherd_status (*call)(sherd_world *world, const world_call *call, sherdi_ticket *ticket_out);
     void (*drain)(sherd_world *world);
     sherd_status (*wait)(sherd_world *world, sherdi_ticket ticket);
     sherd_status (*follow)(sherd_world *world, const sherdi_backend *lane, sherdi_ticket ticket);
+    int (*is_done)(sherd_world *world, sherdi_ticket ticket);
     /* Forgets the failures of tickets. */
     void (*forget)(sherd_world *world);
     /* Waits until every call has ended; none follows. The world is closed after it. */

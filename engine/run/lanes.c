@@ -3,7 +3,6 @@
  * accesses. On the CPU all of them are one lane, and nothing waits. */
 #include "engine/run/lanes_impl.h"
 
-#include "collectives/lanes.h"
 #include "engine/run/kernels.h"
 
 static const sherdi_backend *lane_of(const sherd_engine *engine, sherdi_lane_id lane)

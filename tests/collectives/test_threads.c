@@ -1,6 +1,6 @@
 /* Worlds of threads and of one rank: the suite at every size, and what threads fail with. */
 #include "collectives/ending.h"
-#include "collectives/overlap.h"
+#include "collectives/tickets.h"
 #include "tests/collectives/split_suite.h"
 #include "tests/collectives/world_suite.h"
 #include "tests/lib/check.h"

@@ -2,7 +2,6 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
-#include "collectives/lanes.h"
 #include "collectives/peers.h"
 #include "collectives/sums.h"
 #include "kernels/fixed.h"
