@@ -66,7 +66,9 @@ world_listener *sherdi_world_listener(const sherd_world *world, const world_list
 void sherdi_world_told(sherd_world *world, uint64_t key, int is_agreed)
 {
     for (world_listener *l = atomic_load(&world->listeners); l != NULL; l = l->next) {
-        l->ops->told(world, l, key, is_agreed);
+        if (l->ops->told != NULL) {
+            l->ops->told(world, l, key, is_agreed);
+        }
     }
 }
 

@@ -305,11 +305,6 @@ static void users_failed(sherd_world *world, world_listener *self)
     }
 }
 
-static void users_told(sherd_world *world, world_listener *self, uint64_t key, int is_agreed)
-{
-    (void)world, (void)self, (void)key, (void)is_agreed;
-}
-
 static void users_drop(world_listener *self)
 {
     (void)pthread_mutex_destroy(&((sherdi_nccl_users *)self)->lock);
@@ -318,11 +313,10 @@ static void users_drop(world_listener *self)
 
 static sherd_status nccl_create(sherdi_procs *procs)
 {
-    static const world_listener_ops USERS = {
-        .failed = users_failed, .told = users_told, .drop = users_drop};
-    struct sherdi_nccl *nccl  = calloc(1, sizeof(*nccl));
-    sherdi_nccl_users  *users = calloc(1, sizeof(*users));
-    pthread_condattr_t  clock;
+    static const world_listener_ops USERS = {.failed = users_failed, .drop = users_drop};
+    struct sherdi_nccl             *nccl  = calloc(1, sizeof(*nccl));
+    sherdi_nccl_users              *users = calloc(1, sizeof(*users));
+    pthread_condattr_t              clock;
 
     if (nccl == NULL || users == NULL) {
         free(nccl);

@@ -12,26 +12,18 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Return whether every rank sends from memory that the others can reach, or receives into it. They
- * depend on what all have published, so all ranks get the same answer. */
-static int sends_are_shared(const sherdi_peers *peers)
+/* Returns whether every rank sends from memory that the others can reach, or, with `is_recv`,
+ * receives into it. It depends on what all have published, so all ranks get the same answer. */
+static int all_are_shared(const sherdi_peers *peers, int is_recv)
 {
-    int i = 0;
+    for (int i = 0; i < peers->count; i++) {
+        const peers_note *note = sherdi_peers_note(peers, i);
 
-    while (i < peers->count && sherdi_peers_note(peers, i)->send.segment != 0) {
-        i++;
+        if ((is_recv ? note->recv : note->send).segment == 0) {
+            return 0;
+        }
     }
-    return i == peers->count;
-}
-
-static int recvs_are_shared(const sherdi_peers *peers)
-{
-    int i = 0;
-
-    while (i < peers->count && sherdi_peers_note(peers, i)->recv.segment != 0) {
-        i++;
-    }
-    return i == peers->count;
+    return 1;
 }
 
 static sherd_status address_read(const sherdi_peers *peers, int index, peers_address address,
@@ -241,7 +233,7 @@ sherd_status sherdi_peers_all_gather(sherd_world *world, const sherdi_all_gather
     }
     note.send = address_of(peers, args->send, args->slice_bytes);
     SHERDI_TRY(call_begin(peers, &note));
-    return sends_are_shared(peers) ? gather_in_place(peers, args) : gather_bounce(peers, args);
+    return all_are_shared(peers, 0) ? gather_in_place(peers, args) : gather_bounce(peers, args);
 }
 
 /* ---------------------------------------------------------- reductions -- */
@@ -391,7 +383,7 @@ sherd_status sherdi_peers_reduce_scatter(sherd_world *world, const sherdi_reduct
     size_t            portion;
 
     SHERDI_TRY(call_begin(peers, &note));
-    work.is_shared = sends_are_shared(peers);
+    work.is_shared = all_are_shared(peers, 0);
     /* Transfers between hosts are cut in the same way on all hosts. */
     portion = wire != NULL ? wire->portion_bytes / work.elem_bytes : args->slice_elems;
     for (size_t first = 0; first < args->slice_elems; first += portion) {
@@ -434,7 +426,7 @@ sherd_status sherdi_peers_all_reduce(sherd_world *world, const sherdi_reduction_
     }
     note.recv = address_of(peers, args->recv, note.len_bytes * (size_t)world->world_size);
     SHERDI_TRY(call_begin(peers, &note));
-    return sends_are_shared(peers) && recvs_are_shared(peers)
+    return all_are_shared(peers, 0) && all_are_shared(peers, 1)
                ? all_reduce_push(peers, args, note.len_bytes)
                : sherdi_world_all_reduce_in_two(world, args);
 }
@@ -451,7 +443,7 @@ sherd_status sherdi_peers_broadcast(sherd_world *world, void *data, size_t len_b
 
     note.send = address_of(peers, data, len_bytes);
     SHERDI_TRY(call_begin(peers, &note));
-    if (sends_are_shared(peers)) {
+    if (all_are_shared(peers, 0)) {
         SHERDI_TRY(address_read(peers, index, sherdi_peers_note(peers, index)->send, &from));
         if (peers->me != index) {
             copy(peers, data, from, len_bytes);

@@ -63,28 +63,29 @@ static void group_set_world(thread_group *group, int rank, sherd_world *world)
 
 /* --------------------------------------------------------------- hooks -- */
 
+static thread_group *group_of(const sherd_world *world)
+{
+    return ((const thread_world *)world)->group;
+}
+
 static sherd_status threads_make(sherdi_peers *peers, size_t len_bytes)
 {
-    thread_world *self = (thread_world *)peers->world;
-
-    return pages_create(len_bytes, peers->count, &self->group->pending);
+    return pages_create(len_bytes, peers->count, &group_of(peers->world)->pending);
 }
 
 static void threads_unmake(sherdi_peers *peers)
 {
-    thread_world *self = (thread_world *)peers->world;
-
-    pages_drop(self->group->pending, peers->count);
+    pages_drop(group_of(peers->world)->pending, peers->count);
 }
 
 static sherd_status threads_take(sherdi_peers *peers, size_t len_bytes, unsigned char **base_out,
                                  void **handle_out)
 {
-    thread_world *self = (thread_world *)peers->world;
+    thread_pages *pages = group_of(peers->world)->pending;
 
     (void)len_bytes;
-    *base_out   = self->group->pending->base;
-    *handle_out = self->group->pending;
+    *base_out   = pages->base;
+    *handle_out = pages;
     return SHERD_OK;
 }
 
@@ -120,34 +121,38 @@ static void threads_close(sherd_world *world)
     free(self);
 }
 
-/* A rank that waits finds the failure in the control block, a rank that does not wait finds it in
- * its world. */
-static void threads_abort(sherd_world *world, const char *why)
+/* Tells every other rank that this one has failed, or, with `why` NULL, about an ending. */
+static void others_tell(sherd_world *world, const char *why, uint64_t key, int is_agreed)
 {
-    thread_world *self  = (thread_world *)world;
-    thread_group *group = self->group;
+    thread_group *group = group_of(world);
 
-    sherdi_peers_abort(&self->peers, world->failure_status, why);
     (void)pthread_mutex_lock(&group->lock);
     for (int r = 0; r < group->world_size; r++) {
-        if (group->worlds[r] != NULL && group->worlds[r] != world) {
-            sherdi_world_set_failed(group->worlds[r], world->failure_status, why);
+        sherd_world *other = group->worlds[r];
+
+        if (other == NULL || other == world) {
+            continue;
+        }
+        if (why != NULL) {
+            sherdi_world_set_failed(other, world->failure_status, why);
+        } else {
+            sherdi_world_told(other, key, is_agreed);
         }
     }
     (void)pthread_mutex_unlock(&group->lock);
 }
 
+/* A rank that waits finds the failure in the control block, a rank that does not wait finds it in
+ * its world. */
+static void threads_abort(sherd_world *world, const char *why)
+{
+    sherdi_peers_abort(&((thread_world *)world)->peers, world->failure_status, why);
+    others_tell(world, why, 0, 0);
+}
+
 static void threads_tell_ending(sherd_world *world, uint64_t key, int is_agreed)
 {
-    thread_group *group = ((thread_world *)world)->group;
-
-    (void)pthread_mutex_lock(&group->lock);
-    for (int r = 0; r < group->world_size; r++) {
-        if (group->worlds[r] != NULL && group->worlds[r] != world) {
-            sherdi_world_told(group->worlds[r], key, is_agreed);
-        }
-    }
-    (void)pthread_mutex_unlock(&group->lock);
+    others_tell(world, NULL, key, is_agreed);
 }
 
 const sherdi_world_ops sherdi_threads_ops = {

@@ -123,7 +123,7 @@ typedef struct world_listener {
 typedef struct world_listener_ops {
     /* The world has failed; the program cannot see it yet. */
     void (*failed)(sherd_world *world, world_listener *self);
-    /* Another rank has said something about `key` (tell_ending). */
+    /* Optional. Another rank has said something about `key` (tell_ending). */
     void (*told)(sherd_world *world, world_listener *self, uint64_t key, int is_agreed);
     /* Of a family: removes a child from it, before the child is closed. */
     void (*leave)(sherd_world *child);
