@@ -182,30 +182,22 @@ typedef struct sherdi_kernel_ops {
     /* dst[i] = sherdi_fixed_f32(acc[i]); not overlapping. */
     void (*fixed_to_f32)(const sherdi_backend *backend, float *dst, const int64_t *acc,
                          size_t count_elems);
-    /* Adds to norms[span.param] what sherdi_lamb_direction gives for each span, a chunk of 64
-     * elements at a time, counted from the span's start (sherdi_norm_chunk; the last one is filled
-     * up with zeros). It only reads. */
+    /* kernels/updates/lamb.h describes them. */
     void (*lamb_norms)(const sherdi_backend *backend, const sherdi_update_args *args);
     void (*lamb_ratios)(const sherdi_backend *backend, const sherdi_lamb_ratio_args *args);
-    /* Read elements [first, first + count_elems) of a part as fp32, and write them, rounded to
-     * nearest. Where a chunk has a plane or a scale, all of the chunk has to be there, and its
-     * other elements stay as they are. NaN becomes 0x7fc00000 where bits are lost or gained. A part
-     * whose chunks have a plane starts at a multiple of 8 bytes, one with scales at a multiple of
-     * 4. */
+    /* kernels/codecs.h describes them. */
     void (*decode)(const sherdi_backend *backend, float *dst, const sherdi_encoded *part,
                    size_t first, size_t count_elems);
     void (*encode)(const sherdi_backend *backend, const sherdi_encoded *part, size_t first,
                    const float *src, size_t count_elems);
-    /* Does what update does, for a state that has an encoded part. update calls it. */
+    /* Do what update and fingerprint do, for a state that has an encoded part, and for a master that
+     * is encoded. update calls the first. */
     void (*update_encoded)(const sherdi_backend *backend, sherdi_update_id update,
                            const sherdi_update_args *args);
-    /* Does what fingerprint does, for a master that is encoded. */
     void (*fingerprint_encoded)(const sherdi_backend *backend, const sherdi_span *spans,
                                 size_t num_spans, const sherdi_encoded *master, uint64_t *sum);
+    /* kernels/product.h describes them. */
     void (*product)(const sherdi_backend *backend, const sherdi_product_args *args);
-    /* dst[i] = sherdi_normalize_element(src[i], sherdi_normalize_factor(sumsq, eps)). *sumsq may be
-     * normalised or not; eps is above
-     * 0. dst may be src. */
     void (*normalize)(const sherdi_backend *backend, float *dst, const float *src,
                       size_t count_elems, const sherdi_norm_acc *sumsq, float eps);
 } sherdi_kernel_ops;

@@ -23,6 +23,12 @@
 
 #include "kernels/backend.h"
 
+/* The kernels decode and encode read elements [first, first + count_elems) of a part as fp32, and
+ * write them, rounded to nearest. Where a chunk has a plane or a scale, all of the chunk has to be
+ * there, and its other elements stay as they are. NaN becomes 0x7fc00000 where bits are lost or
+ * gained. A part whose chunks have a plane starts at a multiple of 8 bytes, one with scales at a
+ * multiple of 4. */
+
 /** Returns the address of a part's element `first`. */
 static inline void *sherdi_encoded_at(const void *data, sherdi_encoding encoding, size_t first)
 {

@@ -5,6 +5,10 @@
 
 #include "kernels/backend.h"
 
+/* The kernel product makes a product of matrices. normalize makes dst[i] = sherdi_normalize_element(
+ * src[i], sherdi_normalize_factor(sumsq, eps)). *sumsq may be normalised or not; eps is above 0. dst
+ * may be src. */
+
 /* A product of matrices: dst[i, j] = sherdi_product_element of sherdi_product_sum over left[i, 0 ..
  * inner) and right[0 .. inner, j]. Matrices are row-major. left[i, k] is left[i * left_row_stride +
  * k * left_inner_stride], and right[k, j] is right[k * right_inner_stride + j * right_col_stride],

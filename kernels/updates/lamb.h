@@ -10,6 +10,10 @@ SHERDI_UPDATE(lamb, 3) /* of engine/optimizers/lamb.c */
 
 #include "kernels/backend.h"
 
+/* The kernel lamb_norms adds to norms[span.param] what sherdi_lamb_direction gives for each span, a
+ * chunk of 64 elements at a time, counted from the span's start (sherdi_norm_chunk; the last one is
+ * filled up with zeros). It only reads. lamb_ratios makes ratios of these norms. */
+
 /* Made like sherdi_adam_coeffs. One formula serves two forms, which apply the bias corrections at
  * different places:
  *   DeepSpeed's   the corrections multiply the whole step: inv_bias1 = inv_bias2 = 1
