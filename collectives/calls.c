@@ -1,4 +1,4 @@
-/* The calls of the engine and of the program: they check the arguments, hand the call to tickets.c,
+/* The calls of the engine and of the program: they check the arguments, hand the call to running.c,
  * and count its bytes. */
 #include "collectives/world_impl.h"
 

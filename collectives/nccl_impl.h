@@ -21,10 +21,10 @@ sherd_status sherdi_nccl_options_read(sherdi_nccl_options *out);
 void         sherdi_nccl_options_apply(const sherdi_nccl_options *options, ncclConfig_t *config);
 void         sherdi_nccl_options_log(const sherdi_nccl_options *options, int rank);
 
-/* The lock of the communicator, which guards it and all calls on it. The program may destroy its
- * own communicator as soon as a failure is returned. So a world that fails waits for the lock, for a
- * second at most: only the program may be able to end a call that is stuck in it. The holder fails
- * no world and asks for no status. */
+/* The lock of the communicator, which guards it and all calls on it. The program may destroy its own
+ * communicator as soon as a failure is returned. So a world that fails waits for the lock, for a
+ * second at most: only the program may be able to end a call that is stuck in it. The holder fails no
+ * world and asks for no status. */
 typedef struct sherdi_nccl_users {
     world_listener  common; /* first; the world frees the object */
     pthread_mutex_t lock;
@@ -56,8 +56,8 @@ static inline struct sherdi_nccl *sherdi_nccl_of(sherd_world *world)
     return ((sherdi_procs *)world)->moving;
 }
 
-/** Takes the lock of the communicator. Returns 0, without the lock, where there is no communicator that may be used: it has ended, or
- *  the world has failed. */
+/** Takes the lock of the communicator. Returns 0, without the lock, where there is no communicator
+ *  that may be used: it has ended, or the world has failed. */
 int  sherdi_nccl_enter(struct sherdi_nccl *nccl);
 void sherdi_nccl_leave(struct sherdi_nccl *nccl);
 

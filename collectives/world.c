@@ -1,5 +1,6 @@
 /* The layer above the transports: creation and end of a world, and what every transport takes from
- * here. calls.c has the collective calls, running.c executes them, failure.c failures. The core's transports are alone.c and threads.c. */
+ * here. calls.c has the collective calls, running.c executes them, failure.c has failures. The core's
+ * transports are alone.c and threads.c. */
 #include "collectives/world_impl.h"
 
 #include "base/absent.h"

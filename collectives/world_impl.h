@@ -1,4 +1,4 @@
-/* Shared by world.c, calls.c, tickets.c and the transports: the common part of a world (struct
+/* Shared by world.c, calls.c, running.c and the transports: the common part of a world (struct
  * sherd_world), its failure state, and the functions with which a transport builds a world. No
  * other folder includes this file. world.h has the interface for the engine. */
 #ifndef SHERDI_COLLECTIVES_WORLD_IMPL_H

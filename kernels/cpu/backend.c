@@ -3,6 +3,7 @@
 #include "kernels/backend.h"
 
 #include "base/absent.h"
+#include "base/text.h"
 #include "kernels/cpu/ranges.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/variants.h"
@@ -57,8 +58,7 @@ static sherd_status kernels_choose(const sherdi_kernel_ops **out)
         *out = VARIANTS[best].ops;
         return SHERD_OK;
     }
-    if (strcmp(wanted, "scalar") != 0 && strcmp(wanted, "avx2") != 0 &&
-        strcmp(wanted, "avx512") != 0) {
+    if (!sherdi_text_choice("scalar|avx2|avx512", wanted, 0, &best)) {
         return sherdi_fail(SHERD_E_INVAL, "SHERD_ISA is \"%s\"; it may be scalar, avx2 or avx512",
                            wanted);
     }
