@@ -458,10 +458,43 @@ static void team_describe(const sherdi_team *common, int threads, char *text, si
     (void)snprintf(text, text_bytes, "%d thread%s, %s", threads, threads == 1 ? "" : "s", where);
 }
 
+typedef struct host_touch {
+    unsigned char *memory;
+    size_t         len_bytes;
+    atomic_int     error;
+} host_touch;
+
+static void part_touch(void *ctx, int task, int tasks)
+{
+    host_touch *t     = ctx;
+    size_t      units = sherdi_div_up(t->len_bytes, SHERDI_HUGE_BYTES);
+    size_t      first = units * (size_t)task / (size_t)tasks * SHERDI_HUGE_BYTES;
+    size_t      end   = units * ((size_t)task + 1) / (size_t)tasks * SHERDI_HUGE_BYTES;
+    int error = sherdi_pages_take(t->memory + first, sherdi_min_size(end, t->len_bytes) - first);
+
+    if (error != 0) {
+        atomic_store(&t->error, error);
+    }
+}
+
+/* Fresh memory costs the kernel's clearing of its pages, which runs on the thread that touches them
+ * first. */
+static int team_touch(const sherdi_backend *host, void *memory, size_t len_bytes)
+{
+    host_touch t = {.memory = memory, .len_bytes = len_bytes};
+
+    atomic_init(&t.error, 0);
+    sherdi_parallel_run(
+        host, sherdi_split_of(host, sherdi_div_up(len_bytes, SHERDI_HUGE_BYTES), SHERDI_HUGE_BYTES),
+        part_touch, &t);
+    return atomic_load(&t.error);
+}
+
 const sherdi_team_ops sherdi_team_of_threads = {
     .create      = team_create,
     .destroy     = team_destroy,
     .run         = team_run,
+    .touch       = team_touch,
     .keep        = team_keep,
     .describe    = team_describe,
     .knows_cores = sherdi_cpu_knows_cores,

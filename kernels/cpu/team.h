@@ -25,6 +25,8 @@ typedef struct sherdi_team_ops {
     /* Executes all tasks and returns 1; 0, without executing any, when another thread is using the
      * team. */
     int (*run)(sherdi_team *team, sherdi_split split, sherdi_task_fn fn, void *ctx);
+    /* Takes the pages of fresh memory as sherdi_pages_take, each thread those of its part. */
+    int (*touch)(const sherdi_backend *host, void *memory, size_t len_bytes);
     /* sherdi_backend_cpu_keep (roles.h); the end of sherdi_backend_cpu_describe's text, where no
      * kernel may be running. */
     void (*keep)(const sherdi_team *team, int role, int rank);

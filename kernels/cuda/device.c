@@ -3,12 +3,14 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/devices.h"
 
+#include "base/checked.h"
 #include "base/clock.h"
 #include "base/hash.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* CUDA gives the time between two events as a float of milliseconds, which is exact to a
  * microsecond while the base is younger than this. */
@@ -189,6 +191,8 @@ sherd_status sherdi_cuda_pin(sherdi_backend *lane, void *memory, size_t len_byte
     cudaError_t  error;
 
     sherdi_cuda_enter(device);
+    /* A child of fork would get a copy of every locked page at once; it has no use for them. */
+    (void)madvise(memory, sherdi_round_up(len_bytes, SHERD_ALIGN_BYTES), MADV_DONTFORK);
     error = error_take(cudaHostRegister(memory, len_bytes, cudaHostRegisterPortable));
     if (error == cudaErrorMemoryAllocation) {
         return sherdi_fail(SHERD_E_NOMEM, "%zu bytes of host memory cannot be pinned for device %d",
