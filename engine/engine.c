@@ -98,11 +98,10 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     }
     memset(engine, 0, sizeof(*engine));
     sherdi_mem_init(&engine->mem);
-    engine->process   = getpid();
-    engine->model.mem = &engine->mem;
-    engine->world     = sherdi_world_retain(world);
-    engine->host      = sherdi_world_host(world);
-    sherdi_tables_clear(engine);
+    engine->process    = getpid();
+    engine->model.mem  = &engine->mem;
+    engine->world      = sherdi_world_retain(world);
+    engine->host       = sherdi_world_host(world);
     engine->rank       = sherd_world_rank(world);
     engine->world_size = sherd_world_size(world);
     status             = engine_open(engine, config);
@@ -376,15 +375,17 @@ static void transfers_finish(sherd_engine *engine)
 
 static void memory_close(sherd_engine *engine)
 {
-    engine->updater.ops->close(engine);
+    SHERDI_IF(engine->updater.ops, close, (engine), (void)0);
     sherdi_modules_abandon(engine);
     transfers_finish(engine);
-    SHERDI_IF_LANES(engine, drain);
+    SHERDI_IF(engine->lanes.ops, drain, (engine), (void)0);
     sherdi_modules_close(engine);
     sherdi_run_close(engine);
-    engine->storage.ops->close(engine);
+    SHERDI_IF(engine->storage.ops, close, (engine), (void)0);
     sherdi_lanes_close(engine);
-    sherdi_tables_clear(engine);
+    engine->storage = (sherdi_storage){0};
+    engine->updater = (sherdi_updater){0};
+    engine->times   = (sherdi_times){0};
     sherdi_scalars_close(engine);
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         buffer_close(engine, b);
@@ -473,15 +474,15 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     }
     control_note(engine, SHERDI_CONTROL_RUN);
     if (status == SHERD_OK) {
-        status = sherdi_storage_open(engine);
+        status = sherdi_modules_storage_open(engine);
     }
     control_note(engine, SHERDI_CONTROL_STORE);
     if (status == SHERD_OK) {
-        status = sherdi_agree_status(engine, sherdi_updater_open(engine));
+        status = sherdi_agree_status(engine, sherdi_modules_updater_open(engine));
     }
     control_note(engine, SHERDI_CONTROL_UPDATER);
     if (status == SHERD_OK && engine->storage.is_resumed) {
-        status = engine->storage.ops->resume(engine);
+        status = SHERDI_IF(engine->storage.ops, resume, (engine), SHERD_OK);
     }
     if (status != SHERD_OK) {
         memory_close(engine);
@@ -536,7 +537,9 @@ sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pas
     status = sherdi_loop_acquire(engine, unit, pass);
     if (status == SHERD_OK && pass == SHERD_BACKWARD && engine->settings.offload.pipeline_read &&
         sherdi_loop_ends_after(engine, engine->window.micro_seen + 1)) {
-        status = engine->updater.ops->read_ahead(engine); /* the update follows this pass */
+        status = SHERDI_IF(
+            engine->updater.ops, read_ahead, (engine),
+            sherdi_program_read_ahead(&engine->run.program)); /* the update follows this pass */
     }
     sherdi_mem_forbid_end();
     return sherdi_engine_outcome(engine, status);

@@ -39,6 +39,10 @@ SHERDI_TRIED(uses_differ, (sherd_engine * engine), (engine))
 SHERDI_TRIED(check, (const sherd_engine *engine), (engine))
 /* Makes the module's objects for the time in which the engine is sealed. */
 SHERDI_TRIED(open, (sherd_engine * engine), (engine))
+/* The engine's memory was made: gives it storage, and then an updater, if its plan needs them.
+ * Collective. */
+SHERDI_TRIED(storage_open, (sherd_engine * engine), (engine))
+SHERDI_TRIED(updater_open, (sherd_engine * engine), (engine))
 /* The engine is sealed. */
 SHERDI_CALLED(sealed, (sherd_engine * engine), (engine))
 /* A parameter was filled from its source; and all are, and the training begins. The second is

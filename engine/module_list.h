@@ -18,6 +18,8 @@ SHERDI_MODULE(sherdi_module_checkpoints)
 #ifdef SHERDI_MODULE_OFFLOAD
 SHERDI_MODULE(sherdi_module_offload)
 SHERDI_MODULE(sherdi_module_rings)
+SHERDI_MODULE(sherdi_module_store)
+SHERDI_MODULE(sherdi_module_updater)
 #endif
 #ifdef SHERDI_MODULE_ENCODINGS
 SHERDI_MODULE(sherdi_module_encodings)

@@ -72,7 +72,7 @@ typedef struct sherdi_program_offload_ops {
     int (*may_gather)(const sherdi_program *program, int unit);
 } sherdi_program_offload_ops;
 
-#define SHERDI_OFFLOAD(program, storage, updater) extern const sherdi_program_offload_ops program;
+#define SHERDI_OFFLOAD(table) extern const sherdi_program_offload_ops table;
 #include "engine/program/offload_list.h"
 #undef SHERDI_OFFLOAD
 

@@ -1,7 +1,7 @@
-/* What offloads in a build, on one line: the names of the tables of the program, of storage and of
- * the updater. program/offload.h and run/offload.h declare them from this list. */
+/* What offloads in a build: the name of the program's table, which offload.h declares from this
+ * list. */
 #include "sherd_build.h"
 
 #ifdef SHERDI_MODULE_OFFLOAD
-SHERDI_OFFLOAD(sherdi_program_rings, sherdi_storage_drive, sherdi_updater_thread)
+SHERDI_OFFLOAD(sherdi_program_rings)
 #endif

@@ -129,7 +129,7 @@ sherd_status sherdi_program_exchange(const sherdi_program *program, sherdi_excha
 
 /* ---------------------------------------------------------------- offload -- */
 
-#define SHERDI_OFFLOAD(program, storage, updater) &(program),
+#define SHERDI_OFFLOAD(table) &(table),
 static const sherdi_program_offload_ops *const TABLE[] = {
 #include "engine/program/offload_list.h"
     NULL};

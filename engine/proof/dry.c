@@ -110,15 +110,14 @@ static sherd_status op_take(void *ctx, const sherdi_op *op)
 /* Generations are numbers, and nothing is transferred. */
 static sherdi_storage_ops storage_of(void)
 {
-    sherdi_storage_ops ops = sherdi_storage_none;
-
-    ops.begin       = sherdi_storage_drive.begin;
-    ops.note        = sherdi_storage_drive.note;
-    ops.commit      = sherdi_storage_drive.commit;
-    ops.agreed      = sherdi_storage_drive.agreed;
-    ops.restore     = sherdi_storage_drive.restore;
-    ops.stored_step = sherdi_storage_drive.stored_step;
-    return ops;
+    return (sherdi_storage_ops){
+        .begin       = sherdi_storage_drive.begin,
+        .note        = sherdi_storage_drive.note,
+        .commit      = sherdi_storage_drive.commit,
+        .agreed      = sherdi_storage_drive.agreed,
+        .restore     = sherdi_storage_drive.restore,
+        .stored_step = sherdi_storage_drive.stored_step,
+    };
 }
 
 /* ------------------------------------------------------------ open, close -- */
@@ -137,7 +136,6 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
 {
     sherd_engine *engine = &dry->engine;
 
-    sherdi_tables_clear(engine);
     engine->storage.ops = &dry->storage;
     engine->blobs       = &dry->blobs;
     SHERDI_TRY(sherdi_store_create(engine));

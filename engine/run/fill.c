@@ -73,12 +73,12 @@ sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float 
 
 sherd_status sherdi_values_begin(sherd_engine *engine)
 {
-    sherd_status queued = engine->updater.ops->join(engine);
+    sherd_status queued = SHERDI_IF(engine->updater.ops, join, (engine), SHERD_OK);
     sherd_status status = sherdi_run_settle(engine, SHERDI_RING_STATE);
     sherd_status own    = sherdi_run_settle(engine, SHERDI_RING_PARAMS);
 
     if (queued != SHERD_OK) {
-        return engine->updater.ops->check(engine); /* with the way out */
+        return SHERDI_IF(engine->updater.ops, check, (engine), SHERD_OK); /* with the way out */
     }
     return own == SHERD_OK ? status : own;
 }
@@ -113,7 +113,8 @@ sherd_status sherdi_fill_rings_settle(sherd_engine *engine)
     sherd_status status = SHERD_OK;
 
     for (int ring = SHERDI_RING_STATE; ring <= SHERDI_RING_PARAMS; ring++) {
-        sherd_status own = engine->storage.ops->settle(engine, (sherdi_ring)ring);
+        sherd_status own =
+            SHERDI_IF(engine->storage.ops, settle, (engine, (sherdi_ring)ring), SHERD_OK);
 
         if (own != SHERD_OK) {
             sherdi_progress_keep(&engine->run.progress, (sherdi_ring)ring);
@@ -253,8 +254,10 @@ static sherd_status state_settle(sherd_engine *engine)
     engine->fingerprints.has_own =
         !engine->fill.is_loaded; /* else it needs the rest of the state */
     SHERDI_TRY(sherdi_update_fingerprint(engine));
-    engine->storage.ops->verify(engine, engine->settings.offload.verify_reads ||
-                                            !engine->settings.offload.fast_init);
+    SHERDI_IF(
+        engine->storage.ops, verify,
+        (engine, engine->settings.offload.verify_reads || !engine->settings.offload.fast_init),
+        (void)0);
     return SHERD_OK;
 }
 
@@ -268,8 +271,8 @@ static sherd_status filling_end(sherd_engine *engine)
     SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_FIRST_VALUES, status,
                                  filled_fingerprint(engine, 1), SHERDI_FILL_BEGINS));
     engine->fingerprints.frozen = sherdi_agree_sum(engine);
-    SHERDI_TRY(engine->storage.ops->begin(engine));
-    engine->storage.ops->agreed(engine);
+    SHERDI_TRY(SHERDI_IF(engine->storage.ops, begin, (engine), SHERD_OK));
+    SHERDI_IF(engine->storage.ops, agreed, (engine), (void)0);
     SHERDI_TRY(sherdi_run_drain(engine));
     SHERDI_TRY(sherdi_modules_filled(engine));
     sherdi_progress_complete(&engine->run.progress, SHERDI_RING_STATE);

@@ -164,7 +164,7 @@ static sherd_status op_run(void *ctx, const sherdi_op *op)
     sherdi_op_marks    marks;
     sherd_status       status;
 
-    engine->updater.ops->beat(engine);
+    SHERDI_IF(engine->updater.ops, beat, (engine), (void)0);
     if (own->transfers != NULL) {
         own->transfers->poll(engine);
     }
@@ -174,9 +174,10 @@ static sherd_status op_run(void *ctx, const sherdi_op *op)
     if (op->lane == SHERDI_LANE_DRIVE) {
         return own->transfers->submit(engine, op, &follows);
     }
-    marks  = engine->times.ops->op_begin(engine, engine->backend, op, 1);
+    marks  = SHERDI_IF(engine->times.ops, op_begin, (engine, engine->backend, op, 1),
+                       (sherdi_op_marks){0});
     status = op_follow(engine, op, &follows);
-    engine->times.ops->op_end(engine, &marks);
+    SHERDI_IF(engine->times.ops, op_end, (engine, &marks), (void)0);
     SHERDI_TRY(status);
     return op_give(engine, op);
 }

@@ -4,14 +4,6 @@
 
 #include "engine/run/engine_impl.h"
 
-/* Calls a function of the engine's lanes, if it has any. */
-#define SHERDI_IF_LANES(engine, name)                                                              \
-    do {                                                                                           \
-        if ((engine)->lanes.ops != NULL) {                                                         \
-            (engine)->lanes.ops->name(engine);                                                     \
-        }                                                                                          \
-    } while (0)
-
 /** Open and close the marks, and the lanes of this build. E_NOMEM, E_DEVICE. */
 sherd_status sherdi_lanes_open(sherd_engine *engine);
 void         sherdi_lanes_close(sherd_engine *engine);

@@ -1,7 +1,7 @@
 /* The optional parts of an engine whose data rests off the device: storage (extents in files, and
  * generations of state in them), and an updater (a thread that updates while the trainer
- * continues). Both are a module. An engine that needs one of them, in a build that has it, gets its
- * table of functions at seal; every other engine has a table whose functions do nothing.
+ * continues). Both are a module, which gives its tables of functions to an engine that needs them at
+ * seal. Call them by SHERDI_IF.
  *
  * All functions are local and do not block, unless a comment says otherwise. */
 #ifndef SHERDI_ENGINE_RUN_OFFLOAD_H
@@ -9,6 +9,10 @@
 
 #include "engine/optimizers/scaler.h"
 #include "engine/program/offload.h"
+
+/* Calls a function of a table. If the table, or the function, is NULL, the value is `otherwise`. */
+#define SHERDI_IF(ops, name, arguments, otherwise)                                                 \
+    ((ops) == NULL || (ops)->name == NULL ? (otherwise) : (ops)->name arguments)
 
 /* Most bytes of the text of sherd_engine_describe_run, with its final zero. */
 #define SHERDI_RUN_TEXT_BYTES 256
@@ -31,10 +35,8 @@ typedef struct sherdi_file_traffic {
 } sherdi_file_traffic;
 
 typedef struct sherdi_storage_ops {
-    /* Opens the files, after the engine's memory was made, and gives the engine this table. Call it
-     * by sherdi_storage_open. Collective: if one rank cannot open its files, all ranks fail. */
-    sherd_status (*open)(sherd_engine *engine);
-    /* Continues from the state that `open` has found (is_resumed). Collective. */
+    /* Continues from the state that was found when the files were opened (is_resumed).
+     * Collective. */
     sherd_status (*resume)(sherd_engine *engine);
     /* Waits for the transfers under way; blocks. */
     void (*stop)(sherd_engine *engine);
@@ -79,7 +81,7 @@ typedef struct sherdi_storage_ops {
 
 /* Storage of an engine. */
 typedef struct sherdi_storage {
-    const sherdi_storage_ops *ops;
+    const sherdi_storage_ops *ops;          /* NULL: there is none */
     uint64_t                  run;          /* names the files of the state; 0: there are none */
     int                       is_resumed;   /* they belong to an earlier run */
     size_t                    pinned_bytes; /* of the rings, locked for transfers */
@@ -87,9 +89,6 @@ typedef struct sherdi_storage {
 } sherdi_storage;
 
 typedef struct sherdi_updater_ops {
-    /* Makes the thread, if updates of this plan can be queued (is_there), and gives the engine this
-     * table. Call it by sherdi_updater_open. Collective. E_NOMEM. */
-    sherd_status (*open)(sherd_engine *engine);
     /* Waits for the update, and ends the thread. If the update has failed, the engine is lost, so
      * that its files stay; a failure that no call has returned is logged. */
     void (*close)(sherd_engine *engine);
@@ -121,29 +120,12 @@ typedef struct sherdi_updater_ops {
 
 /* The updater of an engine. */
 typedef struct sherdi_updater {
-    const sherdi_updater_ops *ops;
+    const sherdi_updater_ops *ops;             /* NULL: there is none */
     int                       is_there;        /* updates can be queued */
     int                       is_queued;       /* one was queued, and its outcome was not taken */
     uint64_t                  published_bytes; /* of the queued update, sent so far */
     sherdi_link joined_link; /* what all updates had moved when the last of them was joined */
     struct sherdi_updater_own *own; /* of the module; NULL: there is none */
 } sherdi_updater;
-
-/* Tables whose functions do nothing. */
-extern const sherdi_storage_ops sherdi_storage_none;
-extern const sherdi_updater_ops sherdi_updater_none;
-
-#define SHERDI_OFFLOAD(program, storage, updater)                                                  \
-    extern const sherdi_storage_ops storage;                                                       \
-    extern const sherdi_updater_ops updater;
-#include "engine/program/offload_list.h"
-#undef SHERDI_OFFLOAD
-
-/** Open the parts that this build has, if the engine's plan needs them. Collective. */
-sherd_status sherdi_storage_open(sherd_engine *engine);
-sherd_status sherdi_updater_open(sherd_engine *engine);
-/** Gives the engine tables that do nothing, those of times.h too: at first, and when the others are
- *  closed. */
-void sherdi_tables_clear(sherd_engine *engine);
 
 #endif

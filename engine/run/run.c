@@ -2,6 +2,7 @@
  * the calls, which can fail at once, are here. */
 #include "engine/run/engine_impl.h"
 
+#include "base/absent.h"
 #include "base/checked.h"
 #include "engine/run/fill.h"
 #include "engine/run/kernels.h"
@@ -9,11 +10,17 @@
 #include "engine/run/loop.h"
 #include "engine/modules.h"
 
-#include <string.h>
+#include <stdlib.h>
 
 sherdi_user sherdi_run_user(const sherd_engine *engine)
 {
-    return engine->updater.ops->is_here(engine) ? SHERDI_USER_UPDATER : SHERDI_USER_TRAINER;
+    return SHERDI_IF(engine->updater.ops, is_here, (engine), 0) ? SHERDI_USER_UPDATER
+                                                                : SHERDI_USER_TRAINER;
+}
+
+const sherdi_program *sherdi_run_program(const sherd_engine *engine)
+{
+    return SHERDI_IF(engine->updater.ops, program, (engine), &engine->run.program);
 }
 
 /* ------------------------------------------------------------------- calls -- */
@@ -142,13 +149,13 @@ sherd_status sherdi_run_op(sherd_engine *engine, const sherdi_backend *lane, con
     if (sherdi_op_is_trainers(op->kind)) {
         return SHERD_OK;
     }
-    marks = engine->times.ops->op_begin(engine, lane, op, 0);
+    marks = SHERDI_IF(engine->times.ops, op_begin, (engine, lane, op, 0), (sherdi_op_marks){0});
     if (CALLS[op->kind] != NULL) {
         status = CALLS[op->kind](engine, op, number);
     } else {
         sherdi_run_kernel(engine, lane, op);
     }
-    engine->times.ops->op_end(engine, &marks);
+    SHERDI_IF(engine->times.ops, op_end, (engine, &marks), (void)0);
     return status;
 }
 
@@ -172,13 +179,14 @@ sherd_status sherdi_run_exchange(sherd_engine *engine, sherdi_exchange_kind kind
 
 sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind)
 {
-    return sherdi_program_generation(engine->updater.ops->program(engine), kind);
+    return sherdi_program_generation(sherdi_run_program(engine), kind);
 }
 
 sherd_status sherdi_run_commit_written(sherd_engine *engine)
 {
-    engine->storage.ops->note(engine, engine->counters.step, &engine->scaler, 1);
-    return engine->storage.ops->commit(engine, engine->fingerprints.own);
+    SHERDI_IF(engine->storage.ops, note, (engine, engine->counters.step, &engine->scaler, 1),
+              (void)0);
+    return SHERDI_IF(engine->storage.ops, commit, (engine, engine->fingerprints.own), SHERD_OK);
 }
 
 sherd_status sherdi_run_drain(sherd_engine *engine)
@@ -217,10 +225,21 @@ static const sherdi_lanes_ops *const LANES[] = {
 #undef SHERDI_LANES_TABLE
     NULL};
 
+static const sherdi_times_ops *const TIMES[] = {
+#define SHERDI_TIMES(table) &(table),
+#include "engine/run/times_list.h"
+#undef SHERDI_TIMES
+    NULL};
+
 sherd_status sherdi_lanes_open(sherd_engine *engine)
 {
-    SHERDI_TRY(sherdi_times_open(engine));
-    return LANES[0] == NULL ? SHERD_OK : LANES[0]->open(engine);
+    const char *trace = getenv("SHERD_TRACE");
+
+    if (TIMES[0] == NULL && trace != NULL && trace[0] != '\0') {
+        return sherdi_absent("trace", "SHERD_TRACE");
+    }
+    SHERDI_TRY(SHERDI_IF(TIMES[0], open, (engine), SHERD_OK));
+    return SHERDI_IF(LANES[0], open, (engine), SHERD_OK);
 }
 
 void sherdi_lanes_close(sherd_engine *engine)
@@ -229,10 +248,8 @@ void sherdi_lanes_close(sherd_engine *engine)
         return;
     }
     sherdi_world_drain(engine->world); /* the observer and the marks end */
-    engine->times.ops->close(engine);
-    if (engine->lanes.ops != NULL) {
-        engine->lanes.ops->close(engine);
-    }
+    SHERDI_IF(engine->times.ops, close, (engine), (void)0);
+    SHERDI_IF(engine->lanes.ops, close, (engine), (void)0);
 }
 
 sherd_status sherdi_run_open(sherd_engine *engine)
@@ -258,7 +275,7 @@ void sherdi_run_close(sherd_engine *engine)
         return;
     }
     run->program = (sherdi_program){0};
-    engine->storage.ops->stop(engine);
+    SHERDI_IF(engine->storage.ops, stop, (engine), (void)0);
     sherdi_progress_close(&run->progress);
 }
 
@@ -269,7 +286,7 @@ sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring)
     if (engine->run.users[ring] != sherdi_run_user(engine)) { /* an update has the ring */
         SHERDI_TRY(sherdi_program_await(&engine->run.program, SHERDI_POST_END, -1));
     }
-    status = engine->storage.ops->settle(engine, ring);
+    status = SHERDI_IF(engine->storage.ops, settle, (engine, ring), SHERD_OK);
     sherdi_progress_forget(&engine->run.progress, ring);
     return status;
 }
@@ -279,7 +296,7 @@ void sherdi_run_drop_ahead(sherd_engine *engine, sherdi_ring ring)
     if (engine->run.users[ring] != sherdi_run_user(engine)) {
         (void)sherdi_program_await(&engine->run.program, SHERDI_POST_END, -1);
     }
-    engine->storage.ops->drop(engine, ring);
+    SHERDI_IF(engine->storage.ops, drop, (engine, ring), (void)0);
     sherdi_progress_forget(&engine->run.progress, ring);
 }
 
@@ -287,12 +304,12 @@ sherd_status sherdi_run_drop(sherd_engine *engine)
 {
     sherd_status status;
 
-    if (engine->updater.ops->join(engine) == SHERD_OK) {
-        engine->updater.ops->report(engine, &engine->boundary);
+    if (SHERDI_IF(engine->updater.ops, join, (engine), SHERD_OK) == SHERD_OK) {
+        SHERDI_IF(engine->updater.ops, report, (engine, &engine->boundary), (void)0);
         sherdi_modules_reported(engine);
     }
     sherdi_modules_dropped(engine);
-    engine->updater.ops->forget(engine);
+    SHERDI_IF(engine->updater.ops, forget, (engine), (void)0);
     engine->fingerprints.is_untold = 0;
     for (int ring = 0; ring < SHERDI_RINGS;
          ring++) { /* failures of dropped operations do not matter */

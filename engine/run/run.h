@@ -49,6 +49,8 @@ typedef sherd_status (*sherdi_call_fn)(sherd_engine *engine, const sherdi_op *op
 sherd_status sherdi_run_op(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op,
                            uint64_t *number);
 
+/** Returns the program of the calling thread: the trainer's, or that of a queued update. */
+const sherdi_program *sherdi_run_program(const sherd_engine *engine);
 /** Makes the program; call it after the lanes were opened. E_NOMEM. */
 sherd_status sherdi_run_open(sherd_engine *engine);
 /** Waits for transfers, then frees all that. */

@@ -60,7 +60,8 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
 {
     const sherdi_plan  *plan = engine->plan;
     sherdi_scalars_head head = {0};
-    sherdi_mark         mark = engine->times.ops->begin(engine, SHERDI_MARK_NORM, NULL, NULL, 0);
+    sherdi_mark         mark = SHERDI_IF(engine->times.ops, begin,
+                                         (engine, SHERDI_MARK_NORM, NULL, NULL, 0), (sherdi_mark){0});
 
     memset(own, 0, sizeof(*own));
     if (status == SHERD_OK) {
@@ -71,7 +72,7 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
     }
     own->norm   = head.norm;
     own->counts = head.counts;
-    engine->times.ops->end(engine, NULL, &mark);
+    SHERDI_IF(engine->times.ops, end, (engine, NULL, &mark), (void)0);
     SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_NORM, status, own, NULL,
                                "while it read its gradient, and nothing was updated"));
     if ((!plan->layout.is_sliced && !plan->layout.is_deterministic) ||
@@ -166,7 +167,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
     report->grad_norm        = sqrt(engine->window.sumsq) * sherdi_optimizer_unscale(engine);
     report->grad_sumsq       = report->grad_norm * report->grad_norm;
     report->clip_coefficient = 1;
-    report->stored_step      = engine->storage.ops->stored_step(engine);
+    report->stored_step      = SHERDI_IF(engine->storage.ops, stored_step, (engine), -1);
     engine->boundary         = *report;
     engine->phase            = SHERDI_PHASE_PREPARED;
     return SHERD_OK;
@@ -225,7 +226,8 @@ static sherd_status step_prepare(sherd_engine *engine)
     };
     if (window_is_over(engine)) {
         engine->times.step =
-            engine->times.ops->begin(engine, SHERDI_MARK_STEP, engine->backend, NULL, 0);
+            SHERDI_IF(engine->times.ops, begin,
+                      (engine, SHERDI_MARK_STEP, engine->backend, NULL, 0), (sherdi_mark){0});
         return boundary_prepare(engine);
     }
     sherdi_loop_fetch_ahead(engine);
@@ -236,7 +238,7 @@ static sherd_status step_prepare(sherd_engine *engine)
 
 void sherdi_step_mark_end(sherd_engine *engine)
 {
-    engine->times.ops->end(engine, engine->backend, &engine->times.step);
+    SHERDI_IF(engine->times.ops, end, (engine, engine->backend, &engine->times.step), (void)0);
     engine->times.step = (sherdi_mark){0};
 }
 
@@ -248,14 +250,14 @@ static void boundary_close(sherd_engine *engine)
     const sherdi_link *own    = &run->links[SHERDI_USER_TRAINER];
     sherd_step_report *report = &engine->report;
 
-    engine->storage.ops->report(engine, report);
-    SHERDI_IF_LANES(engine, join);
+    SHERDI_IF(engine->storage.ops, report, (engine, report), (void)0);
+    SHERDI_IF(engine->lanes.ops, join, (engine), (void)0);
     sherdi_step_mark_end(engine);
     engine->times.boundary_wire = engine->run.given[SHERDI_LANE_WIRE];
-    engine->times.ops->boundary(engine);
+    SHERDI_IF(engine->times.ops, boundary, (engine), (void)0);
     report->link_down_bytes = own->down_bytes - run->reported_link.down_bytes;
     report->link_up_bytes   = own->up_bytes - run->reported_link.up_bytes;
-    report->stored_step     = engine->storage.ops->stored_step(engine);
+    report->stored_step     = SHERDI_IF(engine->storage.ops, stored_step, (engine), -1);
     run->reported_link      = *own;
     engine->boundary        = *report;
     sherdi_modules_boundary(engine);
@@ -429,11 +431,11 @@ sherd_status sherd_step_queue(sherd_engine *engine)
 /* Takes the outcome of a queued update on this rank. */
 static sherd_status queued_take(sherd_engine *engine)
 {
-    sherd_status status = engine->updater.ops->join(engine);
+    sherd_status status = SHERDI_IF(engine->updater.ops, join, (engine), SHERD_OK);
 
     if (engine->updater.is_there) {
-        engine->updater.ops->report(engine, &engine->boundary);
-        engine->boundary.stored_step = engine->storage.ops->stored_step(engine);
+        SHERDI_IF(engine->updater.ops, report, (engine, &engine->boundary), (void)0);
+        engine->boundary.stored_step = SHERDI_IF(engine->storage.ops, stored_step, (engine), -1);
     }
     return status == SHERD_OK && !engine->fingerprints.has_own ? own_fingerprint(engine) : status;
 }
@@ -461,7 +463,7 @@ sherd_status sherdi_step_tell(sherd_engine *engine)
         return sherdi_fail(status, "%s; %s", engine->failure.why.text,
                            sherdi_engine_way_out(engine));
     }
-    engine->storage.ops->agreed(engine);
+    SHERDI_IF(engine->storage.ops, agreed, (engine), (void)0);
     sherdi_modules_reported(engine);
     return SHERD_OK;
 }
@@ -473,7 +475,8 @@ sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
     SHERDI_TRY(sherdi_world_status(engine->world));
     SHERDI_TRY(sherdi_engine_outcome(
         engine, sherdi_world_follow(engine->world, engine->backend, engine->times.boundary_wire)));
-    SHERDI_TRY(sherdi_engine_outcome(engine, engine->times.ops->wait(engine)));
+    SHERDI_TRY(
+        sherdi_engine_outcome(engine, SHERDI_IF(engine->times.ops, wait, (engine), SHERD_OK)));
     SHERDI_TRY(sherdi_engine_outcome(engine, sherdi_step_tell(engine)));
     report_fill(&engine->boundary, out);
     return SHERD_OK;

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "engine/modules.h"
 #include "engine/run/agree.h"
 #include "engine/run/fill.h"
 #include "engine/run/kernels.h"
@@ -502,6 +503,14 @@ static sherd_status local_open(sherd_engine *engine)
 
 static sherd_status store_open(sherd_engine *engine)
 {
+    size_t stored = 0;
+
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        stored += engine->plan->rings[ring].num_extents;
+    }
+    if (stored == 0) {
+        return SHERD_OK;
+    }
     SHERDI_TRY(sherdi_agree_status(engine, local_open(engine)));
     if (sherdi_plan_has_generations(engine->plan)) {
         sherdi_store *store = engine->storage.store;
@@ -898,8 +907,9 @@ static void store_verify(sherd_engine *engine, int is_on)
     }
 }
 
+const sherdi_module sherdi_module_store = {.storage_open = store_open};
+
 const sherdi_storage_ops sherdi_storage_drive = {
-    .open        = store_open,
     .resume      = sherdi_restore_resume,
     .stop        = store_stop,
     .close       = store_close,

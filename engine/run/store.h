@@ -54,6 +54,7 @@ uint64_t sherdi_store_live(const sherd_engine *engine);
  *  to. */
 void sherdi_store_record(const sherd_engine *engine, sherdi_state_record *out);
 int  sherdi_store_has_previous(const sherd_engine *engine);
+extern const sherdi_storage_ops sherdi_storage_drive;
 /** sherdi_storage_ops.note and .stored_step. */
 void    sherdi_store_note(sherd_engine *engine, int64_t step, const sherdi_scaler *scaler,
                           int is_written);

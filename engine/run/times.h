@@ -42,7 +42,7 @@ typedef struct sherdi_op_marks {
     const sherdi_backend *lane;
 } sherdi_op_marks;
 
-/* Nothing here blocks, unless a comment says otherwise. */
+/* Call these by SHERDI_IF. Nothing here blocks, unless a comment says otherwise. */
 typedef struct sherdi_times_ops {
     /* Opens the marks, and gives the engine this table. E_NOMEM, E_DEVICE, E_IO. */
     sherd_status (*open)(sherd_engine *engine);
@@ -71,7 +71,7 @@ typedef struct sherdi_times_ops {
 
 /* Times of the window and of the last boundary. */
 typedef struct sherdi_times {
-    const sherdi_times_ops *ops;
+    const sherdi_times_ops *ops;           /* NULL: nothing is timed */
     sherdi_mark             step;          /* of the boundary in progress */
     uint64_t                boundary_wire; /* last operation of the wire that it had enqueued */
     struct sherdi_marks    *own;           /* of the module */
@@ -81,8 +81,5 @@ typedef struct sherdi_times {
 #define SHERDI_TIMES(table) extern const sherdi_times_ops table;
 #include "engine/run/times_list.h"
 #undef SHERDI_TIMES
-
-/** Opens the marks of this build. E_NOTSUP: SHERD_TRACE is set, and there are none. */
-sherd_status sherdi_times_open(sherd_engine *engine);
 
 #endif

@@ -11,7 +11,7 @@
 static void rings_settle(sherd_engine *engine, int is_written, sherdi_outcome *all)
 {
     sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_STATE));
-    if (is_written && engine->updater.ops->program(engine) == &engine->run.program) {
+    if (is_written && sherdi_run_program(engine) == &engine->run.program) {
         sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
         sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
     }
@@ -25,9 +25,9 @@ static sherd_status results_bring(sherd_engine *engine, sherdi_walk walk)
         return SHERD_OK;
     }
     if (walk == SHERDI_WALK_MEASURE) {
-        return sherdi_program_collect(engine->updater.ops->program(engine));
+        return sherdi_program_collect(sherdi_run_program(engine));
     }
-    SHERDI_TRY(sherdi_program_fingerprint_send(engine->updater.ops->program(engine)));
+    SHERDI_TRY(sherdi_program_fingerprint_send(sherdi_run_program(engine)));
     engine->fingerprints.has_own &= walk == SHERDI_WALK_FINGERPRINT; /* else the state is another */
     engine->fingerprints.is_sent = 1;
     return SHERD_OK;
@@ -37,14 +37,14 @@ static sherd_status results_bring(sherd_engine *engine, sherdi_walk walk)
  * then the trainer's. */
 static void walk_post(sherd_engine *engine, sherdi_outcome *all)
 {
-    if (engine->updater.ops->program(engine) == &engine->run.program) {
+    if (sherdi_run_program(engine) == &engine->run.program) {
         return;
     }
     sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
     sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
     if (all->status == SHERD_OK) {
-        sherdi_outcome_add(
-            all, sherdi_program_post(engine->updater.ops->program(engine), SHERDI_POST_WALK, -1));
+        sherdi_outcome_add(all,
+                           sherdi_program_post(sherdi_run_program(engine), SHERDI_POST_WALK, -1));
     }
 }
 
@@ -54,23 +54,22 @@ sherd_status sherdi_update_walk_over(sherd_engine *engine, sherdi_walk walk)
     int            is_written = walk != SHERDI_WALK_FINGERPRINT && walk != SHERDI_WALK_SAVE;
     int            is_left;
 
-    if (engine->updater.ops->program(engine) == &engine->run.program) {
-        SHERDI_TRY(engine->updater.ops->join(engine));
+    if (sherdi_run_program(engine) == &engine->run.program) {
+        SHERDI_TRY(SHERDI_IF(engine->updater.ops, join, (engine), SHERD_OK));
     }
     engine->fingerprints.is_sent = 0;
     if (is_written) { /* the parameters are about to change */
         sherdi_run_drop_ahead(engine, SHERDI_RING_PARAMS);
     }
-    sherdi_outcome_add(&all, sherdi_program_walk(engine->updater.ops->program(engine), walk));
+    sherdi_outcome_add(&all, sherdi_program_walk(sherdi_run_program(engine), walk));
     is_left = all.status != SHERD_OK;
     walk_post(engine, &all);
     rings_settle(engine, is_written, &all);
     if (is_left && is_written) {
-        sherdi_outcome_add(&all,
-                           sherdi_program_walk_leave(engine->updater.ops->program(engine), walk));
+        sherdi_outcome_add(&all, sherdi_program_walk_leave(sherdi_run_program(engine), walk));
         rings_settle(engine, is_written, &all);
     }
-    SHERDI_IF_LANES(engine, walk_over);
+    SHERDI_IF(engine->lanes.ops, walk_over, (engine), (void)0);
     if (all.status == SHERD_OK) {
         sherdi_outcome_add(&all, results_bring(engine, walk));
     }
@@ -84,7 +83,7 @@ sherd_status sherdi_update_read_fingerprint(sherd_engine *engine, uint64_t *out)
         SHERDI_TRY(sherdi_update_walk_over(engine, SHERDI_WALK_FINGERPRINT));
     }
     engine->fingerprints.is_sent = 0;
-    SHERDI_TRY(sherdi_program_fingerprint_sent(engine->updater.ops->program(engine)));
+    SHERDI_TRY(sherdi_program_fingerprint_sent(sherdi_run_program(engine)));
     *out = engine->kernel_data.results.fingerprint;
     return SHERD_OK;
 }
@@ -111,7 +110,7 @@ sherd_status sherdi_update_publish(sherd_engine *engine)
 {
     sherd_status status = sherdi_program_publish(&engine->run.program);
 
-    SHERDI_IF_LANES(engine, join);
+    SHERDI_IF(engine->lanes.ops, join, (engine), (void)0);
     return status;
 }
 
@@ -137,9 +136,11 @@ sherd_status sherdi_update_measure(sherd_engine *engine)
 sherd_status sherdi_update_walk(sherd_engine *engine)
 {
     SHERDI_TRY(walk_finish(engine, SHERDI_WALK_UPDATE));
-    SHERDI_TRY(engine->storage.ops->commit(engine, engine->fingerprints.own));
+    SHERDI_TRY(
+        SHERDI_IF(engine->storage.ops, commit, (engine, engine->fingerprints.own), SHERD_OK));
     /* all that was filled was read */
-    engine->storage.ops->verify(engine, engine->settings.offload.verify_reads);
+    SHERDI_IF(engine->storage.ops, verify, (engine, engine->settings.offload.verify_reads),
+              (void)0);
     return SHERD_OK;
 }
 
@@ -148,7 +149,7 @@ sherd_status sherdi_update_commit_note(sherd_engine *engine)
     sherdi_scaler scaler = engine->scaler; /* as a step without overflow leaves it */
 
     SHERDI_TRY(sherdi_scaler_update(&scaler, 0));
-    engine->storage.ops->note(engine, engine->counters.step + 1, &scaler, 0);
+    SHERDI_IF(engine->storage.ops, note, (engine, engine->counters.step + 1, &scaler, 0), (void)0);
     return SHERD_OK;
 }
 
@@ -161,7 +162,7 @@ static sherd_status range_run(sherd_engine *engine)
     }
     SHERDI_TRY(sherdi_update_agree(engine, status, engine->fingerprints.own,
                                    "in the middle of the update", &engine->report.fingerprint));
-    engine->storage.ops->agreed(engine);
+    SHERDI_IF(engine->storage.ops, agreed, (engine), (void)0);
     return sherdi_update_publish(engine);
 }
 
@@ -183,7 +184,7 @@ static sherd_status range_queue(sherd_engine *engine)
 sherd_status sherdi_update_range(sherd_engine *engine, int is_awaited)
 {
     if (!is_awaited && engine->updater.is_there) {
-        return engine->updater.ops->queue(engine);
+        return SHERDI_IF(engine->updater.ops, queue, (engine), SHERD_OK);
     }
     return is_awaited || !can_be_queued(engine) ? range_run(engine) : range_queue(engine);
 }

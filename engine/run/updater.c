@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "engine/modules.h"
 #include "engine/run/failure.h"
 #include "engine/run/marks.h"
 #include "engine/run/store.h"
@@ -458,9 +459,11 @@ sherd_status sherdi_call_await(sherd_engine *engine, const sherdi_op *op, uint64
     if (status == SHERD_OK) {
         sherdi_updater_take(engine, (sherdi_post)op->part);
     }
-    engine->times.ops->add(engine, SHERDI_MARK_WAIT_UPDATE,
-                           op->unit < 0 ? NULL : engine->model.units[op->unit].name, 0, start_ns,
-                           sherdi_now_ns());
+    SHERDI_IF(engine->times.ops, add,
+              (engine, SHERDI_MARK_WAIT_UPDATE,
+               op->unit < 0 ? NULL : engine->model.units[op->unit].name, 0, start_ns,
+               sherdi_now_ns()),
+              (void)0);
     return status;
 }
 
@@ -528,7 +531,7 @@ void sherdi_updater_close_program(sherd_engine *engine)
         sherdi_progress_close_beside(&engine->updater.own->progress);
         sherdi_free(engine->updater.own);
         engine->updater.own = NULL;
-        engine->updater.ops = &sherdi_updater_none;
+        engine->updater.ops = NULL;
     }
 }
 
@@ -595,7 +598,6 @@ static void updater_close(sherd_engine *engine)
 }
 
 const sherdi_updater_ops sherdi_updater_thread = {
-    .open         = updater_open,
     .close        = updater_close,
     .is_here      = is_here,
     .beat         = updater_beat,
@@ -608,3 +610,5 @@ const sherdi_updater_ops sherdi_updater_thread = {
     .read_ahead   = updater_read_ahead,
     .settle_ahead = updater_settle_ahead,
 };
+
+const sherdi_module sherdi_module_updater = {.updater_open = updater_open};

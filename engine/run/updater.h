@@ -55,6 +55,7 @@ struct sherdi_updater_own {
 };
 typedef struct sherdi_updater_own sherdi_updater_own;
 
+extern const sherdi_updater_ops sherdi_updater_thread;
 /** Makes the updater's program alone, for a dry engine, and ends it. E_NOMEM. */
 sherd_status sherdi_updater_open_program(sherd_engine *engine);
 void         sherdi_updater_close_program(sherd_engine *engine);

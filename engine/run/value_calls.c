@@ -479,7 +479,7 @@ static sherd_status write_fail(sherd_engine *engine, int is_frozen, sherd_status
         return status;
     }
     /* one that fails poisons the engine; the caller hears why all this began */
-    (void)engine->storage.ops->restore(engine);
+    (void)SHERDI_IF(engine->storage.ops, restore, (engine), SHERD_OK);
     return sherdi_outcome_end(&failed);
 }
 
@@ -503,7 +503,7 @@ static sherd_status write_run(sherd_engine *engine, const value_call *call, cons
         return write_fail(engine, is_frozen, status);
     }
     engine->fingerprints.frozen += is_frozen ? sherdi_agree_sum(engine) : 0;
-    engine->storage.ops->agreed(engine);
+    SHERDI_IF(engine->storage.ops, agreed, (engine), (void)0);
     sherdi_loop_fetch_ahead(engine);
     return SHERD_OK;
 }
@@ -612,6 +612,6 @@ sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step, int64_t m
     if (status != SHERD_OK) {
         return write_fail(engine, 0, status);
     }
-    engine->storage.ops->agreed(engine);
+    SHERDI_IF(engine->storage.ops, agreed, (engine), (void)0);
     return SHERD_OK;
 }

@@ -142,7 +142,7 @@ sherd_status sherdi_update_range_fingerprint(sherd_engine *engine, const sherdi_
                                              uint64_t *out)
 {
     engine->fingerprints.is_sent = 0; /* its place is taken */
-    SHERDI_TRY(sherdi_program_fingerprint(engine->updater.ops->program(engine), values));
+    SHERDI_TRY(sherdi_program_fingerprint(sherdi_run_program(engine), values));
     *out = engine->kernel_data.results.fingerprint;
     return SHERD_OK;
 }
