@@ -68,7 +68,8 @@ sherd_status sherdi_engine_lane(sherd_engine *engine, void *stream)
 /* Makes the steps of a rank by itself, which may therefore fail on one rank only. */
 static sherd_status engine_open(sherd_engine *engine, const sherd_config *config)
 {
-    const char *debug = getenv("SHERD_DEBUG");
+    const char   *debug = getenv("SHERD_DEBUG");
+    sherdi_scaler scaler;
 
     SHERDI_TRY(sherdi_config_resolve(config, engine->world_size, &engine->settings));
     if (engine->settings.numerics.deterministic && engine->host->kernels->reduce_fixed == NULL) {
@@ -80,6 +81,11 @@ static sherd_status engine_open(sherd_engine *engine, const sherd_config *config
     }
     engine->settings.is_debug = debug != NULL && strcmp(debug, "1") == 0;
     sherdi_scaler_init(&engine->scaler, &engine->settings.numerics.scaler);
+    scaler = engine->scaler;
+    SHERDI_TRY(sherdi_modules_scaler_update(&scaler, 0));
+    if (scaler.params.is_dynamic && scaler.iteration == 0) { /* nobody counts */
+        return sherdi_absent("scaling", "a dynamic loss scale");
+    }
     return sherdi_model_init(&engine->model, &engine->mem);
 }
 
@@ -495,13 +501,6 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
                "sealed: stage %d, %zu parameters, %zu elements, %zu bytes on this rank",
                engine->settings.sharding.stage, engine->model.num_params, engine->model.total_elems,
                engine->plan->packing.total_bytes);
-    return SHERD_OK;
-}
-
-sherd_status sherd_engine_keep_state(sherd_engine *engine, int is_kept)
-{
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_keep_state", SHERDI_NEED_SEALED));
-    engine->settings.offload.keep_state = is_kept != 0;
     return SHERD_OK;
 }
 

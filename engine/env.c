@@ -1,7 +1,7 @@
 /* Reports the features of this build and this machine: the text of `sherd env`. */
 #include "collectives/transport_names.h"
 #include "collectives/world.h"
-#include "engine/machine.h"
+#include "engine/limits.h"
 #include "kernels/cpu/team.h"
 #include "kernels/devices.h"
 #include "offload/io.h"

@@ -6,8 +6,9 @@
 SHERDI_TRIED(create, (sherd_engine * engine), (engine))
 /* The object is about to be freed. Also after a `create` that failed or was not made. */
 SHERDI_CALLED(destroy, (sherd_engine * engine), (engine))
-/* The limits of this process's memory, by sherdi_memory_bound; SIZE_MAX: not limited. */
-SHERDI_CALLED(memory_bounds, (size_t * bounds), (bounds))
+/* Gives the bytes that this process can still allocate on this host (0: unknown), and what limits
+ * them. E_INVAL: by a variable that is no number. */
+SHERDI_TRIED(free_memory, (size_t * out, sherdi_memory_bound *bound_out), (out, bound_out))
 /* The machine of this rank was measured: corrects it. Collective. */
 SHERDI_TRIED(machine, (sherd_world * world, sherdi_machine *machine), (world, machine))
 /* The model is declared, or a plan of what was declared so far is asked for: completes the
@@ -98,10 +99,15 @@ SHERDI_TRIED(fixed_norm, (const struct sherdi_program *program, const sherdi_seg
 SHERDI_CALLED(micro_batch_over, (const struct sherdi_program *program), (program))
 /* A boundary has ended; its report may not be complete. */
 SHERDI_CALLED(boundary, (sherd_engine * engine), (engine))
+/* A boundary ends the window, with or without an overflow: updates its scaler. E_NUMERIC. */
+SHERDI_TRIED(scaler_update, (struct sherdi_scaler * scaler, int had_overflow),
+             (scaler, had_overflow))
 /* The step of a boundary is over. Collective. */
 SHERDI_TRIED(stepped, (sherd_engine * engine), (engine))
 /* The report of the last boundary is complete, or will not be. */
 SHERDI_CALLED(reported, (sherd_engine * engine), (engine))
+/* Completes the report of a boundary whose update was queued, if it is not complete. Collective. */
+SHERDI_TRIED(tell, (sherd_engine * engine), (engine))
 /* The window is dropped: numbers of the last boundary that were not written are discarded. */
 SHERDI_CALLED(dropped, (sherd_engine * engine), (engine))
 /* Abandon work in progress, before transfers are waited for; and end, before the engine's

@@ -1,12 +1,34 @@
-/* The limits of memory that a control group or the process itself has. */
-#include "engine/machine.h"
+/* The memory that is free on this host, and the limits that a control group, the process or the
+ * environment sets. */
+#include "engine/limits.h"
 
 #include "base/checked.h"
 #include "engine/modules.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+
+/* Returns the first number of a file after a label; SIZE_MAX: there is none ("max" in a cgroup). */
+static size_t file_number(const char *path, const char *label)
+{
+    char   line[256];
+    size_t value = SIZE_MAX;
+    FILE  *file  = fopen(path, "r");
+
+    if (file == NULL) {
+        return SIZE_MAX;
+    }
+    while (fgets(line, sizeof(line), file) != NULL) {
+        if (strncmp(line, label, strlen(label)) == 0 &&
+            sscanf(line + strlen(label), "%zu", &value) == 1) {
+            break;
+        }
+    }
+    (void)fclose(file);
+    return value;
+}
 
 /* The files of a control group, by version. */
 typedef struct group_files {
@@ -23,7 +45,7 @@ static size_t group_number(const char *folder, const char *file, const char *lab
     char path[512];
 
     (void)snprintf(path, sizeof(path), "%s/%s", folder, file);
-    return sherdi_machine_number(path, label);
+    return file_number(path, label);
 }
 
 size_t sherdi_machine_group_left(const char *folder)
@@ -78,7 +100,7 @@ static size_t own_group_left(void)
 static size_t own_limit_left(void)
 {
     struct rlimit limit;
-    size_t        used = sherdi_machine_number("/proc/self/status", "VmData:");
+    size_t        used = file_number("/proc/self/status", "VmData:");
     size_t        most;
 
     if (getrlimit(RLIMIT_DATA, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
@@ -89,10 +111,42 @@ static size_t own_limit_left(void)
     return used * 1024 < most ? most - used * 1024 : 1;
 }
 
-static void bounds_set(size_t *bounds)
+/* Gives the limit that the environment sets; SIZE_MAX: it sets none. */
+static sherd_status limit_given(size_t *out)
 {
-    bounds[SHERDI_BOUND_GROUP]   = own_group_left();
-    bounds[SHERDI_BOUND_PROCESS] = own_limit_left();
+    const char        *text = getenv("SHERD_MEMORY_LIMIT");
+    unsigned long long bytes;
+    char              *end;
+
+    *out = SIZE_MAX;
+    if (text == NULL || text[0] == '\0') {
+        return SHERD_OK;
+    }
+    bytes = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || bytes == 0) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "SHERD_MEMORY_LIMIT is \"%s\", not a number of bytes from 1 on", text);
+    }
+    *out = bytes > SIZE_MAX ? SIZE_MAX : (size_t)bytes;
+    return SHERD_OK;
 }
 
-const sherdi_module sherdi_module_limits = {.memory_bounds = bounds_set};
+sherd_status sherdi_machine_free_memory(size_t *out, sherdi_memory_bound *bound_out)
+{
+    size_t kib   = file_number("/proc/meminfo", "MemAvailable:");
+    size_t all[] = {[SHERDI_BOUND_HOST]     = kib > SIZE_MAX / 1024 ? SIZE_MAX : kib * 1024,
+                    [SHERDI_BOUND_GROUP]    = own_group_left(),
+                    [SHERDI_BOUND_PROCESS]  = own_limit_left(),
+                    [SHERDI_BOUND_VARIABLE] = SIZE_MAX};
+    int    least = SHERDI_BOUND_HOST;
+
+    SHERDI_TRY(limit_given(&all[SHERDI_BOUND_VARIABLE]));
+    for (int bound = 0; bound <= SHERDI_BOUND_VARIABLE; bound++) {
+        least = all[bound] < all[least] ? bound : least;
+    }
+    *out       = all[least] == SIZE_MAX ? 0 : sherdi_max_size(all[least], 1);
+    *bound_out = (sherdi_memory_bound)least;
+    return SHERD_OK;
+}
+
+const sherdi_module sherdi_module_limits = {.free_memory = sherdi_machine_free_memory};

@@ -7,14 +7,5 @@
 
 /** Measures this host; the results are the same on all ranks. Collective. */
 sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out);
-/** Returns the bytes that this process can still allocate on this host, at least 1: the free
- *  memory, or less by the limit of a control group, of the process, or of SHERD_MEMORY_LIMIT; and
- *  which of them it is. 0: unknown. E_INVAL: that variable is no number. */
-sherd_status sherdi_machine_free_memory(size_t *out, sherdi_memory_bound *bound_out);
-/** Returns the first number of a file after a label; SIZE_MAX: there is none ("max" in a cgroup). */
-size_t sherdi_machine_number(const char *path, const char *label);
-/** Of the module limits. Returns the remaining bytes under a control group's limit, from the files of either version; the
- *  group's page cache that can be reclaimed counts as remaining. SIZE_MAX: no limit. */
-size_t sherdi_machine_group_left(const char *folder);
 
 #endif

@@ -25,6 +25,9 @@ SHERDI_MODULE(sherdi_module_updater)
 SHERDI_MODULE(sherdi_module_encodings)
 SHERDI_MODULE(sherdi_module_encoded_values)
 #endif
+#ifdef SHERDI_MODULE_STEPS
+SHERDI_MODULE(sherdi_module_queue)
+#endif
 #ifdef SHERDI_MODULE_MEMORY
 SHERDI_MODULE(sherdi_module_memory)
 #endif
@@ -42,6 +45,9 @@ SHERDI_MODULE(sherdi_module_fixed)
 #endif
 #ifdef SHERDI_MODULE_LAMB
 SHERDI_MODULE(sherdi_module_ratios)
+#endif
+#ifdef SHERDI_MODULE_SCALING
+SHERDI_MODULE(sherdi_module_scaling)
 #endif
 #ifdef SHERDI_MODULE_BLOBS
 SHERDI_MODULE(sherdi_module_blobs)

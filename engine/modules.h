@@ -12,6 +12,7 @@ struct sherdi_range;
 struct sherdi_value_range;
 struct sherdi_progress;
 struct sherdi_fill_source;
+struct sherdi_scaler;
 
 /* A table of hook_list.h. Every function may be NULL. */
 typedef struct sherdi_module {

@@ -1,5 +1,4 @@
-/* The loss scaler: a small state machine over plain numbers, which engine/run/step.c updates once
- * per boundary. The scale is halved after `hysteresis` overflows, and doubled after `scale_window`
+/* The loss scaler: a small state machine over plain numbers, which each boundary updates once. The scale is halved after `hysteresis` overflows, and doubled after `scale_window`
  * boundaries without an overflow since the last one. */
 #include "engine/optimizers/scaler.h"
 
@@ -9,16 +8,6 @@
  * reciprocal both stay normal floats. No training that works comes near either limit. */
 static const double SMALLEST_SCALE = FLT_MIN;
 static const double LARGEST_SCALE  = 1.0 / FLT_MIN;
-
-void sherdi_scaler_init(sherdi_scaler *scaler, const sherdi_scaler_params *params)
-{
-    *scaler = (sherdi_scaler){
-        .params          = *params,
-        .scale           = params->initial_scale,
-        .hysteresis_left = params->hysteresis,
-        .last_overflow   = -1,
-    };
-}
 
 void sherdi_scaler_resume(sherdi_scaler *scaler, const sherdi_scaler *saved)
 {

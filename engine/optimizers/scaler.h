@@ -1,5 +1,5 @@
-/* Loss scaling for fp16: the state machine of DeepSpeed's ZeRO path. engine/run/step.c updates it
- * at each boundary. */
+/* Loss scaling for fp16: the state machine of DeepSpeed's ZeRO path. The core has its scale, and
+ * keeps it; the module scaling changes it at each boundary. */
 #ifndef SHERDI_ENGINE_OPTIMIZERS_SCALER_H
 #define SHERDI_ENGINE_OPTIMIZERS_SCALER_H
 
@@ -23,7 +23,18 @@ typedef struct sherdi_scaler {
     int64_t              last_overflow; /* its iteration; -1 at the start */
 } sherdi_scaler;
 
-void sherdi_scaler_init(sherdi_scaler *scaler, const sherdi_scaler_params *params);
+static inline void sherdi_scaler_init(sherdi_scaler *scaler, const sherdi_scaler_params *params)
+{
+    *scaler = (sherdi_scaler){
+        .params          = *params,
+        .scale           = params->initial_scale,
+        .hysteresis_left = params->hysteresis,
+        .last_overflow   = -1,
+    };
+}
+
+/* Of the module. */
+
 /** Goes on where a saved scaler was, if both scales are dynamic. Otherwise the scaler stays as it
  *  is: a scale that is fixed here, or the 1 of other types than fp16, is the configuration's alone,
  *  and a dynamic one does not start from a scale that was fixed. */

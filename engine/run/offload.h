@@ -98,6 +98,9 @@ typedef struct sherdi_updater_ops {
     void (*beat)(sherd_engine *engine);
     /* Returns the program of the calling thread. */
     const sherdi_program *(*program)(const sherd_engine *engine);
+    /* A walk is over, except for its writes of the state. If it is a queued update's, parameters and
+     * gradients are the trainer's again. Adds failures to `all`. */
+    void (*walk_made)(sherd_engine *engine, sherdi_outcome *all);
     /* Queues the update of this boundary. E_DEVICE, E_PEER_LOST. */
     sherd_status (*queue)(sherd_engine *engine);
     /* Blocks until the queued update is over, if there is one, and takes its outcome: all rings are

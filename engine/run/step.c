@@ -35,13 +35,6 @@ sherd_status sherdi_step_report_check(const sherd_step_report *out)
     return out == NULL ? SHERD_OK : sherdi_api_check(out, SHERDI_API(sherd_step_report));
 }
 
-static void report_fill(const sherd_step_report *report, sherd_step_report *out)
-{
-    if (out != NULL) {
-        sherdi_api_write(report, out);
-    }
-}
-
 /* Measures this rank's part of the gradient. */
 static sherd_status own_sumsq(sherd_engine *engine)
 {
@@ -137,7 +130,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
 
     if (engine->updater
             .is_there) { /* no rank may begin another before all have committed this one */
-        status = sherdi_step_tell(engine);
+        status = sherdi_modules_tell(engine);
     }
     if (status == SHERD_OK) {
         status = sherdi_agree_uses(engine);
@@ -282,8 +275,7 @@ static double clip_coefficient(const sherd_engine *engine, const sherd_step_para
     return coefficient < 1 ? coefficient : 1;
 }
 
-/* Makes this rank's fingerprint of the state known. Drops the reads ahead for an update. */
-static sherd_status own_fingerprint(sherd_engine *engine)
+sherd_status sherdi_step_fingerprint(sherd_engine *engine)
 {
     sherdi_run_drop_ahead(engine, SHERDI_RING_STATE);
     return sherdi_update_fingerprint(engine);
@@ -299,7 +291,7 @@ static sherd_status apply_skip(sherd_engine *engine)
     report->skipped_steps = engine->counters.skipped_steps;
     sherdi_loop_window_begin(engine);
     engine->phase = SHERDI_PHASE_RUNNING;
-    status        = own_fingerprint(engine);
+    status        = sherdi_step_fingerprint(engine);
     status        = sherdi_update_agree(engine, status, engine->fingerprints.own,
                                         "while it read its state", &report->fingerprint);
     if (status != SHERD_OK) {
@@ -308,12 +300,12 @@ static sherd_status apply_skip(sherd_engine *engine)
     }
     boundary_close(engine);
     sherdi_loop_fetch_ahead(engine);
-    return sherdi_scaler_update(&engine->scaler, 1);
+    return sherdi_modules_scaler_update(&engine->scaler, 1);
 }
 
 static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *params,
                                sherd_status (*compare)(sherd_engine *engine, uint64_t choice),
-                               int is_awaited)
+                               sherd_status (*update)(sherd_engine *engine))
 {
     sherd_step_report *report    = &engine->report;
     int                overflows = (params != NULL && params->overflow) ||
@@ -330,7 +322,8 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
                                                         .grad_scale = report->clip_coefficient * unscale,
                                                         .step       = engine->counters.step + 1};
         SHERDI_TRY(sherdi_program_scalars_tell(&engine->run.program, SHERDI_OP_COEFFS));
-        choice = engine->run.coeffs.hash + !is_awaited; /* all ranks wait, or none does */
+        choice = engine->run.coeffs.hash +
+                 (update != sherdi_update_range); /* all ranks wait, or none does */
     }
     if (compare != NULL && engine->world_size > 1) {
         SHERDI_TRY(compare(engine, choice));
@@ -343,7 +336,7 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
         engine->phase = SHERDI_PHASE_RUNNING;
         return sherdi_step_drop_window(engine, status);
     }
-    status = sherdi_update_range(engine, is_awaited);
+    status = update(engine);
     if (status != SHERD_OK) {
         sherdi_engine_poison(engine, status);
         return status;
@@ -355,7 +348,7 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
     sherdi_loop_fetch_ahead(engine);
     sherdi_loop_window_begin(engine);
     engine->phase = SHERDI_PHASE_RUNNING;
-    return sherdi_scaler_update(&engine->scaler, 0);
+    return sherdi_modules_scaler_update(&engine->scaler, 0);
 }
 
 /* ----------------------------------------------------------- public calls -- */
@@ -391,12 +384,12 @@ sherd_status sherdi_step_prepare(sherd_engine *engine, sherdi_step_call call)
 
 sherd_status sherdi_step_apply(sherd_engine *engine, const sherd_step_params *params,
                                sherd_status (*compare)(sherd_engine *engine, uint64_t choice),
-                               int is_awaited)
+                               sherd_status (*update)(sherd_engine *engine))
 {
     sherd_status status;
 
     sherdi_mem_forbid_begin();
-    status = step_apply(engine, params, compare, is_awaited);
+    status = step_apply(engine, params, compare, update);
     sherdi_step_mark_end(engine);
     sherdi_mem_forbid_end();
     if (status == SHERD_OK) {
@@ -405,80 +398,17 @@ sherd_status sherdi_step_apply(sherd_engine *engine, const sherd_step_params *pa
     return sherdi_engine_outcome(engine, status);
 }
 
-static sherd_status step_whole(sherd_engine *engine, int is_awaited)
-{
-    SHERDI_TRY(sherdi_step_prepare(engine, is_awaited ? SHERDI_STEP_WHOLE : SHERDI_STEP_QUEUED));
-    return engine->phase == SHERDI_PHASE_PREPARED
-               ? sherdi_step_apply(engine, NULL, NULL, is_awaited)
-               : SHERD_OK;
-}
-
 sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out)
 {
     SHERDI_TRY(sherdi_step_check(engine, "sherd_step"));
     SHERDI_TRY(sherdi_step_report_check(out));
-    SHERDI_TRY(step_whole(engine, 1));
-    report_fill(&engine->report, out);
-    return SHERD_OK;
-}
-
-sherd_status sherd_step_queue(sherd_engine *engine)
-{
-    SHERDI_TRY(sherdi_step_check(engine, "sherd_step_queue"));
-    return step_whole(engine, 0);
-}
-
-/* Takes the outcome of a queued update on this rank. */
-static sherd_status queued_take(sherd_engine *engine)
-{
-    sherd_status status = SHERDI_IF(engine->updater.ops, join, (engine), SHERD_OK);
-
-    if (engine->updater.is_there) {
-        SHERDI_IF(engine->updater.ops, report, (engine, &engine->boundary), (void)0);
-        engine->boundary.stored_step = SHERDI_IF(engine->storage.ops, stored_step, (engine), -1);
+    SHERDI_TRY(sherdi_step_prepare(engine, SHERDI_STEP_WHOLE));
+    if (engine->phase == SHERDI_PHASE_PREPARED) {
+        SHERDI_TRY(sherdi_step_apply(engine, NULL, NULL, sherdi_update_range));
     }
-    return status == SHERD_OK && !engine->fingerprints.has_own ? own_fingerprint(engine) : status;
-}
-
-/* If the ranks have not met, because one has dropped the window or is lost, the outcome stays
- * unreported. */
-sherd_status sherdi_step_tell(sherd_engine *engine)
-{
-    sherd_status status;
-
-    if (!engine->fingerprints.is_untold) {
-        return SHERD_OK;
+    if (out != NULL) {
+        sherdi_api_write(&engine->report, out);
     }
-    status = queued_take(engine);
-    status = sherdi_update_agree(engine, status, engine->fingerprints.own, "in the update",
-                                 &engine->boundary.fingerprint);
-    if (engine->exchange.status == SHERD_OK) {
-        engine->fingerprints.is_untold = 0;
-    }
-    if (status != SHERD_OK) {
-        if (engine->exchange.status != SHERD_OK) {
-            return status;
-        }
-        sherdi_engine_poison(engine, status); /* other ranks have updated */
-        return sherdi_fail(status, "%s; %s", engine->failure.why.text,
-                           sherdi_engine_way_out(engine));
-    }
-    SHERDI_IF(engine->storage.ops, agreed, (engine), (void)0);
-    sherdi_modules_reported(engine);
-    return SHERD_OK;
-}
-
-sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
-{
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_wait", SHERDI_NEED_SEALED));
-    SHERDI_TRY(sherdi_step_report_check(out));
-    SHERDI_TRY(sherdi_world_status(engine->world));
-    SHERDI_TRY(sherdi_engine_outcome(
-        engine, sherdi_world_follow(engine->world, engine->backend, engine->times.boundary_wire)));
-    SHERDI_TRY(
-        sherdi_engine_outcome(engine, SHERDI_IF(engine->times.ops, wait, (engine), SHERD_OK)));
-    SHERDI_TRY(sherdi_engine_outcome(engine, sherdi_step_tell(engine)));
-    report_fill(&engine->boundary, out);
     return SHERD_OK;
 }
 

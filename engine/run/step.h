@@ -17,13 +17,18 @@ sherd_status sherdi_step_prepare(sherd_engine *engine, sherdi_step_call call);
 void sherdi_step_leave_ring(sherd_engine *engine, sherdi_ring ring);
 /** Drops the gradients of this window; nothing was updated. Returns `status`, which says why. */
 sherd_status sherdi_step_drop_window(sherd_engine *engine, sherd_status status);
+/** Makes this rank's fingerprint of the state known. Drops the reads ahead for an update. */
+sherd_status sherdi_step_fingerprint(sherd_engine *engine);
 /** Ends the step's own mark, however the step ended; does nothing where it has ended. */
 void sherdi_step_mark_end(sherd_engine *engine);
 /** Makes the update of a prepared step. `compare`: compares a number for the choices of this rank's
  *  trainer with the other ranks', before anything is written; NULL: there were no choices.
- *  is_awaited: as in sherdi_update_range. Collective. */
+ *  `update`: sherdi_update_range, or sherdi_step_enqueue. Collective. */
 sherd_status sherdi_step_apply(sherd_engine *engine, const sherd_step_params *params,
                                sherd_status (*compare)(sherd_engine *engine, uint64_t choice),
-                               int is_awaited);
+                               sherd_status (*update)(sherd_engine *engine));
+/** Queues the update if this engine can, and makes it otherwise. The report then lacks the
+ *  fingerprint (fingerprints.is_untold). Collective. Of the module steps. */
+sherd_status sherdi_step_enqueue(sherd_engine *engine);
 
 #endif

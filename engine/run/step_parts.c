@@ -7,6 +7,7 @@
 #include "engine/run/failure.h"
 #include "engine/run/needs.h"
 #include "engine/run/optimizer.h"
+#include "engine/run/update.h"
 
 #include <math.h>
 
@@ -118,12 +119,13 @@ sherd_status sherd_step_apply(sherd_engine *engine, const sherd_step_params *par
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_apply",
                                   SHERDI_NEED_SEALED | SHERDI_NEED_STEPS | SHERDI_NEED_PREPARED));
     if (params == NULL) {
-        return sherdi_step_apply(engine, NULL, choice_compare, 1);
+        return sherdi_step_apply(engine, NULL, choice_compare, sherdi_update_range);
     }
     sherd_step_params_init(&given);
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API(sherd_step_params), &given));
     SHERDI_TRY(step_params_check(engine, &given));
-    return sherdi_step_apply(engine, &given, choice_compare, !given.is_queued);
+    return sherdi_step_apply(engine, &given, choice_compare,
+                             given.is_queued ? sherdi_step_enqueue : sherdi_update_range);
 }
 
 sherd_status sherd_step_close_window(sherd_engine *engine)

@@ -3,15 +3,17 @@
  * for an optimizer that measures first. */
 #include "engine/run/update.h"
 
+#include "engine/modules.h"
 #include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
+#include "engine/run/kernels.h"
 #include "engine/run/lanes.h"
 
 /* Waits for the transfers of a walk. A walk that only reads does not use the reads ahead. */
 static void rings_settle(sherd_engine *engine, int is_written, sherdi_outcome *all)
 {
     sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_STATE));
-    if (is_written && sherdi_run_program(engine) == &engine->run.program) {
+    if (is_written && sherdi_run_user(engine) == SHERDI_USER_TRAINER) {
         sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
         sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
     }
@@ -33,28 +35,13 @@ static sherd_status results_bring(sherd_engine *engine, sherdi_walk walk)
     return SHERD_OK;
 }
 
-/* Marks the end of a queued walk, except for its writes of the state. Parameters and gradients are
- * then the trainer's. */
-static void walk_post(sherd_engine *engine, sherdi_outcome *all)
-{
-    if (sherdi_run_program(engine) == &engine->run.program) {
-        return;
-    }
-    sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
-    sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
-    if (all->status == SHERD_OK) {
-        sherdi_outcome_add(all,
-                           sherdi_program_post(sherdi_run_program(engine), SHERDI_POST_WALK, -1));
-    }
-}
-
 sherd_status sherdi_update_walk_over(sherd_engine *engine, sherdi_walk walk)
 {
     sherdi_outcome all        = {.status = SHERD_OK};
     int            is_written = walk != SHERDI_WALK_FINGERPRINT && walk != SHERDI_WALK_SAVE;
     int            is_left;
 
-    if (sherdi_run_program(engine) == &engine->run.program) {
+    if (sherdi_run_user(engine) == SHERDI_USER_TRAINER) {
         SHERDI_TRY(SHERDI_IF(engine->updater.ops, join, (engine), SHERD_OK));
     }
     engine->fingerprints.is_sent = 0;
@@ -63,7 +50,7 @@ sherd_status sherdi_update_walk_over(sherd_engine *engine, sherdi_walk walk)
     }
     sherdi_outcome_add(&all, sherdi_program_walk(sherdi_run_program(engine), walk));
     is_left = all.status != SHERD_OK;
-    walk_post(engine, &all);
+    SHERDI_IF(engine->updater.ops, walk_made, (engine, &all), (void)0);
     rings_settle(engine, is_written, &all);
     if (is_left && is_written) {
         sherdi_outcome_add(&all, sherdi_program_walk_leave(sherdi_run_program(engine), walk));
@@ -148,12 +135,12 @@ sherd_status sherdi_update_commit_note(sherd_engine *engine)
 {
     sherdi_scaler scaler = engine->scaler; /* as a step without overflow leaves it */
 
-    SHERDI_TRY(sherdi_scaler_update(&scaler, 0));
+    SHERDI_TRY(sherdi_modules_scaler_update(&scaler, 0));
     SHERDI_IF(engine->storage.ops, note, (engine, engine->counters.step + 1, &scaler, 0), (void)0);
     return SHERD_OK;
 }
 
-static sherd_status range_run(sherd_engine *engine)
+sherd_status sherdi_update_range(sherd_engine *engine)
 {
     sherd_status status = sherdi_update_commit_note(engine);
 
@@ -164,27 +151,4 @@ static sherd_status range_run(sherd_engine *engine)
                                    "in the middle of the update", &engine->report.fingerprint));
     SHERDI_IF(engine->storage.ops, agreed, (engine), (void)0);
     return sherdi_update_publish(engine);
-}
-
-/* Without a drive only the device can fail, and its failure is permanent. So the ranks need not
- * exchange the status. */
-static int can_be_queued(const sherd_engine *engine)
-{
-    return sherdi_has_device(engine) && !sherdi_plan_has_files(engine->plan);
-}
-
-static sherd_status range_queue(sherd_engine *engine)
-{
-    SHERDI_TRY(sherdi_update_walk_over(engine, SHERDI_WALK_UPDATE));
-    engine->fingerprints.is_untold = 1;
-    engine->report.fingerprint     = 0;
-    return sherdi_update_publish(engine);
-}
-
-sherd_status sherdi_update_range(sherd_engine *engine, int is_awaited)
-{
-    if (!is_awaited && engine->updater.is_there) {
-        return SHERDI_IF(engine->updater.ops, queue, (engine), SHERD_OK);
-    }
-    return is_awaited || !can_be_queued(engine) ? range_run(engine) : range_queue(engine);
 }

@@ -8,10 +8,8 @@
  *  so if it fails on one rank, all ranks fail and the old state is whole. Does nothing if no
  *  optimizer measures first. Collective. */
 sherd_status sherdi_update_measure(sherd_engine *engine);
-/** Updates every block and publishes. E_IO on any rank is returned on every rank. Without
- *  is_awaited an update that only a device can fail is queued: the report then lacks the
- *  fingerprint (fingerprints.is_untold). Collective. */
-sherd_status sherdi_update_range(sherd_engine *engine, int is_awaited);
+/** Updates every block and publishes. E_IO on any rank is returned on every rank. Collective. */
+sherd_status sherdi_update_range(sherd_engine *engine);
 /** Records the note of this update's commit. Local. E_NUMERIC, as sherdi_scaler_update. */
 sherd_status sherdi_update_commit_note(sherd_engine *engine);
 /** Updates every block of this rank, makes fingerprints.own known, and commits with the recorded
@@ -26,9 +24,6 @@ sherd_status sherdi_update_read_fingerprint(sherd_engine *engine, uint64_t *out)
 sherd_status sherdi_update_walk_over(sherd_engine *engine, sherdi_walk walk);
 /** Sends the updated values of this rank to the others, if the walk has not. Collective. */
 sherd_status sherdi_update_publish(sherd_engine *engine);
-/** Completes the report of a boundary whose update was queued, if it is not complete: step.c.
- *  Collective. */
-sherd_status sherdi_step_tell(sherd_engine *engine);
 /** Exchanges how it went on each rank. *out is the sum of the fingerprints. Where another rank
  *  failed, the message is "rank 1 failed <when>". Collective. */
 sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint64_t own,

@@ -492,6 +492,18 @@ static sherd_status thread_open(sherd_engine *engine)
     return error == 0 ? SHERD_OK : sherdi_fail(SHERD_E_NOMEM, "no thread for updates");
 }
 
+static void walk_made(sherd_engine *engine, sherdi_outcome *all)
+{
+    if (!is_here(engine)) {
+        return;
+    }
+    sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
+    sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
+    if (all->status == SHERD_OK) {
+        sherdi_outcome_add(all, sherdi_program_post(program_of(engine), SHERDI_POST_WALK, -1));
+    }
+}
+
 /* Gives the engine an updater that has nothing yet. */
 static sherd_status own_open(sherd_engine *engine)
 {
@@ -602,6 +614,7 @@ const sherdi_updater_ops sherdi_updater_thread = {
     .is_here      = is_here,
     .beat         = updater_beat,
     .program      = program_of,
+    .walk_made    = walk_made,
     .queue        = updater_queue,
     .join         = updater_join,
     .check        = updater_check,

@@ -3,7 +3,7 @@
 #include "engine/proof/emit.h"
 #include "tests/engine/planner.h"
 
-#include "engine/machine.h"
+#include "engine/limits.h"
 #include "engine/run/engine_impl.h"
 #include "tests/lib/check.h"
 
