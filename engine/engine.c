@@ -26,17 +26,6 @@
 
 /* ------------------------------------------------------------- defaults ---- */
 
-void sherd_group_params_init(sherd_group_params *params)
-{
-    sherdi_api_init(params, &(sherd_group_params){.struct_size  = sizeof(*params),
-                                                  .lr           = NAN,
-                                                  .weight_decay = NAN,
-                                                  .beta1        = NAN,
-                                                  .beta2        = NAN,
-                                                  .eps          = NAN,
-                                                  .exclude_1d   = -1});
-}
-
 void sherd_unit_params_init(sherd_unit_params *params)
 {
     sherdi_api_init(params, &(sherd_unit_params){.struct_size = sizeof(*params)});
@@ -135,40 +124,6 @@ sherd_status sherd_copy(sherd_engine *engine, void *dst, const void *src, size_t
     return sherdi_engine_outcome(engine, sherdi_lane_wait(engine->backend));
 }
 
-sherd_status sherdi_engine_find_optimizer(const sherd_engine *engine, const char *group,
-                                          const char *name, const sherdi_optimizer **out)
-{
-    SHERDI_TRY(sherdi_optimizer_find(&engine->settings, group, name, out));
-    if ((*out)->is_inference != engine->settings.update.optimizer->is_inference) {
-        return sherdi_fail(
-            SHERD_E_INVAL,
-            "group %s has optimizer %s, but optimizer.type is %s: \"none\" is for the whole "
-            "engine, not for some groups; declare parameters that are not trained as frozen",
-            group, name, sherdi_optimizer_name(engine->settings.update.optimizer));
-    }
-    return SHERD_OK;
-}
-
-sherd_status sherd_group_add(sherd_engine *engine, const sherd_group_params *params,
-                             sherd_group *out)
-{
-    sherd_group_params      given;
-    const sherdi_optimizer *optimizer = NULL;
-
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_group_add", SHERDI_NEED_OPEN));
-    SHERDI_TRY(sherdi_api_check_out(out, "sherd_group_add"));
-    sherd_group_params_init(&given);
-    SHERDI_TRY(sherdi_api_read(params, SHERDI_API(sherd_group_params), &given));
-    if (given.optimizer != NULL) {
-        SHERDI_TRY(sherdi_engine_find_optimizer(engine, given.name == NULL ? "unnamed" : given.name,
-                                                given.optimizer, &optimizer));
-        given.optimizer = sherdi_optimizer_name(optimizer);
-    }
-    SHERDI_TRY(sherdi_model_add_group(&engine->model, &given, out));
-    engine->model.groups[*out].optimizer = optimizer;
-    return SHERD_OK;
-}
-
 sherd_status sherd_unit_add(sherd_engine *engine, const sherd_unit_params *params, sherd_unit *out)
 {
     sherd_unit_params given;
@@ -191,25 +146,6 @@ sherd_status sherd_param_add(sherd_engine *engine, sherd_unit unit,
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_WITH(sherd_param_params, shape), &given));
     given.frozen |= engine->settings.update.optimizer->is_inference;
     return sherdi_model_add_param(&engine->model, unit, &given, out);
-}
-
-sherd_status sherd_unit_reads(sherd_engine *engine, sherd_unit unit, sherd_param param)
-{
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_unit_reads", SHERDI_NEED_OPEN));
-    return sherdi_model_add_read(&engine->model, unit, param);
-}
-
-sherd_status sherd_pass_add(sherd_engine *engine, sherd_pass pass, sherd_unit unit)
-{
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_pass_add", SHERDI_NEED_OPEN));
-    return sherdi_model_add_pass(&engine->model, pass, unit, 0);
-}
-
-sherd_status sherd_pass_add_held(sherd_engine *engine, sherd_pass pass, sherd_unit unit,
-                                 size_t held_acquires)
-{
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_pass_add_held", SHERDI_NEED_OPEN));
-    return sherdi_model_add_pass(&engine->model, pass, unit, held_acquires);
 }
 
 /* ----------------------------------------------------------------- seal ---- */

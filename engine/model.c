@@ -14,13 +14,7 @@
 /* Most elements of a model: all its bytes, at most 32 for each element, fit a size_t. */
 #define MOST_ELEMS (SIZE_MAX / 64)
 
-/* Most `held` of an acquire: more acquires than a micro-batch has mean that the unit is held to its
- * end. */
-#define MOST_HELD (2 * SHERDI_MOST_UNITS)
-
-/* Checks a number of declarations. A model with more is a mistake; its names and tables would take
- * all memory there is. */
-static sherd_status count_check(const char *what, size_t count, size_t most)
+sherd_status sherdi_model_check_count(const char *what, size_t count, size_t most)
 {
     if (count >= most) {
         return sherdi_fail(SHERD_E_INVAL, "a model has at most %zu %s; declare fewer", most, what);
@@ -41,14 +35,18 @@ static sherd_status name_check(const char *what, const char *name)
 
 sherd_status sherdi_model_init(sherdi_model *model, sherdi_mem *mem)
 {
-    sherd_group_params defaults;
-    int                group;
-
     memset(model, 0, sizeof(*model));
     model->mem = mem;
-    sherd_group_params_init(&defaults);
-    defaults.name = "default";
-    return sherdi_model_add_group(model, &defaults, &group);
+    SHERDI_TRY(SHERDI_GROW(mem, model->groups, 0, model->cap_groups));
+    model->groups[0]  = (sherdi_model_group){.name         = sherdi_strdup(mem, "default"),
+                                             .lr           = NAN,
+                                             .weight_decay = NAN,
+                                             .beta1        = NAN,
+                                             .beta2        = NAN,
+                                             .eps          = NAN,
+                                             .exclude_1d   = -1};
+    model->num_groups = 1;
+    return model->groups[0].name == NULL ? SHERD_E_NOMEM : SHERD_OK;
 }
 
 void sherdi_model_fini(sherdi_model *model)
@@ -76,55 +74,6 @@ void sherdi_model_fini(sherdi_model *model)
     memset(model, 0, sizeof(*model));
 }
 
-/* Checks a rate or coefficient of a group; NaN: as in the configuration. */
-static sherd_status group_number_check(const char *group, const char *what, double value,
-                                       double below)
-{
-    if (isnan(value) || (value >= 0 && value < below)) {
-        return SHERD_OK;
-    }
-    return sherdi_fail(SHERD_E_INVAL, "group %s: %s %g is outside [0, %g)", group, what, value,
-                       below);
-}
-
-sherd_status sherdi_model_add_group(sherdi_model *model, const sherd_group_params *params, int *out)
-{
-    sherdi_model_group group;
-    const char        *name = params->name == NULL ? "unnamed" : params->name;
-
-    SHERDI_TRY(group_number_check(name, "lr", params->lr, INFINITY));
-    SHERDI_TRY(group_number_check(name, "weight_decay", params->weight_decay, INFINITY));
-    SHERDI_TRY(group_number_check(name, "beta1", params->beta1, 1));
-    SHERDI_TRY(group_number_check(name, "beta2", params->beta2, 1));
-    SHERDI_TRY(group_number_check(name, "eps", params->eps, INFINITY));
-    if (params->exclude_1d >= 0) {
-        SHERDI_TRY(sherdi_api_check_flag(params->exclude_1d, "sherd_group_params.exclude_1d"));
-    }
-    SHERDI_TRY(SHERDI_GROW(model->mem, model->groups, model->num_groups, model->cap_groups));
-    group = (sherdi_model_group){
-        .name         = sherdi_strdup(model->mem, name),
-        .lr           = params->lr,
-        .weight_decay = params->weight_decay,
-        .beta1        = params->beta1,
-        .beta2        = params->beta2,
-        .eps          = params->eps,
-        .exclude_1d   = params->exclude_1d,
-    };
-    if (group.name == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    if (params->optimizer != NULL) {
-        group.optimizer_name = sherdi_strdup(model->mem, params->optimizer);
-        if (group.optimizer_name == NULL) {
-            sherdi_free(group.name);
-            return SHERD_E_NOMEM;
-        }
-    }
-    model->groups[model->num_groups] = group;
-    *out                             = (int)model->num_groups++;
-    return SHERD_OK;
-}
-
 sherd_status sherdi_model_add_unit(sherdi_model *model, const sherd_unit_params *params, int *out)
 {
     const char *name = params->name;
@@ -138,7 +87,7 @@ sherd_status sherdi_model_add_unit(sherdi_model *model, const sherd_unit_params 
                            name, params->backward_uses);
     }
     SHERDI_TRY(sherdi_api_check_flag(params->retain_grads, "sherd_unit_params.retain_grads"));
-    SHERDI_TRY(count_check("units", model->num_units, SHERDI_MOST_UNITS));
+    SHERDI_TRY(sherdi_model_check_count("units", model->num_units, SHERDI_MOST_UNITS));
     if (sherdi_names_find(&model->unit_names, name) >= 0) {
         return sherdi_fail(SHERD_E_INVAL, "there is a unit %s already (unit %lld)", name,
                            sherdi_names_find(&model->unit_names, name));
@@ -205,7 +154,7 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
     SHERDI_TRY(sherdi_model_check_unit(model, unit));
     SHERDI_TRY(name_check("parameter", params->name));
     SHERDI_TRY(sherdi_api_check_flag(params->frozen, "sherd_param_params.frozen"));
-    SHERDI_TRY(count_check("parameters", model->num_params, SHERDI_MOST_PARAMS));
+    SHERDI_TRY(sherdi_model_check_count("parameters", model->num_params, SHERDI_MOST_PARAMS));
     SHERDI_TRY(shape_elems(params, &param.elems));
     if (param.elems > MOST_ELEMS - model->total_elems) {
         return sherdi_fail(SHERD_E_INVAL, "parameter %s: the model has too many elements",
@@ -288,47 +237,6 @@ int sherdi_model_reached(const sherdi_model *model, int unit, size_t n)
         return unit;
     }
     return n <= info->num_reads ? info->reads[n - 1] : -1;
-}
-
-sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param)
-{
-    sherdi_model_unit *reader;
-    int                owner;
-
-    SHERDI_TRY(sherdi_model_check_unit(model, unit));
-    SHERDI_TRY(sherdi_model_check_param(model, param));
-    owner  = model->params[param].unit;
-    reader = &model->units[unit];
-    if (owner == unit) {
-        return SHERD_OK; /* an acquire has its own parameters anyway */
-    }
-    for (size_t i = 0; i < reader->num_reads; i++) {
-        if (reader->reads[i] == owner) {
-            return SHERD_OK;
-        }
-    }
-    SHERDI_TRY(SHERDI_GROW(model->mem, reader->reads, reader->num_reads, reader->cap_reads));
-    reader->reads[reader->num_reads++] = owner;
-    return SHERD_OK;
-}
-
-sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int unit,
-                                   size_t held_acquires)
-{
-    sherdi_model_pass *order;
-
-    SHERDI_TRY(sherdi_model_check_unit(model, unit));
-    if ((int)pass < SHERD_FORWARD || (int)pass > SHERD_EVAL) {
-        return sherdi_fail(
-            SHERD_E_INVAL,
-            "pass %d does not exist; it is SHERD_FORWARD, SHERD_BACKWARD or SHERD_EVAL", (int)pass);
-    }
-    order = &model->passes[pass];
-    SHERDI_TRY(count_check("acquires in a pass", order->num_uses, SHERDI_MOST_UNITS));
-    SHERDI_TRY(SHERDI_GROW(model->mem, order->uses, order->num_uses, order->cap_uses));
-    order->uses[order->num_uses++] =
-        (sherdi_model_use){.unit = unit, .held = (int)sherdi_min_size(held_acquires, MOST_HELD)};
-    return SHERD_OK;
 }
 
 size_t sherdi_model_order_len(const sherdi_model *model, sherd_pass pass)

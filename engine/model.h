@@ -86,8 +86,6 @@ int sherdi_model_first_group(const sherdi_model *model);
 /** Returns the first group with a trainable parameter; 0 if there is none. */
 int sherdi_model_first_trained(const sherdi_model *model);
 
-sherd_status sherdi_model_add_group(sherdi_model *model, const sherd_group_params *params,
-                                    int *out);
 sherd_status sherdi_model_add_unit(sherdi_model *model, const sherd_unit_params *params, int *out);
 sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_param_params *params,
                                     int *out);
@@ -97,12 +95,18 @@ int sherdi_model_find_param(const sherdi_model *model, const char *name);
  *  the module activations. */
 sherd_status sherdi_model_add_activation(sherdi_model *model, int unit, size_t len_bytes,
                                          const struct sherdi_tier_kind *tier);
+/** Checks a number of declarations. A model with more is a mistake; its names and tables would take
+ *  all memory there is. */
+sherd_status sherdi_model_check_count(const char *what, size_t count, size_t most);
 /** E_INVAL: the unit, or the parameter, does not exist. */
 sherd_status sherdi_model_check_unit(const sherdi_model *model, int unit);
 sherd_status sherdi_model_check_param(const sherdi_model *model, int param);
 /** Returns the n-th unit that an acquire of `unit` reaches: the unit itself, then those it reads;
  *  -1: there are no more. */
-int          sherdi_model_reached(const sherdi_model *model, int unit, size_t n);
+int sherdi_model_reached(const sherdi_model *model, int unit, size_t n);
+/** Of the module declarations. */
+sherd_status sherdi_model_add_group(sherdi_model *model, const sherd_group_params *params,
+                                    int *out);
 sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param);
 sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int unit,
                                    size_t held_acquires);

@@ -269,24 +269,6 @@ typedef enum sherd_pass {
     SHERD_EVAL     = 2,
 } sherd_pass;
 
-/* Parameters of a group. NaN in a field means: the value of the configuration. */
-typedef struct sherd_group_params {
-    size_t      struct_size;
-    const char *name; /* for logs; copied */
-    double      lr;
-    double      weight_decay;
-    double      beta1, beta2, eps;
-    /* LAMB: 1 sets the trust ratio of this group's parameters with at most one dimension (biases,
-     * scales of norms) to 1; below 0, the default: the value of the configuration (exclude_1d) */
-    int exclude_1d;
-    /* The optimizer of this group's parameters: a name of optimizer.type, in any case ("none" is
-     * for a whole engine only); copied. NULL, the default: the optimizer of the configuration. An
-     * optimizer reads only the fields for which it has keys: the rate, the decay, and those of the
-     * betas and eps that it uses (a momentum is beta1). */
-    const char *optimizer;
-} sherd_group_params;
-SHERD_API void sherd_group_params_init(sherd_group_params *params);
-
 /* A value of sherd_unit_params.backward_uses: the number of uses in backward is not known in
  * advance. */
 #define SHERD_USES_ANY (-1)
@@ -332,27 +314,9 @@ SHERD_CALL sherd_engine_create(sherd_world *world, const sherd_config *config, s
  * names, so `params` is required for them. Each call is local; seal compares the models of all
  * ranks and names the first difference. A model has at most 2^17 units, 2^17 acquires in a pass,
  * and 2^20 parameters; a larger number is E_INVAL. */
-SHERD_CALL sherd_group_add(sherd_engine *engine, const sherd_group_params *params,
-                           sherd_group *out);
 SHERD_CALL sherd_unit_add(sherd_engine *engine, const sherd_unit_params *params, sherd_unit *out);
 SHERD_CALL sherd_param_add(sherd_engine *engine, sherd_unit unit, const sherd_param_params *params,
                            sherd_param *out);
-/** Declares that `unit` reads `param`, which belongs to another unit: while `unit` is acquired,
- *  `param` is readable too, and in backward the trainer may add to the gradient of `param`. */
-SHERD_CALL sherd_unit_reads(sherd_engine *engine, sherd_unit unit, sherd_param param);
-/** Declares `unit` as the next one in the order of `pass`; a unit may be repeated. A pass for which
- *  this function is never called has a default order: FORWARD the order of declaration, BACKWARD
- *  the reverse of FORWARD, EVAL the order of FORWARD. A unit that is in no pass can be acquired at
- *  any time: its memory overlaps with no other unit's. */
-SHERD_CALL sherd_pass_add(sherd_engine *engine, sherd_pass pass, sherd_unit unit);
-/** Does the same for a unit that is held past the next acquire: it is released after
- *  `held_acquires` further acquires of the pass. After the last acquire of FORWARD the acquires of
- *  BACKWARD count. A number larger than the remaining acquires means: to the end. The plan assigns
- *  disjoint memory to units that are held at the same time. A default order holds no unit, with one
- *  exception: the default order of EVAL holds the units that the list of FORWARD holds. */
-SHERD_CALL sherd_pass_add_held(sherd_engine *engine, sherd_pass pass, sherd_unit unit,
-                               size_t held_acquires);
-
 /** Makes the plan, compares it with the plans of the other ranks, and allocates all memory. After
  *  seal the training loop allocates nothing, with one exception: with several ranks, the call that
  *  ends the filling allocates a little memory while the ranks compare their values. Collective,
@@ -552,6 +516,7 @@ SHERD_API void sherd_engine_destroy(sherd_engine *engine);
  * headers are for this place alone: each includes this header if a program includes it first. */
 #include "sherd_checkpoints.h"
 #include "sherd_config.h"
+#include "sherd_declarations.h"
 #include "sherd_memory.h"
 #include "sherd_reports.h"
 #include "sherd_steps.h"
