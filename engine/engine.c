@@ -254,27 +254,16 @@ static void buffer_close(sherd_engine *engine, int b)
 
 sherd_status sherdi_engine_tables_open(sherd_engine *engine)
 {
-    size_t      world = (size_t)engine->world_size;
-    size_t      units = engine->model.num_units;
-    sherdi_mem *mem   = &engine->mem;
-
     engine->exchange.own_uses =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, units, sizeof(*engine->exchange.own_uses));
-    engine->exchange.used =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL,
-                           world * sherdi_plan_used_words(engine->plan->layout.num_open_ended),
-                           sizeof(*engine->exchange.used));
-    if (engine->exchange.own_uses == NULL || engine->exchange.used == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    return sherdi_fill_open(engine);
+        sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, engine->model.num_units,
+                           sizeof(*engine->exchange.own_uses));
+    return engine->exchange.own_uses == NULL ? SHERD_E_NOMEM : sherdi_fill_open(engine);
 }
 
 void sherdi_engine_tables_close(sherd_engine *engine)
 {
     sherdi_fill_close(engine);
     sherdi_free(engine->exchange.own_uses);
-    sherdi_free(engine->exchange.used);
     engine->exchange = (sherdi_exchange){0};
 }
 
@@ -290,6 +279,10 @@ static sherd_status memory_open(sherd_engine *engine)
     }
     if (status == SHERD_OK) {
         status = sherdi_modules_open(engine);
+    }
+    if (status == SHERD_OK && engine->plan->layout.num_open_ended > 0 &&
+        engine->exchange.used == NULL) {
+        status = sherdi_absent("uses", "SHERD_USES_ANY");
     }
     SHERDI_TRY(sherdi_agree_status(engine, status));
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
@@ -466,7 +459,7 @@ sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pas
     sherd_status status;
 
     SHERDI_TRY(unit_call_check(engine, "sherd_unit_acquire", unit, pass));
-    SHERDI_TRY(sherdi_loop_left_check(engine));
+    SHERDI_TRY(sherdi_modules_left_check(engine));
     SHERDI_TRY(sherdi_fill_finish(engine));
     sherdi_mem_forbid_begin();
     status = sherdi_loop_acquire(engine, unit, pass);
@@ -506,7 +499,7 @@ void sherd_engine_destroy(sherd_engine *engine)
         sherdi_log(SHERD_LOG_ERROR, engine->rank, "%s", sherd_last_error());
         return;
     }
-    sherdi_loop_give_up(engine);
+    sherdi_modules_give_up(engine);
     memory_close(engine);
     sherdi_modules_destroy(engine);
     sherdi_model_fini(&engine->model);

@@ -95,6 +95,17 @@ SHERDI_TRIED(fixed_take,
              (program, segment, block, gradient))
 SHERDI_TRIED(fixed_norm, (const struct sherdi_program *program, const sherdi_segment *segment),
              (program, segment))
+/* An operation failed on this rank. It ends its step with a failure before the ranks meet in it;
+ * `meets`: the others do. Whether they wait for this rank's discard: a collective call of this rank
+ * would meet the one in which they wait (E_STATE). The engine is about to be destroyed. */
+SHERDI_CALLED(failed_alone, (sherd_engine * engine, sherd_status status, const char *text),
+              (engine, status, text))
+SHERDI_CALLED(left, (sherd_engine * engine, const struct sherdi_outcome *why, int meets),
+              (engine, why, meets))
+SHERDI_TRIED(left_check, (const sherd_engine *engine), (engine))
+SHERDI_CALLED(give_up, (sherd_engine * engine), (engine))
+/* A micro-batch is about to end. Collective. */
+SHERDI_TRIED(micro_batch_ending, (sherd_engine * engine), (engine))
 /* A micro-batch has ended, or was dropped. */
 SHERDI_CALLED(micro_batch_over, (const struct sherdi_program *program), (program))
 /* A boundary has ended; its report may not be complete. */

@@ -3,6 +3,12 @@
  * the lines of its modules (modules.txt). */
 #include "sherd_build.h"
 
+#ifdef SHERDI_MODULE_STEPS
+SHERDI_MODULE(sherdi_module_alone)
+#endif
+#ifdef SHERDI_MODULE_USES
+SHERDI_MODULE(sherdi_module_uses)
+#endif
 #ifdef SHERDI_MODULE_JSON
 SHERDI_MODULE(sherdi_module_groups)
 #endif

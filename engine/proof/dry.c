@@ -6,6 +6,7 @@
 #include "engine/run/agree.h"
 #include "engine/run/blobs.h"
 #include "engine/run/store.h"
+#include "engine/run/uses.h"
 #include "engine/run/updater.h"
 
 #include <string.h>
@@ -157,6 +158,7 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
     settings_still(&engine->settings);
     sherdi_scaler_init(&engine->scaler, &engine->settings.numerics.scaler);
     SHERDI_TRY(sherdi_engine_tables_open(engine));
+    SHERDI_TRY(sherdi_uses_open(engine));
     SHERDI_TRY(sherdi_progress_open(&engine->run.progress, plan, model, &engine->mem));
     dry->joined = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL,
                                      sherdi_plan_used_words(plan->layout.num_open_ended),
@@ -203,6 +205,7 @@ void sherdi_dry_destroy(sherdi_dry *dry)
     sherdi_updater_close_program(&dry->engine);
     sherdi_store_destroy(&dry->engine);
     sherdi_progress_close(&dry->engine.run.progress);
+    sherdi_uses_close(&dry->engine);
     sherdi_engine_tables_close(&dry->engine);
     sherdi_free(dry->joined);
     sherd_world_destroy(dry->engine.world);
@@ -244,6 +247,6 @@ sherd_engine *sherdi_dry_engine(sherdi_dry *dry)
 void sherdi_dry_join(sherdi_dry *dry, const sherdi_dry *other)
 {
     if (dry->engine.plan->layout.num_open_ended > 0) { /* else nobody asks */
-        sherdi_agree_used_note(&other->engine, dry->joined);
+        sherdi_uses_note(&other->engine, dry->joined);
     }
 }

@@ -40,13 +40,6 @@ int          sherdi_agree_odd(const sherdi_told *told, int world_size, size_t at
 uint64_t     sherdi_agree_items_hash(const sherdi_model *model, size_t count);
 sherd_status sherdi_agree_model_word(const sherd_engine *engine, uint64_t word,
                                      sherdi_told *told_out, int *odd_out);
-/** At the end of a micro-batch: begins, on every rank, the gradients of open-ended units that
- *  another rank has, and exchanges whether any rank had a backward pass. Does nothing if no unit is
- *  open-ended. */
-sherd_status sherdi_agree_used(sherd_engine *engine);
-/** Sets the message of this rank for it: a bit for each open-ended unit that has a gradient, and
- *  one for a backward pass. Local. */
-void sherdi_agree_used_note(const sherd_engine *engine, uint64_t *words);
 /** Compares which units the ranks used in the window; call it before the window's gradients are
  *  reduced. E_STATE names the unit and the ranks that differ, or says that a micro-batch had no
  *  backward pass. */

@@ -94,7 +94,7 @@ typedef struct sherdi_exchange {
     sherdi_unit_uses *own_uses; /* [units] */
     sherd_status      status;   /* of the last one by sherdi_agree_on: whether the ranks have met */
     sherdi_unit_uses *uses;     /* [world_size x units]; exchanged only when ranks disagree */
-    uint64_t         *used;     /* [world_size x sherdi_plan_used_words] */
+    uint64_t         *used;     /* [world_size x sherdi_plan_used_words]; of uses.c */
 } sherdi_exchange;
 
 /* The buffers of the plan. */
@@ -133,7 +133,7 @@ typedef struct sherdi_window {
     sherdi_step_call call; /* that is under way, or the last one */
     int64_t          first_micro; /* micro_step at the last boundary */
     sherdi_outcome   lost;        /* the failure that lost a gradient: the window will be dropped */
-    char             untold_text[SHERDI_ERROR_BYTES]; /* "": none; see others_tell in loop.c */
+    char             untold_text[SHERDI_ERROR_BYTES]; /* "": none; see others_tell in alone.c */
     size_t met;     /* the acquire for which the ranks have met and that is not done; debug.c */
     int    is_left; /* step failed on this rank alone: others wait in theirs for its discard */
     double sumsq;   /* of the prepared gradient, before sherdi_optimizer_unscale */

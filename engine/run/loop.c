@@ -4,12 +4,9 @@
 #include "engine/run/loop.h"
 
 #include "base/checked.h"
-#include "engine/run/agree.h"
 #include "engine/modules.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/lanes.h"
-
-#include <stdio.h>
 
 static sherd_status backward_check(const sherd_engine *engine, int unit)
 {
@@ -35,54 +32,13 @@ static sherd_status backward_check(const sherd_engine *engine, int unit)
     return SHERD_OK;
 }
 
-/* A drive's failure keeps this rank out of the world's next calls until the trainer reacts. If the
- * world can cancel the calls in which the other ranks will wait, they need not be notified now:
- * either this rank drops the window, which ends these calls, or it tries again and is late. If it
- * gives up instead, sherdi_loop_give_up sends them this text. If the world cannot cancel calls, the
- * ranks are notified now, and the world is lost. */
-static void others_tell(sherd_engine *engine, sherd_status status, const char *text)
-{
-    if (status != SHERD_E_IO || engine->world_size == 1) {
-        return;
-    }
-    if (sherdi_world_takes_back(engine->world)) {
-        (void)snprintf(engine->window.untold_text, sizeof(engine->window.untold_text), "%s", text);
-    } else {
-        sherd_world_abort(engine->world, text);
-    }
-}
-
-void sherdi_loop_leave(sherd_engine *engine, sherd_status status)
-{
-    engine->window.is_left |=
-        engine->world_size > 1 && (status == SHERD_E_IO || status == SHERD_E_NOMEM);
-}
-
-sherd_status sherdi_loop_left_check(const sherd_engine *engine)
-{
-    if (!engine->window.is_left) {
-        return SHERD_OK;
-    }
-    return sherdi_fail(SHERD_E_STATE,
-                       "the last step failed on rank %d alone, and the other ranks still wait in "
-                       "theirs; call sherd_step_discard on all ranks before anything else",
-                       engine->rank);
-}
-
-void sherdi_loop_give_up(sherd_engine *engine)
-{
-    if (engine->window.untold_text[0] != '\0') {
-        sherd_world_abort(engine->world, engine->window.untold_text);
-    }
-}
-
 static sherd_status failure_tell(sherd_engine *engine, sherd_status status)
 {
     const sherdi_outcome failed = sherdi_outcome_of(status);
 
     /* if the update failed, the failure is reported now */
     (void)SHERDI_IF(engine->updater.ops, check, (engine), SHERD_OK);
-    others_tell(engine, status, failed.text);
+    sherdi_modules_failed_alone(engine, status, failed.text);
     if (status == SHERD_E_NOMEM && engine->window.lost.status != SHERD_OK) {
         return sherdi_outcome_end(
             &engine->window.lost); /* it is stored until the window is dropped */
@@ -116,9 +72,6 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
     if (status != SHERD_OK) {
         return failure_tell(engine, status);
     }
-    if (engine->window.lost.status == SHERD_OK) {
-        engine->window.untold_text[0] = '\0'; /* this try succeeded */
-    }
     engine->window.has_begun |= pass != SHERD_EVAL;
     engine->window.has_backward |= pass == SHERD_BACKWARD;
     return sherdi_modules_unit_acquired(engine, unit, pass);
@@ -127,7 +80,7 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
 sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status)
 {
     sherdi_outcome_add(&engine->window.lost, status);
-    others_tell(engine, status, engine->window.lost.text);
+    sherdi_modules_failed_alone(engine, status, engine->window.lost.text);
     return sherdi_outcome_end(&engine->window.lost);
 }
 
@@ -164,7 +117,7 @@ static void activations_settle(sherd_engine *engine)
 
 sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine)
 {
-    sherd_status status = sherdi_agree_used(engine);
+    sherd_status status = sherdi_modules_micro_batch_ending(engine);
 
     activations_settle(engine);
 
@@ -173,11 +126,7 @@ sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine)
     }
     last_note(engine);
     status = sherdi_program_micro_batch_end(&engine->run.program);
-    if (status == SHERD_OK) {
-        return SHERD_OK;
-    }
-    sherdi_loop_leave(engine, status);
-    return sherdi_loop_lose(engine, status);
+    return status == SHERD_OK ? SHERD_OK : sherdi_loop_lose(engine, status);
 }
 
 void sherdi_loop_window_begin(sherd_engine *engine)

@@ -8,21 +8,13 @@
 const char *sherdi_pass_name(sherd_pass pass);
 /** Acquires a unit; a call that fails changes nothing. */
 sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass);
-/** Releases a unit, even if something fails; then the window is lost. */
 /** Loses the window: a rank cannot keep a gradient, or an activation. The step returns the first
  *  failure; this returns it, too. */
 sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status);
+/** Releases a unit, even if something fails; then the window is lost. */
 sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass);
 /** Ends a micro-batch: completes the gradients that are open, in the order of the plan. */
 sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine);
-/** Records that this rank alone ends its step with a failure, before it has met the other ranks. */
-void sherdi_loop_leave(sherd_engine *engine, sherd_status status);
-/** Returns E_STATE while other ranks wait for this one to discard its window: a collective call of
- *  this rank would meet the one in which they wait. */
-sherd_status sherdi_loop_left_check(const sherd_engine *engine);
-/** The engine is being destroyed: aborts the world if other ranks wait because of a failure of this
- *  rank's drive. */
-void sherdi_loop_give_up(sherd_engine *engine);
 /** Begins a window, after the last one is over or dropped. */
 void sherdi_loop_window_begin(sherd_engine *engine);
 /** Returns whether the window is over after this number of micro-batches. */

@@ -180,10 +180,7 @@ static sherd_status window_leave(sherd_engine *engine, sherd_status status, int 
 {
     const sherdi_outcome why = sherdi_outcome_of(status);
 
-    sherdi_loop_leave(engine, status);
-    if (engine->window.is_left && meets && sherdi_world_takes_back(engine->world)) {
-        (void)sherdi_world_interrupt(engine->world, why.status, why.text);
-    }
+    sherdi_modules_left(engine, &why, meets);
     return sherdi_step_drop_window(engine, sherdi_outcome_end(&why));
 }
 
@@ -364,7 +361,7 @@ sherd_status sherdi_step_check(sherd_engine *engine, const char *call)
                                   SHERDI_NEED_SEALED | SHERDI_NEED_STEPS | SHERDI_NEED_NO_EVAL));
     SHERDI_TRY(sherdi_step_late_start(engine));
     SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_STARTED | SHERDI_NEED_UNPREPARED));
-    SHERDI_TRY(sherdi_loop_left_check(engine));
+    SHERDI_TRY(sherdi_modules_left_check(engine));
     return sherdi_engine_need(engine, call, SHERDI_NEED_RELEASED);
 }
 
