@@ -110,6 +110,11 @@ SHERDI_TRIED(micro_batch_ending, (sherd_engine * engine), (engine))
 SHERDI_CALLED(micro_batch_over, (const struct sherdi_program *program), (program))
 /* A boundary has ended; its report may not be complete. */
 SHERDI_CALLED(boundary, (sherd_engine * engine), (engine))
+/* A group's rate (`lr`), or its betas, of an optimizer step are asked for; the other pointer is
+ * NULL: changes them. */
+SHERDI_CALLED(scheduled,
+              (const sherd_engine *engine, int group, int64_t step, double *lr, double *betas),
+              (engine, group, step, lr, betas))
 /* A boundary ends the window, with or without an overflow: updates its scaler. E_NUMERIC. */
 SHERDI_TRIED(scaler_update, (struct sherdi_scaler * scaler, int had_overflow),
              (scaler, had_overflow))

@@ -6,9 +6,13 @@
 
 #include "base/status.h"
 #include "engine/optimizers/scaler.h"
-#include "engine/optimizers/schedule.h"
 #include "offload/tier_kind.h"
 #include "sherd.h"
+
+/* The types of the settings of modules. */
+#define SHERDI_SETTINGS_OF(type, name)
+#include "engine/config/members_list.h"
+#undef SHERDI_SETTINGS_OF
 
 /* engine/optimizers/optimizer.h */
 typedef struct sherdi_optimizer sherdi_optimizer;
@@ -20,17 +24,6 @@ typedef struct sherdi_lamb_settings {
     int    is_papers; /* 1: bias corrections as in the paper; 0: as in DeepSpeed */
     int    exclude_1d;
 } sherdi_lamb_settings;
-
-#define SHERDI_MAX_GROUPS 16
-
-/* An entry of sherd.groups. NaN, or a number below 0: the entry does not give this value. */
-typedef struct sherdi_group_settings {
-    char name[64];
-    char matching[256]; /* patterns of parameter names, each with its NUL; an empty one ends them */
-    int  optimizer;     /* number in the list of optimizers, from 1 on; 0: none is named */
-    int  exclude_1d;
-    double lr, betas[2], eps, weight_decay;
-} sherdi_group_settings;
 
 typedef struct sherdi_sgd_settings {
     double momentum, dampening; /* momentum 0: the state has no buffer */
@@ -138,11 +131,12 @@ typedef struct sherdi_update_settings {
     sherdi_sgd_settings     sgd;
     sherdi_adagrad_settings adagrad;
     sherdi_muon_settings    muon;
-    sherdi_group_settings   groups[SHERDI_MAX_GROUPS]; /* entries after the last one are 0 */
-    sherdi_schedule_params  schedule;
     double                  gradient_clipping; /* 0: off */
     int                     master_encoding;   /* sherdi_master_encoding */
     int                     moment_encoding;   /* sherdi_moment_encoding */
+#define SHERDI_SETTINGS_OF(type, name) type name;
+#include "engine/config/members_list.h"
+#undef SHERDI_SETTINGS_OF
 } sherdi_update_settings;
 
 typedef struct sherdi_sharding_settings {

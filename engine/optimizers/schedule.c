@@ -1,4 +1,4 @@
-/* The schedules of schedule_list.h, by number. engine/run/optimizer.c asks them once per step and
+/* The schedules of schedule_list.h, by number. engine/run/schedules.c asks them once per step and
  * group. */
 #include "engine/optimizers/schedule.h"
 

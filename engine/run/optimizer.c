@@ -3,6 +3,7 @@
 #include "engine/run/optimizer.h"
 
 #include "base/hash.h"
+#include "engine/modules.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/scalars.h"
 
@@ -32,20 +33,6 @@ static sherdi_optimizer_defaults numbers_of(const sherd_engine *engine, size_t g
                                     sherdi_group_optimizer(settings, &engine->model.groups[group]));
 }
 
-/* A default group without trainable parameters has no position in the schedule's lists; it takes
- * the first number. */
-static sherdi_schedule_point point_of(const sherd_engine *engine, int group, int64_t step)
-{
-    int first = engine->first_groups.scheduled;
-
-    return (sherdi_schedule_point){
-        .group = group < first ? 0 : (size_t)(group - first),
-        .group_lr =
-            or_default(engine->model.groups[group].lr, numbers_of(engine, (size_t)group).lr),
-        .step = step,
-    };
-}
-
 /* Returns the trainer's value for a group in one of the lists of a step's parameters; NaN: none. */
 static double given_of(const sherd_step_params *params, const double *list, int group)
 {
@@ -55,14 +42,11 @@ static double given_of(const sherd_step_params *params, const double *list, int 
 double sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_params *params,
                                  int group, int64_t step)
 {
-    double                given = params == NULL ? NAN : given_of(params, params->group_lr, group);
-    sherdi_schedule_point point;
+    double given = params == NULL ? NAN : given_of(params, params->group_lr, group);
+    double lr    = or_default(engine->model.groups[group].lr, numbers_of(engine, (size_t)group).lr);
 
-    if (!isnan(given)) {
-        return given;
-    }
-    point = point_of(engine, group, step);
-    return sherdi_schedule_lr(&engine->settings.update.schedule, &point);
+    sherdi_modules_scheduled(engine, group, step, &lr, NULL);
+    return or_default(given, lr);
 }
 
 static sherdi_group_step group_step_of(const sherd_engine *engine, const sherdi_coeffs_call *call,
@@ -73,7 +57,6 @@ static sherdi_group_step group_step_of(const sherd_engine *engine, const sherdi_
     const sherdi_settings    *settings  = &engine->settings;
     const sherdi_model_group *group     = &engine->model.groups[g];
     const sherdi_optimizer   *optimizer = sherdi_group_optimizer(settings, group);
-    sherdi_schedule_point     point     = point_of(engine, (int)g, step);
     sherdi_optimizer_defaults numbers   = numbers_of(engine, g);
     double                    betas[]   = {or_default(group->beta1, numbers.betas[0]),
                                            or_default(group->beta2, numbers.betas[1])};
@@ -92,7 +75,7 @@ static sherdi_group_step group_step_of(const sherd_engine *engine, const sherdi_
     };
 
     if (optimizer->with_momentum == NULL) { /* a momentum is not scheduled, as in DeepSpeed */
-        sherdi_schedule_betas(&settings->update.schedule, &point, betas);
+        sherdi_modules_scheduled(engine, (int)g, step, NULL, betas);
     }
     if (params != NULL) {
         betas[0]  = or_default(given_of(params, params->group_beta1, (int)g), betas[0]);

@@ -1,5 +1,26 @@
-/* Lists of a schedule: numbers for each parameter group, which are checked when a plan is made. */
+/* A schedule in the life of an engine. Its lists have a number for each parameter group, and are
+ * checked when a plan is made. */
 #include "engine/modules.h"
+#include "engine/run/engine_impl.h"
+
+/* A default group without trainable parameters has no position in the schedule's lists; it takes
+ * the first number. */
+static void scheduled(const sherd_engine *engine, int group, int64_t step, double *lr,
+                      double *betas)
+{
+    const sherdi_schedule_params *schedule = &engine->settings.update.schedule;
+    int                           first    = engine->first_groups.scheduled;
+    sherdi_schedule_point         point    = {.group    = group < first ? 0 : (size_t)(group - first),
+                                              .group_lr = lr == NULL ? 0 : *lr,
+                                              .step     = step};
+
+    if (lr != NULL) {
+        *lr = sherdi_schedule_lr(schedule, &point);
+    }
+    if (betas != NULL) {
+        sherdi_schedule_betas(schedule, &point, betas);
+    }
+}
 
 static sherd_status lists_check(sherdi_plan *plan, const sherdi_model *model)
 {
@@ -31,4 +52,4 @@ static sherd_status lists_check(sherdi_plan *plan, const sherdi_model *model)
     return SHERD_OK;
 }
 
-const sherdi_module sherdi_module_schedules = {.lay_out = lists_check};
+const sherdi_module sherdi_module_schedules = {.lay_out = lists_check, .scheduled = scheduled};
