@@ -115,15 +115,6 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     return SHERD_OK;
 }
 
-sherd_status sherd_copy(sherd_engine *engine, void *dst, const void *src, size_t len_bytes)
-{
-    SHERDI_TRY(sherdi_engine_check_alive(engine, "sherd_copy"));
-    SHERDI_TRY(sherdi_api_need(dst != NULL || len_bytes == 0, "sherd_copy", "dst"));
-    SHERDI_TRY(sherdi_api_need(src != NULL || len_bytes == 0, "sherd_copy", "src"));
-    engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
-    return sherdi_engine_outcome(engine, sherdi_lane_wait(engine->backend));
-}
-
 sherd_status sherd_unit_add(sherd_engine *engine, const sherd_unit_params *params, sherd_unit *out)
 {
     sherd_unit_params given;
@@ -310,13 +301,13 @@ static void transfers_finish(sherd_engine *engine)
 
 static void memory_close(sherd_engine *engine)
 {
-    SHERDI_IF(engine->updater.ops, close, (engine), (void)0);
+    SHERDI_TELL(updater, close, engine);
     sherdi_modules_abandon(engine);
     transfers_finish(engine);
-    SHERDI_IF(engine->lanes.ops, drain, (engine), (void)0);
+    SHERDI_TELL(lanes, drain, engine);
     sherdi_modules_close(engine);
     sherdi_run_close(engine);
-    SHERDI_IF(engine->storage.ops, close, (engine), (void)0);
+    SHERDI_TELL(storage, close, engine);
     sherdi_lanes_close(engine);
     engine->storage = (sherdi_storage){0};
     engine->updater = (sherdi_updater){0};
@@ -417,7 +408,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     }
     control_note(engine, SHERDI_CONTROL_UPDATER);
     if (status == SHERD_OK && engine->storage.is_resumed) {
-        status = SHERDI_IF(engine->storage.ops, resume, (engine), SHERD_OK);
+        status = SHERDI_ASK(storage, resume, engine);
     }
     if (status != SHERD_OK) {
         memory_close(engine);

@@ -40,6 +40,9 @@ SHERDI_TRIED(uses_differ, (sherd_engine * engine), (engine))
 SHERDI_TRIED(check, (const sherd_engine *engine), (engine))
 /* Makes the module's objects for the time in which the engine is sealed. */
 SHERDI_TRIED(open, (sherd_engine * engine), (engine))
+/* The engine has its plan: gives it marks of times, and then lanes. E_NOMEM, E_DEVICE, E_IO. */
+SHERDI_TRIED(times_open, (sherd_engine * engine), (engine))
+SHERDI_TRIED(lanes_open, (sherd_engine * engine), (engine))
 /* The engine's memory was made: gives it storage, and then an updater, if its plan needs them.
  * Collective. */
 SHERDI_TRIED(storage_open, (sherd_engine * engine), (engine))
@@ -110,6 +113,10 @@ SHERDI_TRIED(micro_batch_ending, (sherd_engine * engine), (engine))
 SHERDI_CALLED(micro_batch_over, (const struct sherdi_program *program), (program))
 /* A boundary has ended; its report may not be complete. */
 SHERDI_CALLED(boundary, (sherd_engine * engine), (engine))
+/* Gives where a deterministic reduction puts integers. What was counted in the gradient of a window:
+ * E_NUMERIC if it cannot be updated with. */
+SHERDI_CALLED(fixed_sink, (sherd_engine * engine, const sherdi_fixed_sink **out), (engine, out))
+SHERDI_TRIED(gradient_check, (const sherdi_fixed_counts *counts), (counts))
 /* A group's rate (`lr`), or its betas, of an optimizer step are asked for; the other pointer is
  * NULL: changes them. */
 SHERDI_CALLED(scheduled,

@@ -5,7 +5,6 @@
 #include "base/checked.h"
 #include "base/hash.h"
 #include "base/text.h"
-#include "offload/tier_kind.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -304,9 +303,7 @@ static uint64_t unit_hash(const sherdi_model_unit *unit, int is_of_state)
     }
     if (!is_of_state && unit->activation_bytes > 0) {
         hash = sherdi_hash_u64(hash, unit->activation_bytes);
-        hash = sherdi_hash_u64(hash, unit->activation_tier == NULL
-                                         ? UINT64_MAX
-                                         : sherdi_tier_index(unit->activation_tier));
+        hash = sherdi_hash_u64(hash, unit->activation_tier_number);
     }
     hash = sherdi_hash_bytes(hash, unit->params, unit->num_params * sizeof(*unit->params));
     return sherdi_hash_bytes(hash, unit->reads, unit->num_reads * sizeof(*unit->reads));

@@ -38,8 +38,9 @@ typedef struct sherdi_model_unit {
     int    has_any_uses; /* SHERD_USES_ANY, as the trainer declared it */
     int    retains_grads;
     size_t activation_bytes; /* 0: none is declared */
-    /* Where it waits; NULL: as in the configuration */
+    /* Where it waits; NULL: as in the configuration. And its number; UINT64_MAX */
     const struct sherdi_tier_kind *activation_tier;
+    uint64_t                       activation_tier_number;
 } sherdi_model_unit;
 
 struct sherdi_optimizer; /* engine/optimizers/optimizer.h */

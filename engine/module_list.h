@@ -52,6 +52,9 @@ SHERDI_MODULE(sherdi_module_fixed)
 #ifdef SHERDI_MODULE_LAMB
 SHERDI_MODULE(sherdi_module_ratios)
 #endif
+#ifdef SHERDI_MODULE_LANES
+SHERDI_MODULE(sherdi_module_lanes)
+#endif
 #ifdef SHERDI_MODULE_SCALING
 SHERDI_MODULE(sherdi_module_scaling)
 #endif

@@ -4,6 +4,7 @@
 #ifndef SHERDI_ENGINE_MODULES_H
 #define SHERDI_ENGINE_MODULES_H
 
+#include "collectives/world.h"
 #include "engine/plan/plan.h"
 
 struct sherdi_cuts;

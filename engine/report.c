@@ -145,7 +145,7 @@ static void traffic_count(sherd_engine *engine, sherd_traffic_report *out)
     sherdi_file_traffic files;
     uint64_t            received;
 
-    SHERDI_IF(engine->updater.ops, settle_ahead, (engine), (void)0);
+    SHERDI_TELL(updater, settle_ahead, engine);
     files = SHERDI_IF(engine->storage.ops, traffic, (engine), (sherdi_file_traffic){0});
     sherd_world_traffic(engine->world, &out->wire_counted, &received);
     out->wire_counted -= engine->wire_at_seal + engine->updater.published_bytes;

@@ -478,18 +478,12 @@ SHERD_API void sherd_step_report_init(sherd_step_report *report);
  *  other overflow. After a failure in the update itself, call sherd_step_undo where it is possible,
  *  or sherd_checkpoint_load, or destroy the engine. */
 SHERD_CALL sherd_step(sherd_engine *engine, sherd_step_report *out);
+
 /* -------------------------------------------------- fingerprints --- */
 
 /** Computes the fingerprint from the state: the sum modulo 2^64, over all elements, of a mix of
  *  (global element index, bits of the fp32 master weight); see docs/numerics.md. Collective. */
 SHERD_CALL sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out);
-
-/* -------------------------------------------------------------- device --- */
-
-/** Copies between host memory and memory that the engine returned (sherd_param_data,
- *  sherd_param_grad), after all work of the compute stream. Blocks until the bytes are copied. For
- *  programs that work on the host with any backend. Local. E_DEVICE. */
-SHERD_CALL sherd_copy(sherd_engine *engine, void *dst, const void *src, size_t len_bytes);
 
 /* ------------------------------------------- looking inside an engine ---- */
 

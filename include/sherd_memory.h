@@ -108,4 +108,9 @@ SHERD_CALL sherd_engine_set_stream(sherd_engine *engine, void *stream);
  *  sherd_last_error(), also for NULL. */
 SHERD_API int sherd_device_count(const char *backend);
 
+/** Copies between host memory and memory that the engine returned (sherd_param_data,
+ *  sherd_param_grad), after all work of the compute stream. Blocks until the bytes are copied. For
+ *  programs that work on the host with any backend. Local. E_DEVICE. */
+SHERD_CALL sherd_copy(sherd_engine *engine, void *dst, const void *src, size_t len_bytes);
+
 #endif

@@ -24,7 +24,7 @@ typedef struct sherdi_extent {
 } sherdi_extent;
 
 /* A kind of tier: the properties of a tier before it is opened. Each kind has one table; all are
- * named in tier_list.h. */
+ * named in tier_list.h (tiers.h). */
 typedef struct sherdi_tier_kind {
     sherdi_space space;
     int          has_files; /* in folders that the configuration names; transfers take a queue */
@@ -36,19 +36,7 @@ typedef struct sherdi_tier_kind {
     sherd_status (*open)(const sherdi_tier_params *params, sherdi_mem *mem, sherdi_tier **out);
 } sherdi_tier_kind;
 
-#define SHERDI_TIER(name, table) extern const sherdi_tier_kind table;
-#include "offload/tier_list.h"
-#undef SHERDI_TIER
-
-/** "|none|cpu|nvme": the choices of a "device" key; without the first bar, choice i is tier i. */
-extern const char sherdi_tier_choices[];
-
-const sherdi_tier_kind *sherdi_tier_at(size_t index);
-size_t                  sherdi_tier_index(const sherdi_tier_kind *kind);
-/** Returns the kind of that name; NULL: there is none. */
-const sherdi_tier_kind *sherdi_tier_find(const char *name);
-const char             *sherdi_tier_name(const sherdi_tier_kind *kind);
-/** Returns the first kind of that space. */
-const sherdi_tier_kind *sherdi_tier_of(sherdi_space space);
+/* Nothing is offloaded: the only kind that every build has. */
+extern const sherdi_tier_kind sherdi_tier_device;
 
 #endif

@@ -1,5 +1,5 @@
 /* The tiers, one per line: the name that a configuration's "device" gives a tier, and its table.
- * tier_kind.h declares them from this list. The first means that nothing is offloaded. */
+ * tiers.h declares them from this list. The first means that nothing is offloaded. */
 #include "sherd_build.h"
 
 SHERDI_TIER("none", sherdi_tier_device)

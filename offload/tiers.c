@@ -1,11 +1,10 @@
 /* The tiers that tier_list.h names. */
-#include "offload/tier_kind.h"
+#include "offload/tiers.h"
 
 #include <assert.h>
 #include <string.h>
 
-const sherdi_tier_kind sherdi_tier_device = {.space = SHERDI_SPACE_DEVICE};
-const sherdi_tier_kind sherdi_tier_host   = {.space = SHERDI_SPACE_HOST};
+const sherdi_tier_kind sherdi_tier_host = {.space = SHERDI_SPACE_HOST};
 
 #define SHERDI_TIER(name, table) "|" name
 const char sherdi_tier_choices[] =

@@ -1,6 +1,7 @@
 /* Offload: the blocks offload_optimizer, offload_param, activations and aio. Finds contradictions,
  * warns, and makes the settings. See config_impl.h. */
 #include "engine/config/config_impl.h"
+#include "offload/tiers.h"
 
 #include <stddef.h>
 #include <stdio.h>

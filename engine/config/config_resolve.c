@@ -6,6 +6,7 @@
 
 #include "base/absent.h"
 #include "base/hash.h"
+#include "offload/tiers.h"
 
 #include <assert.h>
 #include <float.h>

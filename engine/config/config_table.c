@@ -1,6 +1,7 @@
 /* The keys as data, and functions that find keys in them. See config_keys.h and config_unused.h. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/optimizer.h"
+#include "offload/tiers.h"
 
 #include <ctype.h>
 #include <limits.h>

@@ -3,7 +3,7 @@
 #include "sherd_build.h"
 
 #ifdef SHERDI_MODULE_JSON
-#include "engine/config/groups.h"
+#include "engine/optimizers/groups.h"
 SHERDI_SETTINGS_OF(sherdi_group_settings, groups[SHERDI_MAX_GROUPS])
 #endif
 #ifdef SHERDI_MODULE_SCHEDULES

@@ -297,11 +297,7 @@ size_t sherdi_plain_settings(const sherdi_settings *settings, sherdi_named_bits 
 
 size_t sherdi_settings_list(const sherdi_settings *settings, sherdi_named_bits *out)
 {
-    static size_t (*const LISTERS[])(const sherdi_settings *, sherdi_named_bits *) = {
-#define SHERDI_SETTINGS_LISTER(name) name,
+#define SHERDI_SETTINGS_LISTER(name) return name(settings, out);
 #include "engine/config/settings_list.h"
 #undef SHERDI_SETTINGS_LISTER
-    };
-
-    return LISTERS[0](settings, out);
 }

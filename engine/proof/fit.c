@@ -9,6 +9,7 @@
 #include "engine/run/engine_impl.h"
 #include "engine/run/needs.h"
 #include "sherd_tools.h"
+#include "offload/tiers.h"
 
 #include <stdio.h>
 #include <string.h>

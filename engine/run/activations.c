@@ -8,6 +8,7 @@
 
 #include "sherd_build.h"
 #include "engine/program/activations.h"
+#include "offload/tiers.h"
 
 void sherd_activation_params_init(sherd_activation_params *params)
 {
@@ -64,8 +65,9 @@ sherd_status sherdi_model_add_activation(sherdi_model *model, int unit, size_t l
                            "the end of an activation is not known either; list its backward uses",
                            info->name);
     }
-    info->activation_bytes = len_bytes;
-    info->activation_tier  = tier;
+    info->activation_bytes       = len_bytes;
+    info->activation_tier        = tier;
+    info->activation_tier_number = tier == NULL ? UINT64_MAX : sherdi_tier_index(tier);
     return SHERD_OK;
 }
 

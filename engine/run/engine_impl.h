@@ -40,8 +40,6 @@ typedef struct sherdi_optimizer_scalars {
 /* Lanes: queues of operations that overlap. They are a module (lanes_impl.h); without it an engine
  * carries each operation out at once, on the calling thread. */
 typedef struct sherdi_lanes_ops {
-    /* Makes the lanes, and gives the engine this table. E_NOMEM, E_DEVICE. */
-    sherd_status (*open)(sherd_engine *engine);
     /* Call it when no lane works any more. */
     void (*close)(sherd_engine *engine);
     /* Receives the operations of the program. */
@@ -53,10 +51,6 @@ typedef struct sherdi_lanes_ops {
     /* Waits for all lanes; ignores their failures. */
     void (*drain)(sherd_engine *engine);
 } sherdi_lanes_ops;
-
-#define SHERDI_LANES_TABLE(table) extern const sherdi_lanes_ops table;
-#include "engine/run/lanes_list.h"
-#undef SHERDI_LANES_TABLE
 
 /* The lanes other than the compute lane (engine->backend). On the CPU all are the same lane. */
 typedef struct sherdi_lanes {

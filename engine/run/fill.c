@@ -73,12 +73,12 @@ sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float 
 
 sherd_status sherdi_values_begin(sherd_engine *engine)
 {
-    sherd_status queued = SHERDI_IF(engine->updater.ops, join, (engine), SHERD_OK);
+    sherd_status queued = SHERDI_ASK(updater, join, engine);
     sherd_status status = sherdi_run_settle(engine, SHERDI_RING_STATE);
     sherd_status own    = sherdi_run_settle(engine, SHERDI_RING_PARAMS);
 
     if (queued != SHERD_OK) {
-        return SHERDI_IF(engine->updater.ops, check, (engine), SHERD_OK); /* with the way out */
+        return SHERDI_ASK(updater, check, engine); /* with the way out */
     }
     return own == SHERD_OK ? status : own;
 }
@@ -113,8 +113,7 @@ sherd_status sherdi_fill_rings_settle(sherd_engine *engine)
     sherd_status status = SHERD_OK;
 
     for (int ring = SHERDI_RING_STATE; ring <= SHERDI_RING_PARAMS; ring++) {
-        sherd_status own =
-            SHERDI_IF(engine->storage.ops, settle, (engine, (sherdi_ring)ring), SHERD_OK);
+        sherd_status own = SHERDI_ASK(storage, settle, engine, (sherdi_ring)ring);
 
         if (own != SHERD_OK) {
             sherdi_progress_keep(&engine->run.progress, (sherdi_ring)ring);
@@ -254,10 +253,8 @@ static sherd_status state_settle(sherd_engine *engine)
     engine->fingerprints.has_own =
         !engine->fill.is_loaded; /* else it needs the rest of the state */
     SHERDI_TRY(sherdi_update_fingerprint(engine));
-    SHERDI_IF(
-        engine->storage.ops, verify,
-        (engine, engine->settings.offload.verify_reads || !engine->settings.offload.fast_init),
-        (void)0);
+    SHERDI_TELL(storage, verify, engine,
+                engine->settings.offload.verify_reads || !engine->settings.offload.fast_init);
     return SHERD_OK;
 }
 
@@ -271,8 +268,8 @@ static sherd_status filling_end(sherd_engine *engine)
     SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_FIRST_VALUES, status,
                                  filled_fingerprint(engine, 1), SHERDI_FILL_BEGINS));
     engine->fingerprints.frozen = sherdi_agree_sum(engine);
-    SHERDI_TRY(SHERDI_IF(engine->storage.ops, begin, (engine), SHERD_OK));
-    SHERDI_IF(engine->storage.ops, agreed, (engine), (void)0);
+    SHERDI_TRY(SHERDI_ASK(storage, begin, engine));
+    SHERDI_TELL(storage, agreed, engine);
     SHERDI_TRY(sherdi_run_drain(engine));
     SHERDI_TRY(sherdi_modules_filled(engine));
     sherdi_progress_complete(&engine->run.progress, SHERDI_RING_STATE);

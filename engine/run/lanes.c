@@ -3,6 +3,7 @@
  * accesses. On the CPU all of them are one lane, and nothing waits. */
 #include "engine/run/lanes_impl.h"
 
+#include "engine/modules.h"
 #include "engine/run/kernels.h"
 
 static const sherdi_backend *lane_of(const sherd_engine *engine, sherdi_lane_id lane)
@@ -164,7 +165,7 @@ static sherd_status op_run(void *ctx, const sherdi_op *op)
     sherdi_op_marks    marks;
     sherd_status       status;
 
-    SHERDI_IF(engine->updater.ops, beat, (engine), (void)0);
+    SHERDI_TELL(updater, beat, engine);
     if (own->transfers != NULL) {
         own->transfers->poll(engine);
     }
@@ -177,7 +178,7 @@ static sherd_status op_run(void *ctx, const sherdi_op *op)
     marks  = SHERDI_IF(engine->times.ops, op_begin, (engine, engine->backend, op, 1),
                        (sherdi_op_marks){0});
     status = op_follow(engine, op, &follows);
-    SHERDI_IF(engine->times.ops, op_end, (engine, &marks), (void)0);
+    SHERDI_TELL(times, op_end, engine, &marks);
     SHERDI_TRY(status);
     return op_give(engine, op);
 }
@@ -269,10 +270,11 @@ static void lanes_drain(sherd_engine *engine)
 }
 
 const sherdi_lanes_ops sherdi_lanes_table = {
-    .open      = lanes_open,
     .close     = lanes_close,
     .run       = op_run,
     .join      = lanes_join,
     .walk_over = walk_over,
     .drain     = lanes_drain,
 };
+
+const sherdi_module sherdi_module_lanes = {.lanes_open = lanes_open};

@@ -51,4 +51,6 @@ int sherdi_run_lane_is_over(const sherd_engine *engine, sherdi_lane_id lane, uin
  *  failure. */
 sherd_status sherdi_run_quiet(sherd_engine *engine);
 
+extern const sherdi_lanes_ops sherdi_lanes_table;
+
 #endif

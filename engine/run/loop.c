@@ -37,7 +37,7 @@ static sherd_status failure_tell(sherd_engine *engine, sherd_status status)
     const sherdi_outcome failed = sherdi_outcome_of(status);
 
     /* if the update failed, the failure is reported now */
-    (void)SHERDI_IF(engine->updater.ops, check, (engine), SHERD_OK);
+    (void)SHERDI_ASK(updater, check, engine);
     sherdi_modules_failed_alone(engine, status, failed.text);
     if (status == SHERD_E_NOMEM && engine->window.lost.status != SHERD_OK) {
         return sherdi_outcome_end(
@@ -64,8 +64,7 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
         SHERDI_TRY(backward_check(engine, unit));
     }
     SHERDI_TRY(sherdi_modules_unit_acquiring(engine, unit, pass));
-    status = SHERDI_IF(engine->updater.ops, check, (engine),
-                       SHERD_OK); /* parameters may be of two steps */
+    status = SHERDI_ASK(updater, check, engine); /* parameters may be of two steps */
     if (status == SHERD_OK) {
         status = sherdi_program_acquire(&engine->run.program, unit, pass);
     }

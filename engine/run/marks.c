@@ -396,7 +396,6 @@ static sherd_status marks_wait(sherd_engine *engine)
 }
 
 const sherdi_times_ops sherdi_times_marks = {
-    .open     = marks_open,
     .close    = marks_close,
     .begin    = mark_begin,
     .end      = mark_end,
@@ -429,4 +428,5 @@ static void pass_end(sherd_engine *engine, int unit, sherd_pass pass)
     }
 }
 
-const sherdi_module sherdi_module_times = {.unit_acquired = pass_begin, .unit_let_go = pass_end};
+const sherdi_module sherdi_module_times = {
+    .times_open = marks_open, .unit_acquired = pass_begin, .unit_let_go = pass_end};

@@ -61,4 +61,6 @@ static inline sherdi_trace *sherdi_marks_trace(const sherd_engine *engine)
     return engine->times.own == NULL ? NULL : engine->times.own->trace;
 }
 
+extern const sherdi_times_ops sherdi_times_marks;
+
 #endif

@@ -122,3 +122,14 @@ void *sherd_param_grad_address(sherd_engine *engine, sherd_param param)
                ? found
                : NULL;
 }
+
+/* -------------------------------------------------------------------- copy -- */
+
+sherd_status sherd_copy(sherd_engine *engine, void *dst, const void *src, size_t len_bytes)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine, "sherd_copy"));
+    SHERDI_TRY(sherdi_api_need(dst != NULL || len_bytes == 0, "sherd_copy", "dst"));
+    SHERDI_TRY(sherdi_api_need(src != NULL || len_bytes == 0, "sherd_copy", "src"));
+    engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
+    return sherdi_engine_outcome(engine, sherdi_lane_wait(engine->backend));
+}

@@ -13,6 +13,10 @@
 /* Calls a function of a table. If the table, or the function, is NULL, the value is `otherwise`. */
 #define SHERDI_IF(ops, name, arguments, otherwise)                                                 \
     ((ops) == NULL || (ops)->name == NULL ? (otherwise) : (ops)->name arguments)
+/* Do so with a table of `engine`: of a function that returns a status, and of one that returns
+ * nothing. */
+#define SHERDI_ASK(part, name, ...)  SHERDI_IF(engine->part.ops, name, (__VA_ARGS__), SHERD_OK)
+#define SHERDI_TELL(part, name, ...) SHERDI_IF(engine->part.ops, name, (__VA_ARGS__), (void)0)
 
 /* Most bytes of the text of sherd_engine_describe_run, with its final zero. */
 #define SHERDI_RUN_TEXT_BYTES 256

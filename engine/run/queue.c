@@ -44,10 +44,10 @@ sherd_status sherd_step_queue(sherd_engine *engine)
 /* Takes the outcome of a queued update on this rank. */
 static sherd_status queued_take(sherd_engine *engine)
 {
-    sherd_status status = SHERDI_IF(engine->updater.ops, join, (engine), SHERD_OK);
+    sherd_status status = SHERDI_ASK(updater, join, engine);
 
     if (engine->updater.is_there) {
-        SHERDI_IF(engine->updater.ops, report, (engine, &engine->boundary), (void)0);
+        SHERDI_TELL(updater, report, engine, &engine->boundary);
         engine->boundary.stored_step = SHERDI_IF(engine->storage.ops, stored_step, (engine), -1);
     }
     return status == SHERD_OK && !engine->fingerprints.has_own ? sherdi_step_fingerprint(engine)
@@ -77,7 +77,7 @@ static sherd_status step_tell(sherd_engine *engine)
         return sherdi_fail(status, "%s; %s", engine->failure.why.text,
                            sherdi_engine_way_out(engine));
     }
-    SHERDI_IF(engine->storage.ops, agreed, (engine), (void)0);
+    SHERDI_TELL(storage, agreed, engine);
     sherdi_modules_reported(engine);
     return SHERD_OK;
 }
@@ -89,8 +89,7 @@ sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
     SHERDI_TRY(sherdi_world_status(engine->world));
     SHERDI_TRY(sherdi_engine_outcome(
         engine, sherdi_world_follow(engine->world, engine->backend, engine->times.boundary_wire)));
-    SHERDI_TRY(
-        sherdi_engine_outcome(engine, SHERDI_IF(engine->times.ops, wait, (engine), SHERD_OK)));
+    SHERDI_TRY(sherdi_engine_outcome(engine, SHERDI_ASK(times, wait, engine)));
     SHERDI_TRY(sherdi_engine_outcome(engine, step_tell(engine)));
     if (out != NULL) {
         sherdi_api_write(&engine->boundary, out);

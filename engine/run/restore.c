@@ -270,7 +270,7 @@ static sherd_status parts_load(sherd_engine *engine, sherdi_walk walk,
     SHERDI_TRY(parts->check(parts->ctx));
     SHERDI_TRY(sherdi_agree_status(engine, parts->take(parts->ctx)));
     SHERDI_TRY(sherdi_agree_status(engine, sherdi_run_commit_written(engine)));
-    SHERDI_IF(engine->storage.ops, agreed, (engine), (void)0);
+    SHERDI_TELL(storage, agreed, engine);
     return SHERD_OK;
 }
 

@@ -49,24 +49,13 @@ static int is_vendors(const sherd_engine *engine)
            (sherdi_world_caps(engine->world) & SHERDI_WORLD_VENDOR_SUMS) != 0;
 }
 
-/* Where a deterministic reduction puts integers. The loss scale is constant inside a window, so the
- * sink is not written while the world's thread may read it. */
-static const sherdi_fixed_sink *fixed_sink(sherd_engine *engine)
-{
-    double multiplier = ldexp(1, engine->plan->layout.fixed_shift) / engine->scaler.scale;
-
-    if (engine->window.fixed_sink.multiplier != multiplier) {
-        engine->window.fixed_sink = (sherdi_fixed_sink){
-            .multiplier = multiplier,
-            .limit      = ldexp(SHERDI_FIXED_RANGE, engine->plan->layout.fixed_shift),
-            .counts     = &engine->kernel_data.device.head->counts,
-        };
-    }
-    return &engine->window.fixed_sink;
-}
-
 static sherdi_reduction_args reduction_of(sherd_engine *engine, const sherdi_op *op)
 {
+    const sherdi_fixed_sink *fixed = NULL;
+
+    if (op->uses[SHERDI_USE_SCALARS].where != SHERDI_AT_NOWHERE) {
+        sherdi_modules_fixed_sink(engine, &fixed);
+    }
     return (sherdi_reduction_args){
         .recv        = sherdi_run_address(engine, op, SHERDI_USE_DST),
         .send        = sherdi_run_address(engine, op, SHERDI_USE_SRC),
@@ -76,11 +65,10 @@ static sherdi_reduction_args reduction_of(sherd_engine *engine, const sherdi_op 
         .recv_dtype  = op->to,
         .scale       = (float)(1.0 / engine->world_size),
         .accumulate  = (op->flags & SHERDI_OP_ADDS) != 0,
-        .fixed =
-            op->uses[SHERDI_USE_SCALARS].where == SHERDI_AT_NOWHERE ? NULL : fixed_sink(engine),
-        .flags    = is_vendors(engine) ? SHERDI_COLL_VENDOR_SUM : 0,
-        .what     = sherdi_run_subject(engine, op),
-        .observer = engine->times.observer,
+        .fixed       = fixed,
+        .flags       = is_vendors(engine) ? SHERDI_COLL_VENDOR_SUM : 0,
+        .what        = sherdi_run_subject(engine, op),
+        .observer    = engine->times.observer,
     };
 }
 
@@ -155,7 +143,7 @@ sherd_status sherdi_run_op(sherd_engine *engine, const sherdi_backend *lane, con
     } else {
         sherdi_run_kernel(engine, lane, op);
     }
-    SHERDI_IF(engine->times.ops, op_end, (engine, &marks), (void)0);
+    SHERDI_TELL(times, op_end, engine, &marks);
     return status;
 }
 
@@ -184,9 +172,8 @@ sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind)
 
 sherd_status sherdi_run_commit_written(sherd_engine *engine)
 {
-    SHERDI_IF(engine->storage.ops, note, (engine, engine->counters.step, &engine->scaler, 1),
-              (void)0);
-    return SHERDI_IF(engine->storage.ops, commit, (engine, engine->fingerprints.own), SHERD_OK);
+    SHERDI_TELL(storage, note, engine, engine->counters.step, &engine->scaler, 1);
+    return SHERDI_ASK(storage, commit, engine, engine->fingerprints.own);
 }
 
 sherd_status sherdi_run_drain(sherd_engine *engine)
@@ -219,27 +206,15 @@ sherd_status sherdi_space_get(sherd_engine *engine, sherdi_space space, void *ds
 
 /* -------------------------------------------------------------- open, close -- */
 
-static const sherdi_lanes_ops *const LANES[] = {
-#define SHERDI_LANES_TABLE(table) &(table),
-#include "engine/run/lanes_list.h"
-#undef SHERDI_LANES_TABLE
-    NULL};
-
-static const sherdi_times_ops *const TIMES[] = {
-#define SHERDI_TIMES(table) &(table),
-#include "engine/run/times_list.h"
-#undef SHERDI_TIMES
-    NULL};
-
 sherd_status sherdi_lanes_open(sherd_engine *engine)
 {
     const char *trace = getenv("SHERD_TRACE");
 
-    if (TIMES[0] == NULL && trace != NULL && trace[0] != '\0') {
+    SHERDI_TRY(sherdi_modules_times_open(engine));
+    if (engine->times.ops == NULL && trace != NULL && trace[0] != '\0') {
         return sherdi_absent("trace", "SHERD_TRACE");
     }
-    SHERDI_TRY(SHERDI_IF(TIMES[0], open, (engine), SHERD_OK));
-    return SHERDI_IF(LANES[0], open, (engine), SHERD_OK);
+    return sherdi_modules_lanes_open(engine);
 }
 
 void sherdi_lanes_close(sherd_engine *engine)
@@ -248,8 +223,8 @@ void sherdi_lanes_close(sherd_engine *engine)
         return;
     }
     sherdi_world_drain(engine->world); /* the observer and the marks end */
-    SHERDI_IF(engine->times.ops, close, (engine), (void)0);
-    SHERDI_IF(engine->lanes.ops, close, (engine), (void)0);
+    SHERDI_TELL(times, close, engine);
+    SHERDI_TELL(lanes, close, engine);
 }
 
 sherd_status sherdi_run_open(sherd_engine *engine)
@@ -275,7 +250,7 @@ void sherdi_run_close(sherd_engine *engine)
         return;
     }
     run->program = (sherdi_program){0};
-    SHERDI_IF(engine->storage.ops, stop, (engine), (void)0);
+    SHERDI_TELL(storage, stop, engine);
     sherdi_progress_close(&run->progress);
 }
 
@@ -286,7 +261,7 @@ sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring)
     if (engine->run.users[ring] != sherdi_run_user(engine)) { /* an update has the ring */
         SHERDI_TRY(sherdi_program_await(&engine->run.program, SHERDI_POST_END, -1));
     }
-    status = SHERDI_IF(engine->storage.ops, settle, (engine, ring), SHERD_OK);
+    status = SHERDI_ASK(storage, settle, engine, ring);
     sherdi_progress_forget(&engine->run.progress, ring);
     return status;
 }
@@ -296,7 +271,7 @@ void sherdi_run_drop_ahead(sherd_engine *engine, sherdi_ring ring)
     if (engine->run.users[ring] != sherdi_run_user(engine)) {
         (void)sherdi_program_await(&engine->run.program, SHERDI_POST_END, -1);
     }
-    SHERDI_IF(engine->storage.ops, drop, (engine, ring), (void)0);
+    SHERDI_TELL(storage, drop, engine, ring);
     sherdi_progress_forget(&engine->run.progress, ring);
 }
 
@@ -304,12 +279,12 @@ sherd_status sherdi_run_drop(sherd_engine *engine)
 {
     sherd_status status;
 
-    if (SHERDI_IF(engine->updater.ops, join, (engine), SHERD_OK) == SHERD_OK) {
-        SHERDI_IF(engine->updater.ops, report, (engine, &engine->boundary), (void)0);
+    if (SHERDI_ASK(updater, join, engine) == SHERD_OK) {
+        SHERDI_TELL(updater, report, engine, &engine->boundary);
         sherdi_modules_reported(engine);
     }
     sherdi_modules_dropped(engine);
-    SHERDI_IF(engine->updater.ops, forget, (engine), (void)0);
+    SHERDI_TELL(updater, forget, engine);
     engine->fingerprints.is_untold = 0;
     for (int ring = 0; ring < SHERDI_RINGS;
          ring++) { /* failures of dropped operations do not matter */

@@ -65,7 +65,7 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
     }
     own->norm   = head.norm;
     own->counts = head.counts;
-    SHERDI_IF(engine->times.ops, end, (engine, NULL, &mark), (void)0);
+    SHERDI_TELL(times, end, engine, NULL, &mark);
     SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_NORM, status, own, NULL,
                                "while it read its gradient, and nothing was updated"));
     if ((!plan->layout.is_sliced && !plan->layout.is_deterministic) ||
@@ -82,19 +82,6 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
         }
     }
     return SHERD_OK;
-}
-
-/* Returns E_NUMERIC for a finite gradient that the integers cannot hold. */
-static sherd_status range_check(const sherdi_fixed_counts *counts)
-{
-    if (counts->nonfinite > 0 || counts->out_of_range == 0) {
-        return SHERD_OK;
-    }
-    return sherdi_fail(SHERD_E_NUMERIC,
-                       "%llu gradient elements of this window are %g or larger, too large for the "
-                       "deterministic mode to add; the window was dropped, nothing was updated; "
-                       "scale the loss down, or look for what diverges",
-                       (unsigned long long)counts->out_of_range, SHERDI_FIXED_RANGE);
 }
 
 void sherdi_step_leave_ring(sherd_engine *engine, sherdi_ring ring)
@@ -143,7 +130,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
         status = norm_measure(engine, status, &seen);
     }
     if (status == SHERD_OK) {
-        status = range_check(&seen.counts);
+        status = sherdi_modules_gradient_check(&seen.counts);
     }
     if (status !=
         SHERD_OK) { /* the boundary before is still the last one, and its report is not complete */
@@ -228,7 +215,7 @@ static sherd_status step_prepare(sherd_engine *engine)
 
 void sherdi_step_mark_end(sherd_engine *engine)
 {
-    SHERDI_IF(engine->times.ops, end, (engine, engine->backend, &engine->times.step), (void)0);
+    SHERDI_TELL(times, end, engine, engine->backend, &engine->times.step);
     engine->times.step = (sherdi_mark){0};
 }
 
@@ -240,11 +227,11 @@ static void boundary_close(sherd_engine *engine)
     const sherdi_link *own    = &run->links[SHERDI_USER_TRAINER];
     sherd_step_report *report = &engine->report;
 
-    SHERDI_IF(engine->storage.ops, report, (engine, report), (void)0);
-    SHERDI_IF(engine->lanes.ops, join, (engine), (void)0);
+    SHERDI_TELL(storage, report, engine, report);
+    SHERDI_TELL(lanes, join, engine);
     sherdi_step_mark_end(engine);
     engine->times.boundary_wire = engine->run.given[SHERDI_LANE_WIRE];
-    SHERDI_IF(engine->times.ops, boundary, (engine), (void)0);
+    SHERDI_TELL(times, boundary, engine);
     report->link_down_bytes = own->down_bytes - run->reported_link.down_bytes;
     report->link_up_bytes   = own->up_bytes - run->reported_link.up_bytes;
     report->stored_step     = SHERDI_IF(engine->storage.ops, stored_step, (engine), -1);

@@ -44,8 +44,6 @@ typedef struct sherdi_op_marks {
 
 /* Call these by SHERDI_IF. Nothing here blocks, unless a comment says otherwise. */
 typedef struct sherdi_times_ops {
-    /* Opens the marks, and gives the engine this table. E_NOMEM, E_DEVICE, E_IO. */
-    sherd_status (*open)(sherd_engine *engine);
     /* Call it when no lane works any more. */
     void (*close)(sherd_engine *engine);
     /* Begin and end a mark, both on the same lane; NULL: by the host's clock. The end of a mark
@@ -77,9 +75,5 @@ typedef struct sherdi_times {
     struct sherdi_marks    *own;           /* of the module */
     const sherdi_world_observer *observer; /* of the engine's collectives; NULL: nobody listens */
 } sherdi_times;
-
-#define SHERDI_TIMES(table) extern const sherdi_times_ops table;
-#include "engine/run/times_list.h"
-#undef SHERDI_TIMES
 
 #endif

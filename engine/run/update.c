@@ -42,7 +42,7 @@ sherd_status sherdi_update_walk_over(sherd_engine *engine, sherdi_walk walk)
     int            is_left;
 
     if (sherdi_run_user(engine) == SHERDI_USER_TRAINER) {
-        SHERDI_TRY(SHERDI_IF(engine->updater.ops, join, (engine), SHERD_OK));
+        SHERDI_TRY(SHERDI_ASK(updater, join, engine));
     }
     engine->fingerprints.is_sent = 0;
     if (is_written) { /* the parameters are about to change */
@@ -50,13 +50,13 @@ sherd_status sherdi_update_walk_over(sherd_engine *engine, sherdi_walk walk)
     }
     sherdi_outcome_add(&all, sherdi_program_walk(sherdi_run_program(engine), walk));
     is_left = all.status != SHERD_OK;
-    SHERDI_IF(engine->updater.ops, walk_made, (engine, &all), (void)0);
+    SHERDI_TELL(updater, walk_made, engine, &all);
     rings_settle(engine, is_written, &all);
     if (is_left && is_written) {
         sherdi_outcome_add(&all, sherdi_program_walk_leave(sherdi_run_program(engine), walk));
         rings_settle(engine, is_written, &all);
     }
-    SHERDI_IF(engine->lanes.ops, walk_over, (engine), (void)0);
+    SHERDI_TELL(lanes, walk_over, engine);
     if (all.status == SHERD_OK) {
         sherdi_outcome_add(&all, results_bring(engine, walk));
     }
@@ -97,7 +97,7 @@ sherd_status sherdi_update_publish(sherd_engine *engine)
 {
     sherd_status status = sherdi_program_publish(&engine->run.program);
 
-    SHERDI_IF(engine->lanes.ops, join, (engine), (void)0);
+    SHERDI_TELL(lanes, join, engine);
     return status;
 }
 
@@ -123,11 +123,9 @@ sherd_status sherdi_update_measure(sherd_engine *engine)
 sherd_status sherdi_update_walk(sherd_engine *engine)
 {
     SHERDI_TRY(walk_finish(engine, SHERDI_WALK_UPDATE));
-    SHERDI_TRY(
-        SHERDI_IF(engine->storage.ops, commit, (engine, engine->fingerprints.own), SHERD_OK));
+    SHERDI_TRY(SHERDI_ASK(storage, commit, engine, engine->fingerprints.own));
     /* all that was filled was read */
-    SHERDI_IF(engine->storage.ops, verify, (engine, engine->settings.offload.verify_reads),
-              (void)0);
+    SHERDI_TELL(storage, verify, engine, engine->settings.offload.verify_reads);
     return SHERD_OK;
 }
 
@@ -136,7 +134,7 @@ sherd_status sherdi_update_commit_note(sherd_engine *engine)
     sherdi_scaler scaler = engine->scaler; /* as a step without overflow leaves it */
 
     SHERDI_TRY(sherdi_modules_scaler_update(&scaler, 0));
-    SHERDI_IF(engine->storage.ops, note, (engine, engine->counters.step + 1, &scaler, 0), (void)0);
+    SHERDI_TELL(storage, note, engine, engine->counters.step + 1, &scaler, 0);
     return SHERD_OK;
 }
 
@@ -149,6 +147,6 @@ sherd_status sherdi_update_range(sherd_engine *engine)
     }
     SHERDI_TRY(sherdi_update_agree(engine, status, engine->fingerprints.own,
                                    "in the middle of the update", &engine->report.fingerprint));
-    SHERDI_IF(engine->storage.ops, agreed, (engine), (void)0);
+    SHERDI_TELL(storage, agreed, engine);
     return sherdi_update_publish(engine);
 }

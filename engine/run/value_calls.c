@@ -480,7 +480,7 @@ static sherd_status write_fail(sherd_engine *engine, int is_frozen, sherd_status
         return status;
     }
     /* one that fails poisons the engine; the caller hears why all this began */
-    (void)SHERDI_IF(engine->storage.ops, restore, (engine), SHERD_OK);
+    (void)SHERDI_ASK(storage, restore, engine);
     return sherdi_outcome_end(&failed);
 }
 
@@ -504,7 +504,7 @@ static sherd_status write_run(sherd_engine *engine, const value_call *call, cons
         return write_fail(engine, is_frozen, status);
     }
     engine->fingerprints.frozen += is_frozen ? sherdi_agree_sum(engine) : 0;
-    SHERDI_IF(engine->storage.ops, agreed, (engine), (void)0);
+    SHERDI_TELL(storage, agreed, engine);
     sherdi_loop_fetch_ahead(engine);
     return SHERD_OK;
 }
@@ -613,6 +613,6 @@ sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step, int64_t m
     if (status != SHERD_OK) {
         return write_fail(engine, 0, status);
     }
-    SHERDI_IF(engine->storage.ops, agreed, (engine), (void)0);
+    SHERDI_TELL(storage, agreed, engine);
     return SHERD_OK;
 }

@@ -2,6 +2,7 @@
  * configuration names it, and what rests there is trained to the bits of the training without any
  * sharding. */
 #include "offload/tier.h"
+#include "offload/tiers.h"
 #include "tests/engine/cupboard.h"
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"

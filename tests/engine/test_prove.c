@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "tests/campaign/layout.h"
 #include "tests/lib/check.h"
+#include "offload/tiers.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,8 @@
 /* State files when something is wrong with them: damaged, cut, locked, of another layout, removed;
  * listing and removing; transfers and memory that fail. test_state_kill.c kills who writes them. */
 #include "offload/state_file.h"
+#include "offload/tiers.h"
+#include "offload/tiers.h"
 #include "tests/offload/fault_uring.h"
 #include "tests/offload/tier_rig.h"
 

@@ -1,4 +1,5 @@
 /* Tiers: scratch files, and generations of state against a model of them. */
+#include "offload/tiers.h"
 #include "tests/offload/tier_rig.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Groups of a configuration. */
-#ifndef SHERDI_ENGINE_CONFIG_GROUPS_H
-#define SHERDI_ENGINE_CONFIG_GROUPS_H
+#ifndef SHERDI_ENGINE_OPTIMIZERS_GROUPS_H
+#define SHERDI_ENGINE_OPTIMIZERS_GROUPS_H
 
 /* Entries after the last one are 0. */
 #define SHERDI_MAX_GROUPS 16
