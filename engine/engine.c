@@ -105,7 +105,7 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     }
     status = sherdi_agree_world(world, status);
     if (status == SHERD_OK) {
-        status = sherdi_agree_settings(world, &engine->settings);
+        status = sherdi_modules_created(engine);
     }
     if (status != SHERD_OK) {
         sherd_engine_destroy(engine);
@@ -371,7 +371,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
 
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_seal", SHERDI_NEED_OPEN));
     SHERDI_TRY(sherdi_agree_status(engine, sherdi_modules_declared(engine)));
-    SHERDI_TRY(sherdi_agree_model(engine));
+    SHERDI_TRY(sherdi_modules_sealing(engine));
     SHERDI_TRY(sherdi_world_warm(engine->world, engine->settings.numerics.vendor_reduction));
     SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
     if (machine.has_device && !engine->backend->device->is_async) {

@@ -33,8 +33,11 @@ SHERDI_TRIED(progress_open,
 SHERDI_CALLED(progress_close, (struct sherdi_progress * progress), (progress))
 /* A plan was made: adds the module's numbers to it. E_NOMEM. */
 SHERDI_TRIED(planned, (sherdi_plan * plan, const sherdi_model *model), (plan, model))
-/* The ranks differ: name how, by a failure. The models; what was used in a window. Collective. */
-SHERDI_TRIED(models_differ, (const sherd_engine *engine), (engine))
+/* All ranks have made their engines, and then have declared their models: compare the settings, and
+ * the models. Collective. */
+SHERDI_TRIED(created, (sherd_engine * engine), (engine))
+SHERDI_TRIED(sealing, (const sherd_engine *engine), (engine))
+/* The ranks differ in what they used in a window: names how, by a failure. Collective. */
 SHERDI_TRIED(uses_differ, (sherd_engine * engine), (engine))
 /* The engine is about to carry its plan out: whether it may. */
 SHERDI_TRIED(check, (const sherd_engine *engine), (engine))

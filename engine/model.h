@@ -122,12 +122,4 @@ int    sherdi_model_order(const sherdi_model *model, sherd_pass pass, size_t ind
  *  are: it is held to the end of the micro-batch. */
 size_t sherdi_model_held(const sherdi_model *model, sherd_pass pass, size_t index);
 
-/** Return how many items the ranks compare of the model, and an item's hash. */
-size_t   sherdi_model_num_items(const sherdi_model *model);
-uint64_t sherdi_model_item_hash(const sherdi_model *model, size_t item);
-/** The same without the properties that may differ when a run continues from its state: how often
- *  backward uses a unit, whether gradients are retained, its activation, and whose memory a
- *  parameter is in. */
-uint64_t sherdi_model_item_state_hash(const sherdi_model *model, size_t item);
-
 #endif

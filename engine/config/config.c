@@ -170,7 +170,7 @@ static sherd_status config_create(const char *name, const char *text, size_t len
     if (config == NULL) {
         return sherdi_fail(SHERD_E_NOMEM, "no memory for a configuration");
     }
-    config->head.kind = &sherdi_config_json;
+    config->kind = &sherdi_config_json;
     sherdi_mem_init(&config->mem);
     config->name = sherdi_strdup(&config->mem, name);
     if (config->name != NULL) {

@@ -208,29 +208,17 @@ static inline int sherdi_settings_add_up(const sherdi_settings *settings)
 }
 
 /* A kind of configuration: read from JSON, or made of sherd_settings. An object begins with
- * this. */
+ * a pointer to this. */
 typedef struct sherdi_config_kind {
     sherd_status (*resolve)(const sherd_config *config, int world_size, sherdi_settings *out);
     void (*destroy)(sherd_config *config);
 } sherdi_config_kind;
-
-typedef struct sherdi_config_head {
-    const sherdi_config_kind *kind;
-} sherdi_config_head;
 
 /** Makes the settings for a world of `world_size` ranks. E_INVAL (a missing or contradictory value;
  *  the message names key, line, column and the fix), E_NOTSUP (a key that this version cannot
  *  honour). */
 sherd_status sherdi_config_resolve(const sherd_config *config, int world_size,
                                    sherdi_settings *out);
-
-/* A setting as 64 bits, with the name of the key that a user would change. */
-typedef struct sherdi_named_bits {
-    const char *key;
-    uint64_t    bits;
-} sherdi_named_bits;
-
-#define SHERDI_SETTINGS_MOST 160
 
 /** Completes the sizes of a batch, of which those that are not set are 0; a size that cannot be
  *  derived stays 0. Returns whether they agree: all are at least 1, and train is micro x
@@ -245,15 +233,6 @@ static inline double sherdi_batch_samples(const sherdi_config_batch *batch, int 
 {
     return (double)batch->micro * (double)batch->accumulation * world_size;
 }
-
-/** Lists the settings that must be the same on all ranks. Settings from which others follow come
- *  first. Folders, pinning and the requests to a drive are not in the list, since the hosts' drives
- *  may differ. Fills at most SHERDI_SETTINGS_MOST entries and returns their number. */
-size_t sherdi_settings_list(const sherdi_settings *settings, sherdi_named_bits *out);
-#define SHERDI_SETTINGS_LISTER(name)                                                               \
-    size_t name(const sherdi_settings *settings, sherdi_named_bits *out);
-#include "engine/config/settings_list.h"
-#undef SHERDI_SETTINGS_LISTER
 
 /** Returns the samples of a number of micro-batches of all ranks. Counters of a damaged file may be
  *  absurd; the product wraps then. */

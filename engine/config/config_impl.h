@@ -217,12 +217,12 @@ typedef struct sherdi_config_entry {
 } sherdi_config_entry;
 
 struct sherd_config {
-    sherdi_config_head  head;
-    sherdi_mem          mem; /* made first, destroyed last: it counts everything else */
-    char               *name;
-    sherdi_config_entry entries[SHERDI_CONFIG_IDS];
-    char              **warnings;
-    size_t              warning_count, warning_capacity;
+    const sherdi_config_kind *kind;
+    sherdi_mem                mem; /* made first, destroyed last: it counts everything else */
+    char                     *name;
+    sherdi_config_entry       entries[SHERDI_CONFIG_IDS];
+    char                    **warnings;
+    size_t                    warning_count, warning_capacity;
 };
 
 int sherdi_config_same(const sherdi_config_key *key, const sherdi_config_value *a,
@@ -233,7 +233,7 @@ extern const sherdi_config_kind sherdi_config_json;
 /** Returns whether a configuration was read from JSON. */
 static inline int sherdi_config_is_json(const sherd_config *config)
 {
-    return config->head.kind == &sherdi_config_json;
+    return config->kind == &sherdi_config_json;
 }
 
 /** Returns E_STATE for a configuration of the other kind, which has no keys. */

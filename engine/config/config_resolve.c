@@ -2,6 +2,8 @@
  * value in force of its key, and then applies the rules that take more than one key. It also lists
  * the settings that ranks compare. */
 #include "engine/config/config_impl.h"
+
+#include "engine/config/compare.h"
 #include "engine/optimizers/optimizer.h"
 
 #include "base/absent.h"

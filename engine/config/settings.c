@@ -3,7 +3,6 @@
 #include "engine/config/config.h"
 
 #include "base/api.h"
-#include "base/hash.h"
 #include "engine/optimizers/optimizer.h"
 
 #include <assert.h>
@@ -16,7 +15,7 @@
 
 static const sherdi_config_kind *kind_of(const sherd_config *config)
 {
-    return ((const sherdi_config_head *)(const void *)config)->kind;
+    return *(const sherdi_config_kind *const *)(const void *)config;
 }
 
 sherd_status sherdi_config_resolve(const sherd_config *config, int world_size, sherdi_settings *out)
@@ -55,8 +54,8 @@ int sherdi_batch_derive(sherdi_config_batch *batch, int world_size)
 /* ---- the settings of a plain run ---- */
 
 typedef struct plain_config {
-    sherdi_config_head head;
-    sherd_settings     given;
+    const sherdi_config_kind *kind;
+    sherd_settings            given;
 } plain_config;
 
 void sherd_settings_init(sherd_settings *settings)
@@ -267,37 +266,8 @@ sherd_status sherd_config_from_settings(const sherd_settings *settings, sherd_co
     if (config == NULL) {
         return sherdi_fail(SHERD_E_NOMEM, "no memory for a configuration");
     }
-    config->head.kind = &PLAIN;
-    config->given     = given;
-    *out              = (sherd_config *)(void *)config;
+    config->kind  = &PLAIN;
+    config->given = given;
+    *out          = (sherd_config *)(void *)config;
     return SHERD_OK;
-}
-
-/* ---- comparison of ranks ---- */
-
-/* Lists the fields of sherd_settings, by their names there. */
-size_t sherdi_plain_settings(const sherdi_settings *settings, sherdi_named_bits *out)
-{
-    const sherdi_scaler_params *scaler = &settings->numerics.scaler;
-    size_t                      count  = 0;
-
-#define FIELD(name, setting, ...)                                                                  \
-    out[count++] = (sherdi_named_bits){                                                            \
-        #name, sherdi_hash_bytes(0, &settings->setting, sizeof(settings->setting))};
-#include "engine/config/settings_fields.h"
-    out[count++] =
-        (sherdi_named_bits){"optimizer", sherdi_optimizer_index(settings->update.optimizer)};
-    out[count++] =
-        (sherdi_named_bits){"loss_scale or initial_loss_scale",
-                            sherdi_hash_bytes(0, &scaler->initial_scale, sizeof(double))};
-    out[count++] = (sherdi_named_bits){"loss_scale (fixed or not)", (uint64_t)scaler->is_dynamic};
-    out[count++] = (sherdi_named_bits){"SHERD_DEBUG (environment)", (uint64_t)settings->is_debug};
-    return count;
-}
-
-size_t sherdi_settings_list(const sherdi_settings *settings, sherdi_named_bits *out)
-{
-#define SHERDI_SETTINGS_LISTER(name) return name(settings, out);
-#include "engine/config/settings_list.h"
-#undef SHERDI_SETTINGS_LISTER
 }

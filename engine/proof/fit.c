@@ -5,7 +5,7 @@
 #include "engine/engine.h"
 #include "engine/machine.h"
 #include "engine/modules.h"
-#include "engine/run/agree.h"
+#include "engine/run/differences.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/needs.h"
 #include "sherd_tools.h"

@@ -1,5 +1,5 @@
-/* Compares what must be the same on all ranks, by hash. If it differs, modules search for the first
- * difference and name it (differences.c). All calls are collective. */
+/* Exchanges statuses and words between ranks, and compares which units they used. differences.c
+ * compares the rest, and names what differs. All calls are collective. */
 #include "engine/run/agree.h"
 
 #include "base/checked.h"
@@ -9,20 +9,6 @@
 #include "engine/run/loop.h"
 
 #include <string.h>
-
-int sherdi_agree_odd(const sherdi_told *told, int world_size, size_t at)
-{
-    const uint64_t *first = sherdi_told_by(told, 0);
-
-    for (int r = 1; r < world_size; r++) {
-        const uint64_t *other = sherdi_told_by(told, r);
-
-        if (other[at] != first[at]) {
-            return r;
-        }
-    }
-    return 0;
-}
 
 /* -------------------------------------------------------------- status ---- */
 
@@ -112,80 +98,6 @@ uint64_t sherdi_agree_sum(const sherd_engine *engine)
         sum += sherdi_agree_word_of(engine, r);
     }
     return sum;
-}
-
-/* ------------------------------------------------------------ settings ---- */
-
-_Static_assert(SHERDI_SETTINGS_MOST * sizeof(uint64_t) <= SHERDI_TOLD_BYTES,
-               "a rank can tell its settings");
-
-sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings)
-{
-    sherdi_named_bits list[SHERDI_SETTINGS_MOST];
-    uint64_t          mine[SHERDI_SETTINGS_MOST];
-    size_t            count = sherdi_settings_list(settings, list);
-    sherdi_told       told;
-
-    for (size_t i = 0; i < count; i++) {
-        mine[i] = list[i].bits;
-    }
-    SHERDI_TRY(sherdi_world_tell(world, mine, count * sizeof(*mine), "settings", &told));
-    for (size_t i = 0; i < count; i++) {
-        int rank = sherdi_agree_odd(&told, sherd_world_size(world), i);
-
-        if (rank != 0) {
-            return sherdi_fail(SHERD_E_INVAL,
-                               "rank %d has another value of %s than rank 0; all ranks must be "
-                               "given the same configuration",
-                               rank, list[i].key);
-        }
-    }
-    return SHERD_OK;
-}
-
-/* --------------------------------------------------------------- model ---- */
-
-uint64_t sherdi_agree_items_hash(const sherdi_model *model, size_t count)
-{
-    uint64_t hash = 0;
-
-    for (size_t i = 0; i < count && i < sherdi_model_num_items(model); i++) {
-        hash = sherdi_hash_u64(hash, sherdi_model_item_hash(model, i));
-    }
-    return hash;
-}
-
-sherd_status sherdi_agree_model_word(const sherd_engine *engine, uint64_t word,
-                                     sherdi_told *told_out, int *odd_out)
-{
-    SHERDI_TRY(sherdi_world_tell(engine->world, &word, sizeof(word), "the model", told_out));
-    *odd_out = sherdi_agree_odd(told_out, engine->world_size, 0);
-    return SHERD_OK;
-}
-
-sherd_status sherdi_agree_model(const sherd_engine *engine)
-{
-    size_t      count = sherdi_model_num_items(&engine->model);
-    sherdi_told told;
-    int         rank;
-
-    SHERDI_TRY(sherdi_agree_model_word(engine, count, &told, &rank));
-    if (rank != 0) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "the ranks declare different models: rank 0 has %llu groups, units and "
-                           "parameters, rank %d has %llu; declare the same on every rank",
-                           *(const unsigned long long *)sherdi_told_by(&told, 0), rank,
-                           *(const unsigned long long *)sherdi_told_by(&told, rank));
-    }
-    SHERDI_TRY(sherdi_agree_model_word(engine, sherdi_agree_items_hash(&engine->model, count),
-                                       &told, &rank));
-    if (rank == 0) {
-        return SHERD_OK;
-    }
-    SHERDI_TRY(sherdi_modules_models_differ(engine));
-    return sherdi_fail(SHERD_E_INVAL,
-                       "ranks 0 and %d declare different models; declare the same on every rank",
-                       rank);
 }
 
 /* ---------------------------------------------------------------- uses ---- */

@@ -26,20 +26,12 @@ sherd_status sherdi_agree_word(sherd_engine *engine, sherdi_exchange_kind kind, 
                                uint64_t word, const char *when);
 /** Return the message of a rank, its word, and the sum of the words of all ranks, until the next
  *  call on the world. */
-const void  *sherdi_agree_told(const sherd_engine *engine, int rank);
-uint64_t     sherdi_agree_word_of(const sherd_engine *engine, int rank);
-uint64_t     sherdi_agree_sum(const sherd_engine *engine);
-sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings);
-sherd_status sherdi_agree_model(const sherd_engine *engine);
-/** Parts of these comparisons, for the module that names what differs (differences.h): the end of an
- *  exchange whose outcome is `status`; the first rank whose word number `at` is not rank 0's (0: all
- *  agree); the hash of the first `count` items of a model; and a word about the model. */
+const void *sherdi_agree_told(const sherd_engine *engine, int rank);
+uint64_t    sherdi_agree_word_of(const sherd_engine *engine, int rank);
+uint64_t    sherdi_agree_sum(const sherd_engine *engine);
+/** Ends an exchange whose outcome is `status`. */
 sherd_status sherdi_agree_end(const sherd_engine *engine, const sherdi_outcome *own,
                               sherd_status status, const char *when);
-int          sherdi_agree_odd(const sherdi_told *told, int world_size, size_t at);
-uint64_t     sherdi_agree_items_hash(const sherdi_model *model, size_t count);
-sherd_status sherdi_agree_model_word(const sherd_engine *engine, uint64_t word,
-                                     sherdi_told *told_out, int *odd_out);
 /** Compares which units the ranks used in the window; call it before the window's gradients are
  *  reduced. E_STATE names the unit and the ranks that differ, or says that a micro-batch had no
  *  backward pass. */

@@ -1,15 +1,81 @@
 /* Compares calls and their arguments over the ranks, and names what differs, here and where agree.c
- * found that something does: the first group, unit or parameter of the model, the unit of a window.
+ * found that something does: a setting, the first group, unit or parameter of the model, the unit of a window.
  * The ranks search together, so all calls are collective. */
 #include "engine/run/differences.h"
 
 #include "base/hash.h"
+#include "engine/config/compare.h"
+#include "engine/model_hash.h"
 #include "engine/modules.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/loop.h"
 
 #include <stdio.h>
 #include <string.h>
+
+/* Returns the first rank whose word number `at` is not rank 0's; 0: all agree. */
+static int told_odd(const sherdi_told *told, int world_size, size_t at)
+{
+    const uint64_t *first = sherdi_told_by(told, 0);
+
+    for (int r = 1; r < world_size; r++) {
+        const uint64_t *other = sherdi_told_by(told, r);
+
+        if (other[at] != first[at]) {
+            return r;
+        }
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------ settings ---- */
+
+_Static_assert(SHERDI_SETTINGS_MOST * sizeof(uint64_t) <= SHERDI_TOLD_BYTES,
+               "a rank can tell its settings");
+
+sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings)
+{
+    sherdi_named_bits list[SHERDI_SETTINGS_MOST];
+    uint64_t          mine[SHERDI_SETTINGS_MOST];
+    size_t            count = sherdi_settings_list(settings, list);
+    sherdi_told       told;
+
+    for (size_t i = 0; i < count; i++) {
+        mine[i] = list[i].bits;
+    }
+    SHERDI_TRY(sherdi_world_tell(world, mine, count * sizeof(*mine), "settings", &told));
+    for (size_t i = 0; i < count; i++) {
+        int rank = told_odd(&told, sherd_world_size(world), i);
+
+        if (rank != 0) {
+            return sherdi_fail(SHERD_E_INVAL,
+                               "rank %d has another value of %s than rank 0; all ranks must be "
+                               "given the same configuration",
+                               rank, list[i].key);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* --------------------------------------------------------------- model ---- */
+
+static uint64_t items_hash(const sherdi_model *model, size_t count)
+{
+    uint64_t hash = 0;
+
+    for (size_t i = 0; i < count && i < sherdi_model_num_items(model); i++) {
+        hash = sherdi_hash_u64(hash, sherdi_model_item_hash(model, i));
+    }
+    return hash;
+}
+
+static sherd_status model_word(const sherd_engine *engine, uint64_t word, sherdi_told *told_out,
+                               int *odd_out)
+{
+    SHERDI_TRY(sherdi_world_tell(engine->world, &word, sizeof(word), "the model", told_out));
+    *odd_out = told_odd(told_out, engine->world_size, 0);
+    return SHERD_OK;
+}
 
 /* ---------------------------------------------------------------- calls ---- */
 
@@ -21,7 +87,7 @@ sherd_status sherdi_agree_same(sherd_engine *engine, const char *call, sherd_sta
 
     SHERDI_TRY(sherdi_agree_end(
         engine, &here, sherdi_run_exchange(engine, SHERDI_EXCHANGE_CALL, &mine, NULL, call), NULL));
-    *odd_out = sherdi_agree_odd(&engine->run.told, engine->world_size, 1);
+    *odd_out = told_odd(&engine->run.told, engine->world_size, 1);
     return SHERD_OK;
 }
 
@@ -29,7 +95,7 @@ static sherd_status argument_compare(sherd_engine *engine, sherd_status own, uin
                                      int *odd_out)
 {
     SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_ARGUMENTS, own, word, NULL));
-    *odd_out = sherdi_agree_odd(&engine->run.told, engine->world_size, 1);
+    *odd_out = told_odd(&engine->run.told, engine->world_size, 1);
     return SHERD_OK;
 }
 
@@ -179,8 +245,7 @@ static sherd_status first_difference(const sherd_engine *engine, size_t *out)
         sherdi_told unused;
         int         odd;
 
-        SHERDI_TRY(sherdi_agree_model_word(engine, sherdi_agree_items_hash(&engine->model, middle),
-                                           &unused, &odd));
+        SHERDI_TRY(model_word(engine, items_hash(&engine->model, middle), &unused, &odd));
         if (odd == 0) {
             low = middle;
         } else {
@@ -202,8 +267,7 @@ static sherd_status models_name(const sherd_engine *engine)
 
     SHERDI_TRY(first_difference(engine, &item));
     item_text(&engine->model, item, mine, sizeof(mine));
-    SHERDI_TRY(sherdi_agree_model_word(engine, sherdi_model_item_hash(&engine->model, item), &told,
-                                       &rank));
+    SHERDI_TRY(model_word(engine, sherdi_model_item_hash(&engine->model, item), &told, &rank));
     SHERDI_TRY(sherdi_world_tell(engine->world, mine, sizeof(mine), "the model", &told));
     return sherdi_fail(SHERD_E_INVAL,
                        "the ranks declare different models: rank 0 has %s where rank %d has %s; "
@@ -321,9 +385,33 @@ static void uses_close(sherd_engine *engine)
     engine->exchange.uses = NULL;
 }
 
+sherd_status sherdi_agree_model(const sherd_engine *engine)
+{
+    size_t      count = sherdi_model_num_items(&engine->model);
+    sherdi_told told;
+    int         rank;
+
+    SHERDI_TRY(model_word(engine, count, &told, &rank));
+    if (rank != 0) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "the ranks declare different models: rank 0 has %llu groups, units and "
+                           "parameters, rank %d has %llu; declare the same on every rank",
+                           *(const unsigned long long *)sherdi_told_by(&told, 0), rank,
+                           *(const unsigned long long *)sherdi_told_by(&told, rank));
+    }
+    SHERDI_TRY(model_word(engine, items_hash(&engine->model, count), &told, &rank));
+    return rank == 0 ? SHERD_OK : models_name(engine);
+}
+
+static sherd_status settings_agree(sherd_engine *engine)
+{
+    return sherdi_agree_settings(engine->world, &engine->settings);
+}
+
 const sherdi_module sherdi_module_differences = {
-    .open          = uses_open,
-    .close         = uses_close,
-    .models_differ = models_name,
-    .uses_differ   = uses_name,
+    .open        = uses_open,
+    .close       = uses_close,
+    .created     = settings_agree,
+    .sealing     = sherdi_agree_model,
+    .uses_differ = uses_name,
 };

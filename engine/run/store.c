@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "engine/model_hash.h"
 #include "engine/modules.h"
 #include "engine/run/agree.h"
 #include "engine/run/fill.h"

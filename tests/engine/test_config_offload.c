@@ -3,7 +3,7 @@
 #include "tests/engine/config_helpers.h"
 
 #include "collectives/world.h"
-#include "engine/run/agree.h"
+#include "engine/run/differences.h"
 #include "engine/run/engine_impl.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* Configurations that are made of sherd_settings, and files with the same values: both give the
  * engine the same, in every byte. */
+#include "engine/config/compare.h"
 #include "tests/engine/config_helpers.h"
 
 #include <math.h>
