@@ -307,13 +307,13 @@ typedef struct sherd_param_params {
 SHERD_API void sherd_param_params_init(sherd_param_params *params);
 
 /** Creates an engine. Holds a reference to `world`, and copies the values that it needs from
- *  `config`. Collective: the ranks compare their configurations. */
+ *  `config`. Collective: the ranks compare their configurations (with the module "differences"). */
 SHERD_CALL sherd_engine_create(sherd_world *world, const sherd_config *config, sherd_engine **out);
 
 /* Declarations. Every rank makes the same declarations, before seal. Units and parameters have
  * names, so `params` is required for them. Each call is local; seal compares the models of all
- * ranks and names the first difference. A model has at most 2^17 units, 2^17 acquires in a pass,
- * and 2^20 parameters; a larger number is E_INVAL. */
+ * ranks in the same way and names the first difference. A model has at most 2^17 units, 2^17
+ * acquires in a pass, and 2^20 parameters; a larger number is E_INVAL. */
 SHERD_CALL sherd_unit_add(sherd_engine *engine, const sherd_unit_params *params, sherd_unit *out);
 SHERD_CALL sherd_param_add(sherd_engine *engine, sherd_unit unit, const sherd_param_params *params,
                            sherd_param *out);

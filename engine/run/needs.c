@@ -3,58 +3,42 @@
 #include "engine/run/engine_impl.h"
 #include "engine/run/failure.h"
 
-/* ---------------------------------------------------------- a need each -- */
-
-static sherd_status met_if(int is_met, const char *call, const char *text)
+/* Checks the needs that are a condition and a message each. */
+static sherd_status rows_check(const sherd_engine *engine, const char *call, unsigned needs)
 {
-    return is_met ? SHERD_OK : sherdi_fail(SHERD_E_STATE, "%s: %s", call, text);
-}
+    const int is_inference = engine->settings.update.optimizer->is_inference;
+    const struct {
+        sherdi_need need;
+        int         is_met;
+        const char *text;
+    } rows[] = {
+        {SHERDI_NEED_OPEN, engine->phase == SHERDI_PHASE_OPEN,
+         "the engine is sealed already; everything is declared before "
+         "sherd_engine_seal, which is called once"},
+        {SHERDI_NEED_SEALED, engine->phase != SHERDI_PHASE_OPEN,
+         "the engine is not sealed; call sherd_engine_seal first"},
+        {SHERDI_NEED_STEPS, !is_inference,
+         "optimizer.type is none: the engine is for inference and has no steps; set "
+         "another optimizer.type to train"},
+        {SHERDI_NEED_STARTED, engine->phase != SHERDI_PHASE_SEALED,
+         "the engine has not started: no unit was acquired yet; run a forward and a "
+         "backward pass first"},
+        {SHERDI_NEED_PREPARED, engine->phase == SHERDI_PHASE_PREPARED,
+         "no step is prepared; call it between sherd_step_prepare, at a boundary, and "
+         "sherd_step_apply or sherd_step_discard"},
+        {SHERDI_NEED_UNPREPARED, engine->phase != SHERDI_PHASE_PREPARED,
+         "a step is prepared; call sherd_step_apply or sherd_step_discard first"},
+        {SHERDI_NEED_NO_EVAL, !engine->is_evaluating,
+         "it is not allowed between sherd_eval_begin and sherd_eval_end, where parameters "
+         "do not change; call sherd_eval_end first"},
+    };
 
-static sherd_status open_need(const sherd_engine *engine, const char *call)
-{
-    return met_if(engine->phase == SHERDI_PHASE_OPEN, call,
-                  "the engine is sealed already; everything is declared before "
-                  "sherd_engine_seal, which is called once");
-}
-
-static sherd_status sealed_need(const sherd_engine *engine, const char *call)
-{
-    return met_if(engine->phase != SHERDI_PHASE_OPEN, call,
-                  "the engine is not sealed; call sherd_engine_seal first");
-}
-
-static sherd_status steps_need(const sherd_engine *engine, const char *call)
-{
-    return met_if(!engine->settings.update.optimizer->is_inference, call,
-                  "optimizer.type is none: the engine is for inference and has no steps; set "
-                  "another optimizer.type to train");
-}
-
-static sherd_status started_need(const sherd_engine *engine, const char *call)
-{
-    return met_if(engine->phase != SHERDI_PHASE_SEALED, call,
-                  "the engine has not started: no unit was acquired yet; run a forward and a "
-                  "backward pass first");
-}
-
-static sherd_status prepared_need(const sherd_engine *engine, const char *call)
-{
-    return met_if(engine->phase == SHERDI_PHASE_PREPARED, call,
-                  "no step is prepared; call it between sherd_step_prepare, at a boundary, and "
-                  "sherd_step_apply or sherd_step_discard");
-}
-
-static sherd_status unprepared_need(const sherd_engine *engine, const char *call)
-{
-    return met_if(engine->phase != SHERDI_PHASE_PREPARED, call,
-                  "a step is prepared; call sherd_step_apply or sherd_step_discard first");
-}
-
-static sherd_status no_eval_need(const sherd_engine *engine, const char *call)
-{
-    return met_if(!engine->is_evaluating, call,
-                  "it is not allowed between sherd_eval_begin and sherd_eval_end, where parameters "
-                  "do not change; call sherd_eval_end first");
+    for (size_t n = 0; n < sizeof(rows) / sizeof(rows[0]); n++) {
+        if (needs & rows[n].need && !rows[n].is_met) {
+            return sherdi_fail(SHERD_E_STATE, "%s: %s", call, rows[n].text);
+        }
+    }
+    return SHERD_OK;
 }
 
 static sherd_status released_need(const sherd_engine *engine, const char *call)
@@ -80,26 +64,23 @@ static sherd_status no_gradients_need(const sherd_engine *engine, const char *ca
         call, engine->window.micro_seen);
 }
 
-static sherd_status no_window_need(const sherd_engine *engine, const char *call)
-{
-    return met_if(engine->settings.update.optimizer->is_inference ||
-                      (engine->window.micro_seen == 0 && !engine->window.has_begun),
-                  call,
-                  "the next window has begun, and the call is allowed only between windows; finish "
-                  "the window with sherd_step, or drop it with sherd_step_discard");
-}
-
 sherd_status sherdi_engine_need(const sherd_engine *engine, const char *call, unsigned needs)
 {
-    static sherd_status (*const NEEDS[])(const sherd_engine *, const char *) = {
-        open_need,       sealed_need,  steps_need,    started_need,      prepared_need,
-        unprepared_need, no_eval_need, released_need, no_gradients_need, no_window_need};
-
     SHERDI_TRY(sherdi_engine_check_alive(engine, call));
-    for (size_t n = 0; n < sizeof(NEEDS) / sizeof(NEEDS[0]); n++) {
-        if (needs & 1u << n) {
-            SHERDI_TRY(NEEDS[n](engine, call));
-        }
+    SHERDI_TRY(rows_check(engine, call, needs));
+    if (needs & SHERDI_NEED_RELEASED) {
+        SHERDI_TRY(released_need(engine, call));
+    }
+    if (needs & SHERDI_NEED_NO_GRADIENTS) {
+        SHERDI_TRY(no_gradients_need(engine, call));
+    }
+    if (needs & SHERDI_NEED_NO_WINDOW && !engine->settings.update.optimizer->is_inference &&
+        (engine->window.micro_seen != 0 || engine->window.has_begun)) {
+        return sherdi_fail(
+            SHERD_E_STATE,
+            "%s: the next window has begun, and the call is allowed only between windows; finish "
+            "the window with sherd_step, or drop it with sherd_step_discard",
+            call);
     }
     return SHERD_OK;
 }
