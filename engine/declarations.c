@@ -1,4 +1,4 @@
-/* Declarations that not every model has: groups, reads of other units' parameters, and passes. */
+/* Declarations that not every model has: groups, and passes. */
 #include "engine/engine.h"
 
 #include "base/checked.h"
@@ -107,29 +107,7 @@ sherd_status sherd_group_add(sherd_engine *engine, const sherd_group_params *par
     return SHERD_OK;
 }
 
-/* ------------------------------------------------------ reads and passes -- */
-
-sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param)
-{
-    sherdi_model_unit *reader;
-    int                owner;
-
-    SHERDI_TRY(sherdi_model_check_unit(model, unit));
-    SHERDI_TRY(sherdi_model_check_param(model, param));
-    owner  = model->params[param].unit;
-    reader = &model->units[unit];
-    if (owner == unit) {
-        return SHERD_OK; /* an acquire has its own parameters anyway */
-    }
-    for (size_t i = 0; i < reader->num_reads; i++) {
-        if (reader->reads[i] == owner) {
-            return SHERD_OK;
-        }
-    }
-    SHERDI_TRY(SHERDI_GROW(model->mem, reader->reads, reader->num_reads, reader->cap_reads));
-    reader->reads[reader->num_reads++] = owner;
-    return SHERD_OK;
-}
+/* ------------------------------------------------------ passes -- */
 
 sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int unit,
                                    size_t held_acquires)
@@ -148,12 +126,6 @@ sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int uni
     order->uses[order->num_uses++] =
         (sherdi_model_use){.unit = unit, .held = (int)sherdi_min_size(held_acquires, MOST_HELD)};
     return SHERD_OK;
-}
-
-sherd_status sherd_unit_reads(sherd_engine *engine, sherd_unit unit, sherd_param param)
-{
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_unit_reads", SHERDI_NEED_OPEN));
-    return sherdi_model_add_read(&engine->model, unit, param);
 }
 
 sherd_status sherd_pass_add(sherd_engine *engine, sherd_pass pass, sherd_unit unit)

@@ -139,6 +139,12 @@ sherd_status sherd_param_add(sherd_engine *engine, sherd_unit unit,
     return sherdi_model_add_param(&engine->model, unit, &given, out);
 }
 
+sherd_status sherd_unit_reads(sherd_engine *engine, sherd_unit unit, sherd_param param)
+{
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_unit_reads", SHERDI_NEED_OPEN));
+    return sherdi_model_add_read(&engine->model, unit, param);
+}
+
 /* ----------------------------------------------------------------- seal ---- */
 
 sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine *machine,
@@ -421,6 +427,13 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
                "sealed: stage %d, %zu parameters, %zu elements, %zu bytes on this rank",
                engine->settings.sharding.stage, engine->model.num_params, engine->model.total_elems,
                engine->plan->packing.total_bytes);
+    return SHERD_OK;
+}
+
+sherd_status sherd_engine_keep_state(sherd_engine *engine, int is_kept)
+{
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_keep_state", SHERDI_NEED_SEALED));
+    engine->settings.offload.keep_state = is_kept != 0;
     return SHERD_OK;
 }
 

@@ -132,8 +132,6 @@ SHERDI_TRIED(scaler_update, (struct sherdi_scaler * scaler, int had_overflow),
 SHERDI_TRIED(stepped, (sherd_engine * engine), (engine))
 /* The report of the last boundary is complete, or will not be. */
 SHERDI_CALLED(reported, (sherd_engine * engine), (engine))
-/* Completes the report of a boundary whose update was queued, if it is not complete. Collective. */
-SHERDI_TRIED(tell, (sherd_engine * engine), (engine))
 /* The window is dropped: numbers of the last boundary that were not written are discarded. */
 SHERDI_CALLED(dropped, (sherd_engine * engine), (engine))
 /* Abandon work in progress, before transfers are waited for; and end, before the engine's

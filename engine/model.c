@@ -237,6 +237,28 @@ int sherdi_model_reached(const sherdi_model *model, int unit, size_t n)
     return n <= info->num_reads ? info->reads[n - 1] : -1;
 }
 
+sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param)
+{
+    sherdi_model_unit *reader;
+    int                owner;
+
+    SHERDI_TRY(sherdi_model_check_unit(model, unit));
+    SHERDI_TRY(sherdi_model_check_param(model, param));
+    owner  = model->params[param].unit;
+    reader = &model->units[unit];
+    if (owner == unit) {
+        return SHERD_OK; /* an acquire has its own parameters anyway */
+    }
+    for (size_t i = 0; i < reader->num_reads; i++) {
+        if (reader->reads[i] == owner) {
+            return SHERD_OK;
+        }
+    }
+    SHERDI_TRY(SHERDI_GROW(model->mem, reader->reads, reader->num_reads, reader->cap_reads));
+    reader->reads[reader->num_reads++] = owner;
+    return SHERD_OK;
+}
+
 size_t sherdi_model_order_len(const sherdi_model *model, sherd_pass pass)
 {
     if (model->passes[pass].num_uses > 0) {

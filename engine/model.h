@@ -104,11 +104,11 @@ sherd_status sherdi_model_check_unit(const sherdi_model *model, int unit);
 sherd_status sherdi_model_check_param(const sherdi_model *model, int param);
 /** Returns the n-th unit that an acquire of `unit` reaches: the unit itself, then those it reads;
  *  -1: there are no more. */
-int sherdi_model_reached(const sherdi_model *model, int unit, size_t n);
+int          sherdi_model_reached(const sherdi_model *model, int unit, size_t n);
+sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param);
 /** Of the module declarations. */
 sherd_status sherdi_model_add_group(sherdi_model *model, const sherd_group_params *params,
                                     int *out);
-sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param);
 sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int unit,
                                    size_t held_acquires);
 /** Of the module memory. */

@@ -31,9 +31,6 @@ SHERDI_MODULE(sherdi_module_updater)
 SHERDI_MODULE(sherdi_module_encodings)
 SHERDI_MODULE(sherdi_module_encoded_values)
 #endif
-#ifdef SHERDI_MODULE_STEPS
-SHERDI_MODULE(sherdi_module_queue)
-#endif
 #ifdef SHERDI_MODULE_MEMORY
 SHERDI_MODULE(sherdi_module_memory)
 #endif

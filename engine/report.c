@@ -220,38 +220,3 @@ sherdi_plan_wear sherdi_plan_drive_wear(const sherdi_plan *plan)
     }
     return wear;
 }
-
-/* ----------------------------------------------------------------- info ---- */
-
-void sherd_engine_info_init(sherd_engine_info *info)
-{
-    sherdi_api_init(info, &(sherd_engine_info){.struct_size = sizeof(*info)});
-}
-
-sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *out)
-{
-    sherd_engine_info info = {.struct_size = sizeof(info)};
-
-    SHERDI_TRY(sherdi_engine_check_alive(engine, "sherd_engine_query"));
-    SHERDI_TRY(sherdi_api_check(out, SHERDI_API(sherd_engine_info)));
-    info.stage            = engine->settings.sharding.stage;
-    info.compute_dtype    = engine->settings.numerics.compute_dtype;
-    info.micro_batch_size = engine->settings.batch.micro_batch_size;
-    info.accumulation     = engine->settings.batch.accumulation;
-    info.train_batch_size = engine->settings.batch.train_batch_size;
-    info.steps_per_print  = engine->settings.watch.steps_per_print;
-    info.is_deterministic = engine->settings.numerics.deterministic;
-    info.cpu_threads      = engine->host->threads;
-    info.backend          = engine->backend->name;
-    info.param_elems      = engine->model.total_elems;
-    info.trainable_elems  = engine->model.trainable_elems;
-    info.is_resumed       = engine->storage.is_resumed;
-    info.step             = engine->counters.step;
-    info.micro_step       = engine->counters.micro_step;
-    info.state_run        = engine->storage.run;
-    info.resume_differs   = engine->identity.resume_differs;
-    info.overlap_comm     = engine->settings.sharding.overlap_comm;
-    info.samples          = sherdi_samples_seen(engine);
-    sherdi_api_write(&info, out);
-    return SHERD_OK;
-}

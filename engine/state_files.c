@@ -2,8 +2,7 @@
 #include "engine/run/state_note.h"
 #include "sherd_tools.h"
 
-#include "engine/run/engine_impl.h"
-#include "engine/run/needs.h"
+#include "base/api.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -55,11 +54,4 @@ sherd_status sherd_state_file_remove(const char *path)
 {
     SHERDI_TRY(sherdi_api_need(path != NULL, "sherd_state_file_remove", "path"));
     return sherdi_state_remove(path);
-}
-
-sherd_status sherd_engine_keep_state(sherd_engine *engine, int is_kept)
-{
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_keep_state", SHERDI_NEED_SEALED));
-    engine->settings.offload.keep_state = is_kept != 0;
-    return SHERD_OK;
 }

@@ -317,6 +317,10 @@ SHERD_CALL sherd_engine_create(sherd_world *world, const sherd_config *config, s
 SHERD_CALL sherd_unit_add(sherd_engine *engine, const sherd_unit_params *params, sherd_unit *out);
 SHERD_CALL sherd_param_add(sherd_engine *engine, sherd_unit unit, const sherd_param_params *params,
                            sherd_param *out);
+/** Declares that `unit` reads `param`, which belongs to another unit: while `unit` is acquired,
+ *  `param` is readable too, and in backward the trainer may add to the gradient of `param`. */
+SHERD_CALL sherd_unit_reads(sherd_engine *engine, sherd_unit unit, sherd_param param);
+
 /** Makes the plan, compares it with the plans of the other ranks, and allocates all memory. After
  *  seal the training loop allocates nothing, with one exception: with several ranks, the call that
  *  ends the filling allocates a little memory while the ranks compare their values. Collective,
@@ -478,6 +482,35 @@ SHERD_API void sherd_step_report_init(sherd_step_report *report);
  *  other overflow. After a failure in the update itself, call sherd_step_undo where it is possible,
  *  or sherd_checkpoint_load, or destroy the engine. */
 SHERD_CALL sherd_step(sherd_engine *engine, sherd_step_report *out);
+/** Does the same as sherd_step, but returns when the ranks have agreed on the norm. The update is
+ *  queued. A device makes its part during the next micro-batch. A thread of the engine updates the
+ *  blocks that are updated on the host, with their transfers and their commit. sherd_step_wait
+ *  returns the report. An acquire, also for EVAL, waits for the update of its unit on all ranks.
+ *  Below stage 3 on a device it also waits for all blocks that the device updates. The following
+ *  calls wait for the whole update: sherd_step_wait, the next boundary, the calls that read, write,
+ *  save, load, export or undo values or state, the fingerprints, sherd_engine_set_step and
+ *  sherd_engine_destroy. sherd_step_discard and sherd_eval_begin do not wait. docs/offload.md lists
+ *  the updates that cannot be queued. For these updates, and on a CPU without offload, the call
+ *  waits as sherd_step does.
+ *
+ *  All ranks end a window by the same call: sherd_step, _queue or _prepare. Otherwise the window is
+ *  dropped, and E_STATE names two ranks that differ. Collective. Errors: those of sherd_step. A
+ *  failure in the update is returned by an acquire that waits for the unit (E_IO; also on the other
+ *  ranks of the host), by the next call in which the ranks wait for each other, or by a call that
+ *  waits for the update. After the failure the engine refuses calls until sherd_step_undo or
+ *  sherd_checkpoint_load. sherd_engine_destroy then preserves the files of the state, and logs a
+ *  failure that no call has returned. */
+SHERD_CALL sherd_step_queue(sherd_engine *engine);
+/** Returns the complete report of the last boundary. The report of sherd_step lacks only the times
+ *  of work that a device has not finished yet ("wall_clock_breakdown", SHERD_TRACE). These times
+ *  count for the next report, unless this call, which waits for the work, is made before the next
+ *  micro-batch. Available on every rank. Between sherd_step_queue and the next boundary, the call
+ *  also waits for the update and adds its fingerprint to the report; the first call is then
+ *  collective. In all other cases the call is local. At stages 1 and 2, work that is enqueued on
+ *  the compute stream after this call (on the CPU: code after it) finds the new values at
+ *  sherd_param_address, without an acquire. Errors: E_STATE (before seal), E_INVAL, E_PEER_LOST,
+ *  E_DEVICE. */
+SHERD_CALL sherd_step_wait(sherd_engine *engine, sherd_step_report *out);
 
 /* -------------------------------------------------- fingerprints --- */
 
@@ -487,6 +520,41 @@ SHERD_CALL sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out);
 
 /* ------------------------------------------- looking inside an engine ---- */
 
+/* Numbers of a sealed engine that trainers need. */
+typedef struct sherd_engine_info {
+    size_t      struct_size;
+    int         stage;
+    sherd_dtype compute_dtype;
+    int         micro_batch_size; /* sequences per rank and micro-batch, from the configuration */
+    int         accumulation;     /* micro-batches per step and rank */
+    int         train_batch_size; /* sequences per step over all ranks */
+    int         steps_per_print;  /* 0: not set in the configuration */
+    int         is_deterministic;
+    int         cpu_threads; /* threads of this rank's kernels */
+    size_t      param_elems; /* all parameters, frozen ones included, no padding */
+    size_t      trainable_elems;
+    int         is_resumed; /* 1: state files of an earlier training run were found and used */
+    int64_t     step;       /* updates done */
+    /* Micro-batches seen, by any number of ranks and of any size. Together with `samples`, the
+     * position of a resumed trainer in its data */
+    int64_t micro_step;
+    /* number of the training run in the names of its state files; 0: none */
+    uint64_t    state_run;
+    const char *backend;      /* "cpu" or "cuda"; static storage */
+    int         overlap_comm; /* 1: gathers and reductions overlap with the trainer's work */
+    int         reserved;     /* keeps the layout; zero */
+    /* Differences between this training run and the one that wrote the resumed state, in one
+     * sentence: accumulation, micro-batch size, sherd_engine_describe_run. "": no difference, or
+     * not resumed. Valid until destroy */
+    const char *resume_differs;
+    /* Samples that all ranks have seen, including those in earlier runs with other batches and
+     * worlds */
+    int64_t samples;
+} sherd_engine_info;
+SHERD_API void sherd_engine_info_init(sherd_engine_info *info);
+/** Returns the numbers of the engine. Before seal, the counts of elements include the declarations
+ *  so far. */
+SHERD_CALL sherd_engine_query(const sherd_engine *engine, sherd_engine_info *out);
 /** Returns the bytes that this rank has sent and received since the world was created; 0 for a NULL
  *  world. Either pointer may be NULL. */
 SHERD_API void sherd_world_traffic(const sherd_world *world, uint64_t *sent_bytes_out,

@@ -1,5 +1,4 @@
-/* Groups of parameters, parameters that several units read, and the order of the passes: calls of
- * the module "declarations". sherd.h includes this header, and has the conventions. */
+/* Groups of parameters, and the order of the passes: calls of the module "declarations". sherd.h includes this header, and has the conventions. */
 #ifndef SHERD_H
 #include "sherd.h"
 #elif !defined(SHERD_DECLARATIONS_H)
@@ -26,9 +25,6 @@ SHERD_API void sherd_group_params_init(sherd_group_params *params);
 SHERD_CALL sherd_group_add(sherd_engine *engine, const sherd_group_params *params,
                            sherd_group *out);
 
-/** Declares that `unit` reads `param`, which belongs to another unit: while `unit` is acquired,
- *  `param` is readable too, and in backward the trainer may add to the gradient of `param`. */
-SHERD_CALL sherd_unit_reads(sherd_engine *engine, sherd_unit unit, sherd_param param);
 /** Declares `unit` as the next one in the order of `pass`; a unit may be repeated. A pass for which
  *  this function is never called has a default order: FORWARD the order of declaration, BACKWARD
  *  the reverse of FORWARD, EVAL the order of FORWARD. A unit that is in no pass can be acquired at

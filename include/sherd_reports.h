@@ -108,40 +108,4 @@ SHERD_CALL sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *out)
  *  Errors: E_INVAL, E_STATE. */
 SHERD_CALL sherd_monitor_write(sherd_engine *engine, const char *tag, double value);
 
-/* Numbers of a sealed engine that trainers need. */
-typedef struct sherd_engine_info {
-    size_t      struct_size;
-    int         stage;
-    sherd_dtype compute_dtype;
-    int         micro_batch_size; /* sequences per rank and micro-batch, from the configuration */
-    int         accumulation;     /* micro-batches per step and rank */
-    int         train_batch_size; /* sequences per step over all ranks */
-    int         steps_per_print;  /* 0: not set in the configuration */
-    int         is_deterministic;
-    int         cpu_threads; /* threads of this rank's kernels */
-    size_t      param_elems; /* all parameters, frozen ones included, no padding */
-    size_t      trainable_elems;
-    int         is_resumed; /* 1: state files of an earlier training run were found and used */
-    int64_t     step;       /* updates done */
-    /* Micro-batches seen, by any number of ranks and of any size. Together with `samples`, the
-     * position of a resumed trainer in its data */
-    int64_t micro_step;
-    /* number of the training run in the names of its state files; 0: none */
-    uint64_t    state_run;
-    const char *backend;      /* "cpu" or "cuda"; static storage */
-    int         overlap_comm; /* 1: gathers and reductions overlap with the trainer's work */
-    int         reserved;     /* keeps the layout; zero */
-    /* Differences between this training run and the one that wrote the resumed state, in one
-     * sentence: accumulation, micro-batch size, sherd_engine_describe_run. "": no difference, or
-     * not resumed. Valid until destroy */
-    const char *resume_differs;
-    /* Samples that all ranks have seen, including those in earlier runs with other batches and
-     * worlds */
-    int64_t samples;
-} sherd_engine_info;
-SHERD_API void sherd_engine_info_init(sherd_engine_info *info);
-/** Returns the numbers of the engine. Before seal, the counts of elements include the declarations
- *  so far. */
-SHERD_CALL sherd_engine_query(const sherd_engine *engine, sherd_engine_info *out);
-
 #endif

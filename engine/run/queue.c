@@ -56,7 +56,7 @@ static sherd_status queued_take(sherd_engine *engine)
 
 /* If the ranks have not met, because one has dropped the window or is lost, the outcome stays
  * unreported. */
-static sherd_status step_tell(sherd_engine *engine)
+sherd_status sherdi_step_tell(sherd_engine *engine)
 {
     sherd_status status;
 
@@ -90,11 +90,9 @@ sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
     SHERDI_TRY(sherdi_engine_outcome(
         engine, sherdi_world_follow(engine->world, engine->backend, engine->times.boundary_wire)));
     SHERDI_TRY(sherdi_engine_outcome(engine, SHERDI_ASK(times, wait, engine)));
-    SHERDI_TRY(sherdi_engine_outcome(engine, step_tell(engine)));
+    SHERDI_TRY(sherdi_engine_outcome(engine, sherdi_step_tell(engine)));
     if (out != NULL) {
         sherdi_api_write(&engine->boundary, out);
     }
     return SHERD_OK;
 }
-
-const sherdi_module sherdi_module_queue = {.tell = step_tell};

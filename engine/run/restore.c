@@ -4,7 +4,6 @@
 #include "engine/run/restore.h"
 
 #include "base/log.h"
-#include "engine/modules.h"
 #include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/failure.h"
@@ -418,7 +417,7 @@ sherd_status sherd_step_undo(sherd_engine *engine)
     SHERDI_TRY(undo_check(engine));
     SHERDI_TRY(sherdi_world_status(engine->world));
     if (engine->failure.why.status == SHERD_OK) {
-        (void)sherdi_modules_tell(
+        (void)sherdi_step_tell(
             engine); /* an update that has failed is undone like one that has not */
     }
     wanted = engine->storage.store->agreed;

@@ -117,7 +117,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
 
     if (engine->updater
             .is_there) { /* no rank may begin another before all have committed this one */
-        status = sherdi_modules_tell(engine);
+        status = sherdi_step_tell(engine);
     }
     if (status == SHERD_OK) {
         status = sherdi_agree_uses(engine);
