@@ -265,9 +265,9 @@ sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *a
 }
 
 sherd_status sherdi_world_tell(sherd_world *world, const void *mine, size_t len_bytes,
-                               const char *what, sherdi_told *out)
+                               const char *what, sherdi_messages *out)
 {
-    *out = (sherdi_told){world->sum_scratch, len_bytes};
+    *out = (sherdi_messages){world->sum_scratch, len_bytes};
     if (len_bytes > SHERDI_TOLD_BYTES) {
         return sherdi_fail(SHERD_E_INVAL, "%s: a rank can tell %zu bytes, and not %zu", what,
                            SHERDI_TOLD_BYTES, len_bytes);
@@ -286,12 +286,12 @@ sherd_status sherdi_world_tell(sherd_world *world, const void *mine, size_t len_
  * rank's values. */
 static sherd_status sum_portion(sherd_world *world, double *values, size_t count)
 {
-    sherdi_told told;
+    sherdi_messages messages;
 
-    SHERDI_TRY(sherdi_world_tell(world, values, count * sizeof(*values), "a sum", &told));
-    memcpy(values, sherdi_told_by(&told, 0), count * sizeof(*values));
+    SHERDI_TRY(sherdi_world_tell(world, values, count * sizeof(*values), "a sum", &messages));
+    memcpy(values, sherdi_message_of(&messages, 0), count * sizeof(*values));
     for (int r = 1; r < world->world_size; r++) {
-        const double *other = sherdi_told_by(&told, r);
+        const double *other = sherdi_message_of(&messages, r);
 
         for (size_t i = 0; i < count; i++) {
             values[i] += other[i];

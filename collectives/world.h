@@ -246,18 +246,18 @@ sherd_status sherdi_world_broadcast(sherd_world *world, void *data, size_t len_b
 #define SHERDI_TOLD_BYTES ((size_t)4096)
 
 /* The messages of all ranks, valid until the next call on the world. */
-typedef struct sherdi_told {
+typedef struct sherdi_messages {
     const void *first;
     size_t      stride_bytes; /* from rank to rank; 0: all messages are the same */
-} sherdi_told;
+} sherdi_messages;
 
 /** Exchanges control data like sherdi_world_exchange; the messages are in memory of the world. */
 sherd_status sherdi_world_tell(sherd_world *world, const void *mine, size_t len_bytes,
-                               const char *what, sherdi_told *out);
+                               const char *what, sherdi_messages *out);
 
-static inline const void *sherdi_told_by(const sherdi_told *told, int rank)
+static inline const void *sherdi_message_of(const sherdi_messages *messages, int rank)
 {
-    return (const unsigned char *)told->first + (size_t)rank * told->stride_bytes;
+    return (const unsigned char *)messages->first + (size_t)rank * messages->stride_bytes;
 }
 
 /** Blocks until the call with this ticket is done. Returns its failure, or that of an earlier

@@ -35,7 +35,7 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
                       .device_bytes    = backend->device->free_bytes(backend, NULL),
                       .is_on_lane      = (sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE) != 0,
     };
-    sherdi_told told;
+    sherdi_messages messages;
 
     if (simulated != NULL) {
         *out = (sherdi_machine){.memory_bytes   = simulated->host_bytes,
@@ -48,10 +48,10 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
     }
     SHERDI_TRY(sherdi_agree_world(world, free_memory(&mine.memory_bytes, &mine.memory_bound)));
     SHERDI_TRY(sherdi_modules_machine(world, &mine));
-    SHERDI_TRY(sherdi_world_tell(world, &mine, sizeof(mine), "machines of ranks", &told));
+    SHERDI_TRY(sherdi_world_tell(world, &mine, sizeof(mine), "machines of ranks", &messages));
     *out = mine;
     for (int r = 0; r < sherd_world_size(world); r++) {
-        const sherdi_machine *its = sherdi_told_by(&told, r);
+        const sherdi_machine *its = sherdi_message_of(&messages, r);
 
         if (r == 0 || its->memory_bytes < out->memory_bytes) {
             out->memory_bytes = its->memory_bytes;

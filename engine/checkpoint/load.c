@@ -579,7 +579,7 @@ static sherd_status fingerprints_check(void *ctx)
 
     SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_LOADED, SHERD_OK, &mine, NULL, NULL));
     for (int r = 0; r < parts; r++) {
-        const loaded_message *other = sherdi_agree_told(engine, r);
+        const loaded_message *other = sherdi_agree_message(engine, r);
 
         sum += other->fingerprint;
         state += other->state_fingerprint;

@@ -166,7 +166,7 @@ static void optimizers_lay_out(sherdi_plan *plan, const sherdi_model *model)
                   : 0;
     }
     scalars->results_bytes = at;
-    scalars->told          = at;
+    scalars->inputs        = at;
     for (size_t i = 0; i < plan->layout.num_optimizers; i++) {
         plan->layout.optimizers[i].coeffs = at;
         at += sherdi_round_up(model->num_groups * plan->layout.optimizers[i].optimizer->coeff_bytes,

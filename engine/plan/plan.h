@@ -228,7 +228,7 @@ typedef struct sherdi_plan_scalars {
     size_t head; /* sherdi_scalars_head */
     size_t norms;
     size_t results_bytes;
-    size_t told; /* coefficients, ratios, groups */
+    size_t inputs; /* coefficients, ratios, groups */
     size_t shared_bytes;
     size_t spans; /* of all blocks; in the device's buffer only */
     size_t bytes;

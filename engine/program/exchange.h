@@ -6,14 +6,14 @@
 #include "engine/plan/plan.h"
 
 typedef enum sherdi_exchange_kind {
-#define SHERDI_EXCHANGE(kind, words, name, told, calls) SHERDI_EXCHANGE_##kind,
+#define SHERDI_EXCHANGE(kind, words, name, messages, calls) SHERDI_EXCHANGE_##kind,
 #include "engine/program/exchange_list.h"
 #undef SHERDI_EXCHANGE
     SHERDI_EXCHANGES,
 } sherdi_exchange_kind;
 
 enum {
-#define SHERDI_EXCHANGE(kind, words, name, told, calls) SHERDI_WORDS_OF_##kind = (words),
+#define SHERDI_EXCHANGE(kind, words, name, messages, calls) SHERDI_WORDS_OF_##kind = (words),
 #include "engine/program/exchange_list.h"
 #undef SHERDI_EXCHANGE
 };
@@ -21,7 +21,7 @@ enum {
 typedef struct sherdi_exchange_row {
     const char *kind;
     size_t      words;
-    const char *name, *told, *calls; /* see exchange_list.h */
+    const char *name, *messages, *calls; /* see exchange_list.h */
 } sherdi_exchange_row;
 
 /* Messages. All but those of USED, UNIT_USES and ACQUIRE begin with the rank's status so far. */

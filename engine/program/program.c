@@ -174,7 +174,7 @@ sherd_status sherdi_program_post(const sherdi_program *updater, sherdi_post post
 {
     sherdi_op op = sherdi_op_of(SHERDI_OP_POST, SHERDI_LANE_HOST);
 
-    if ((updater->progress->flags & SHERDI_OP_BESIDE) == 0) {
+    if ((updater->progress->flags & SHERDI_OP_QUEUED) == 0) {
         return SHERD_OK;
     }
     op.unit = unit;

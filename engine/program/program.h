@@ -22,7 +22,7 @@
  *   program_staged.c   slices of gradients
  *   program_rings.c    the slots through which extents of files pass
  *   program_slots.c    values in these slots
- *   program_beside.c   a queued update, which overlaps with the trainer's calls */
+ *   program_queued.c   a queued update, which overlaps with the trainer's calls */
 #ifndef SHERDI_ENGINE_PROGRAM_PROGRAM_H
 #define SHERDI_ENGINE_PROGRAM_PROGRAM_H
 
@@ -133,7 +133,7 @@ enum {
 #define SHERDI_OP_LATE                                                                             \
     128u /* for what came before: of a gradient that has waited in a staging buffer ... */
 #define SHERDI_OP_FIRST  256u /* ... in the first micro-batch of the window */
-#define SHERDI_OP_BESIDE 512u /* submitted by the updater, concurrently with the trainer's calls */
+#define SHERDI_OP_QUEUED 512u /* submitted by the updater, concurrently with the trainer's calls */
 #define SHERDI_OP_MEASURES                                                                         \
     1024u /* adds the squares of its result, which is in op.to, to the norm */
 
@@ -238,7 +238,7 @@ typedef struct sherdi_progress {
     /* 1: the parameters that are published next come from an update; 0: from the state as it is. */
     int is_updated;
     int is_last;    /* the micro-batch under way ends the window */
-    int is_beside;  /* a queued update was begun; no call has waited for its end, */
+    int is_queued;  /* a queued update was begun; no call has waited for its end, */
     int is_walking; /* ... nor for the end of its walk */
     struct sherdi_ring_progress    *rings;       /* of the module offload; [SHERDI_RINGS] */
     struct sherdi_activation_state *activations; /* of the module activations; as in the plan */
@@ -305,7 +305,7 @@ sherd_status sherdi_program_window_begin(const sherdi_program *program);
 sherd_status sherdi_program_exchange(const sherdi_program *program, sherdi_exchange_kind kind);
 /** Writes the inputs of kernels, by SHERDI_OP_COEFFS or SHERDI_OP_RATIOS, and sends them to the
  *  device. */
-sherd_status sherdi_program_scalars_tell(const sherdi_program *program, sherdi_op_kind kind);
+sherd_status sherdi_program_scalars_send(const sherdi_program *program, sherdi_op_kind kind);
 /** Adds the norms of tensors over the ranks, where a rank has only a part of them. */
 sherd_status sherdi_program_sum(const sherdi_program *program);
 /** Emits SHERDI_OP_COMMIT, SHERDI_OP_ABANDON or SHERDI_OP_ROLLBACK; nothing where no state is on a

@@ -510,6 +510,6 @@ const sherdi_program_offload_ops sherdi_program_rings = {
     .block_move      = sherdi_slots_block_move,
     .param_move      = sherdi_slots_param_move,
     .fill_end        = sherdi_slots_fill_end,
-    .await           = sherdi_beside_await,
-    .may_gather      = sherdi_beside_may_gather,
+    .await           = sherdi_queued_await,
+    .may_gather      = sherdi_queued_may_gather,
 };

@@ -102,8 +102,8 @@ sherd_status sherdi_slots_block_move(const struct sherdi_value_range *f, const s
                                      const struct sherdi_cuts *c);
 sherd_status sherdi_slots_param_move(const struct sherdi_value_range *f);
 sherd_status sherdi_slots_fill_end(const sherdi_program *program);
-sherd_status sherdi_beside_await(const sherdi_program *program, sherdi_post post, int unit);
-int          sherdi_beside_may_gather(const sherdi_program *program, int unit);
+sherd_status sherdi_queued_await(const sherdi_program *program, sherdi_post post, int unit);
+int          sherdi_queued_may_gather(const sherdi_program *program, int unit);
 
 /** Counts, for each extent, the parameters whose values have to come. */
 void sherdi_slots_count(sherdi_progress *progress, const sherdi_plan *plan,
@@ -113,22 +113,22 @@ void sherdi_slots_count(sherdi_progress *progress, const sherdi_plan *plan,
 
 /** Makes a progress for the updater, which uses the rings of `of`. E_NOMEM. Close it before that
  *  one. */
-sherd_status sherdi_progress_open_beside(sherdi_progress *progress, const sherdi_progress *of,
+sherd_status sherdi_progress_open_queued(sherdi_progress *progress, const sherdi_progress *of,
                                          const sherdi_plan *plan, sherdi_mem *mem);
-void         sherdi_progress_close_beside(sherdi_progress *progress);
+void         sherdi_progress_close_queued(sherdi_progress *progress);
 /** Begins a queued update: SHERDI_WALK_UPDATE by `updater`, a program with its own progress
- *  (sherdi_progress_open_beside). From now on acquires wait for their units. */
-void sherdi_program_beside_begin(const sherdi_program *program, const sherdi_program *updater);
+ *  (sherdi_progress_open_queued). From now on acquires wait for their units. */
+void sherdi_program_queued_begin(const sherdi_program *program, const sherdi_program *updater);
 /** Ends it: waits for it (SHERDI_POST_END), and publishes the units that no acquire has published.
  *  A failure of the update is not returned. */
-sherd_status sherdi_program_beside_end(const sherdi_program *program);
+sherd_status sherdi_program_queued_end(const sherdi_program *program);
 /** Forgets an update that has failed and ended. */
-void sherdi_program_beside_forget(const sherdi_program *program);
+void sherdi_program_queued_forget(const sherdi_program *program);
 /** Returns whether a rank may never acquire a unit (SHERD_USES_ANY) that is whole on every rank.
  *  Where its gather meets the others', no acquire can publish it. */
 int sherdi_program_has_loose_publish(const sherdi_plan *plan);
 /** Returns whether updates can be queued: the host updates blocks, no operation of the walk
  *  synchronizes the ranks, and on devices every publish has its acquire. */
-int sherdi_program_can_be_beside(const sherdi_plan *plan);
+int sherdi_program_can_be_queued(const sherdi_plan *plan);
 
 #endif

@@ -23,10 +23,10 @@ sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_space space)
 
 /* ----------------------------------------------------------------- inputs -- */
 
-static sherdi_range told_at(const sherdi_plan *plan, sherdi_space space)
+static sherdi_range inputs_at(const sherdi_plan *plan, sherdi_space space)
 {
-    return sherdi_program_scalars_at(plan, space, plan->scalars.told,
-                                     plan->scalars.shared_bytes - plan->scalars.told);
+    return sherdi_program_scalars_at(plan, space, plan->scalars.inputs,
+                                     plan->scalars.shared_bytes - plan->scalars.inputs);
 }
 
 /* Copies scalars between host and device, in the order of the kernels that use them. */
@@ -44,20 +44,20 @@ static sherd_status scalars_copy(const sherdi_program *program, int medium, sher
     return sherdi_program_emit(program, &op);
 }
 
-sherd_status sherdi_program_scalars_tell(const sherdi_program *program, sherdi_op_kind kind)
+sherd_status sherdi_program_scalars_send(const sherdi_program *program, sherdi_op_kind kind)
 {
     const sherdi_plan *plan = program->plan;
     sherdi_op          op   = sherdi_op_of(kind, SHERDI_LANE_HOST);
 
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, told_at(plan, SHERDI_SPACE_HOST));
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, inputs_at(plan, SHERDI_SPACE_HOST));
     if (kind == SHERDI_OP_RATIOS) {
         sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_READS,
                       sherdi_program_scalars_at(plan, SHERDI_SPACE_HOST, plan->scalars.norms,
                                                 plan->scalars.results_bytes - plan->scalars.norms));
     }
     SHERDI_TRY(sherdi_program_emit(program, &op));
-    return scalars_copy(program, SHERDI_MOVES_UP, told_at(plan, SHERDI_SPACE_DEVICE),
-                        told_at(plan, SHERDI_SPACE_HOST));
+    return scalars_copy(program, SHERDI_MOVES_UP, inputs_at(plan, SHERDI_SPACE_DEVICE),
+                        inputs_at(plan, SHERDI_SPACE_HOST));
 }
 
 /* ---------------------------------------------------------------- results -- */

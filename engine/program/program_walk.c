@@ -158,7 +158,7 @@ sherd_status sherdi_program_publish(const sherdi_program *program)
 static sherd_status segment_close(const sherdi_program *program, const sherdi_segment *segment)
 {
     SHERDI_TRY(sherdi_modules_segment_updated(program, segment));
-    return program->progress->flags & SHERDI_OP_BESIDE ? SHERD_OK
+    return program->progress->flags & SHERDI_OP_QUEUED ? SHERD_OK
                                                        : resident_publish(program, segment, 1);
 }
 

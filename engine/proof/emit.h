@@ -20,7 +20,7 @@ typedef enum sherdi_emit_parts {
     SHERDI_EMIT_FIRST,   /* the first values, which are many operations, then the same */
     SHERDI_EMIT_ALL,     /* also a second micro-batch, where a window has more than one */
     /* SHERDI_EMIT_WINDOWS windows of as many micro-batches as of SHERDI_EMIT_ALL, with queued
-     * steps; no pass of EVAL. The operations of a queued update (SHERDI_OP_BESIDE) come all at
+     * steps; no pass of EVAL. The operations of a queued update (SHERDI_OP_QUEUED) come all at
      * once, when it begins */
     SHERDI_EMIT_QUEUED,
 } sherdi_emit_parts;

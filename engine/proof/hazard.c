@@ -88,7 +88,7 @@ static uint32_t thread_of(const sherdi_hazard *hazard, int rank, size_t index)
 
 static int giver_of(const sherdi_op *op)
 {
-    return op->flags & SHERDI_OP_BESIDE ? UPDATER : CALLER;
+    return op->flags & SHERDI_OP_QUEUED ? UPDATER : CALLER;
 }
 
 /* Returns the clock of what all threads that give operations know. */
@@ -329,12 +329,12 @@ static void operation_number(sherdi_hazard *hazard, doing *doing)
 {
     rank_state      *rank      = &hazard->ranks[doing->rank];
     const sherdi_op *op        = doing->op;
-    int              is_beside = giver_of(op) == UPDATER && is_on_host(hazard, op);
-    size_t           index     = is_beside                       ? updater_index(hazard)
+    int              is_queued = giver_of(op) == UPDATER && is_on_host(hazard, op);
+    size_t           index     = is_queued                       ? updater_index(hazard)
                                  : is_on_host(hazard, op)        ? SHERDI_LANE_HOST
                                  : op->lane == SHERDI_LANE_DRIVE ? chain_find(hazard, doing)
                                                                  : (size_t)op->lane;
-    size_t lane = is_beside ? SHERDI_LANES : index < SHERDI_LANES ? index : SHERDI_LANE_DRIVE;
+    size_t lane = is_queued ? SHERDI_LANES : index < SHERDI_LANES ? index : SHERDI_LANE_DRIVE;
 
     doing->who = (sherdi_toucher){
         .number = (uint32_t)++rank->submitted[lane],

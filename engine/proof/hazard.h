@@ -10,7 +10,7 @@
  *     later. It waits for what an operation of its own follows, for a transfer that an operation of
  *     any other lane follows, for a transfer when there is no room for another, and for an
  *     operation with SHERDI_OP_WAITS;
- *   - the updater, which gives operations with SHERDI_OP_BESIDE: it begins at the fork after all
+ *   - the updater, which gives operations with SHERDI_OP_QUEUED: it begins at the fork after all
  *     that the calling thread knows, and waits like the calling thread. A thread that awaits one of
  *     its posts is after everything that the updater knew at the post;
  *   - between ranks, a synchronizing call: operations that the call followed on either rank are

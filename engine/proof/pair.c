@@ -36,16 +36,16 @@ static sherd_status bounds_check(const sherdi_plan *plan, const sherdi_op *op)
 sherd_status sherdi_pair_collect(void *ctx, const sherdi_op *op)
 {
     sherdi_pair_side *side      = ctx;
-    int               is_beside = (op->flags & SHERDI_OP_BESIDE) != 0;
-    sherdi_op       **ops       = is_beside ? &side->beside : &side->ops;
-    size_t           *num_ops   = is_beside ? &side->num_beside : &side->num_ops;
+    int               is_queued = (op->flags & SHERDI_OP_QUEUED) != 0;
+    sherdi_op       **ops       = is_queued ? &side->queued : &side->ops;
+    size_t           *num_ops   = is_queued ? &side->num_queued : &side->num_ops;
     sherdi_op        *copy;
 
     SHERDI_TRY(bounds_check(side->plan, op));
     SHERDI_TRY(sherdi_grow(side->mem, SHERDI_MEM_CONTROL, (void **)ops,
-                           is_beside ? &side->cap_beside : &side->cap_ops, *num_ops + 1,
+                           is_queued ? &side->cap_queued : &side->cap_ops, *num_ops + 1,
                            sizeof(**ops)));
-    if (is_beside && side->forked_at == SIZE_MAX) {
+    if (is_queued && side->forked_at == SIZE_MAX) {
         side->forked_at = side->num_ops;
     }
     copy  = &(*ops)[(*num_ops)++];
@@ -112,14 +112,14 @@ static int is_behind(const sherdi_pair *pair, const sherdi_op *await)
 {
     const sherdi_pair_side *side = &pair->sides[0];
 
-    for (size_t i = 0; i < side->at_beside; i++) {
-        const sherdi_op *op = &side->beside[i];
+    for (size_t i = 0; i < side->at_queued; i++) {
+        const sherdi_op *op = &side->queued[i];
 
         if (op->kind == SHERDI_OP_POST && op->part == await->part && op->unit == await->unit) {
             return 1;
         }
     }
-    return side->at_beside == side->end_beside;
+    return side->at_queued == side->end_queued;
 }
 
 /* Proves the updater's operations up to the post that `await` waits for; NULL: all of them. */
@@ -127,14 +127,14 @@ static sherd_status beside_prove(sherdi_pair *pair, const sherdi_op *await)
 {
     sherdi_pair_side *sides = pair->sides;
 
-    while (await == NULL ? sides[0].at_beside < sides[0].end_beside : !is_behind(pair, await)) {
+    while (await == NULL ? sides[0].at_queued < sides[0].end_queued : !is_behind(pair, await)) {
         const sherdi_op *ops[RANKS];
 
         for (int r = 0; r < RANKS; r++) {
-            if (sides[r].at_beside == sides[r].end_beside) {
+            if (sides[r].at_queued == sides[r].end_queued) {
                 return sherdi_pair_part(pair, sides[0].num_ops, sides[1].num_ops);
             }
-            ops[r] = &sides[r].beside[sides[r].at_beside++];
+            ops[r] = &sides[r].queued[sides[r].at_queued++];
         }
         if (ops[0]->kind != ops[1]->kind || ops[0]->lane != ops[1]->lane) {
             return sherdi_pair_part(pair, sides[0].num_ops, sides[1].num_ops);
@@ -211,14 +211,14 @@ static sherd_status fork_prove(sherdi_pair *pair, size_t at[RANKS])
     for (int r = 0; r < RANKS; r++) {
         sherdi_pair_side *side = &pair->sides[r];
 
-        side->num_beside -= side->end_beside; /* those of the update before */
-        memmove(side->beside, side->beside + side->end_beside,
-                side->num_beside * sizeof(*side->beside));
-        side->at_beside  = 0;
-        side->end_beside = side->num_beside;
+        side->num_queued -= side->end_queued; /* those of the update before */
+        memmove(side->queued, side->queued + side->end_queued,
+                side->num_queued * sizeof(*side->queued));
+        side->at_queued  = 0;
+        side->end_queued = side->num_queued;
     }
     sherdi_hazard_fork(pair->hazard);
-    pair->updates_beside++;
+    pair->updates_queued++;
     return pair->is_late ? SHERD_OK : beside_prove(pair, NULL);
 }
 
@@ -268,7 +268,7 @@ void sherdi_pair_close(sherdi_pair *pair)
 {
     for (int r = 0; r < RANKS; r++) {
         sherdi_free(pair->sides[r].ops);
-        sherdi_free(pair->sides[r].beside);
+        sherdi_free(pair->sides[r].queued);
     }
     sherdi_hazard_close(pair->hazard);
     sherdi_free(pair->uses);

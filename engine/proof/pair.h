@@ -15,10 +15,10 @@ typedef struct sherdi_pair_side {
     sherd_engine      *engine;
     sherdi_op         *ops; /* operations of the call */
     size_t             num_ops, cap_ops;
-    sherdi_op         *beside; /* operations of a queued update */
-    size_t             num_beside, cap_beside;
-    size_t             at_beside;  /* as many of these were proved */
-    size_t             end_beside; /* as many of them are of an update that has begun */
+    sherdi_op         *queued; /* operations of a queued update */
+    size_t             num_queued, cap_queued;
+    size_t             at_queued;  /* as many of these were proved */
+    size_t             end_queued; /* as many of them are of an update that has begun */
     /* the update begins after this number of the call's operations; SIZE_MAX: it does not begin */
     size_t forked_at;
 } sherdi_pair_side;
@@ -42,7 +42,7 @@ typedef struct sherdi_pair {
     sherd_pass       pass;
     int is_late;       /* operations of the updater come as late as awaits allow, and not at once */
     int dropped_await; /* for tests: awaits of this post (sherdi_post) are taken out; -1: none */
-    uint64_t updates_beside;
+    uint64_t updates_queued;
 } sherdi_pair;
 
 /** Forgets the operations of the call before. */

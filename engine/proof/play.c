@@ -164,15 +164,15 @@ static sherd_status end_add(play *p, sherdi_lane_id lane, double end)
 }
 
 /* Enters the updater's operations, or leaves them. */
-static void thread_enter(play *p, int is_beside)
+static void thread_enter(play *p, int is_queued)
 {
     beside *b = &p->beside;
 
-    if (is_beside && !b->is_on) {
+    if (is_queued && !b->is_on) {
         b->begun = b->clock = p->host;
         b->count = b->passed = 0;
     }
-    b->is_on = is_beside;
+    b->is_on = is_queued;
 }
 
 static sherd_status kernel_add(play *p, double start, double end)
@@ -255,7 +255,7 @@ static void caller_play(play *p, const sherdi_op *op, double follows, double *en
 static sherd_status op_play(void *ctx, sherdi_phase_name phase, const sherdi_op *op)
 {
     play          *p         = ctx;
-    int            is_beside = (op->flags & SHERDI_OP_BESIDE) != 0;
+    int            is_queued = (op->flags & SHERDI_OP_QUEUED) != 0;
     double         end;
     sherdi_follows follows;
 
@@ -263,13 +263,13 @@ static sherd_status op_play(void *ctx, sherdi_phase_name phase, const sherdi_op 
         return SHERD_OK;
     }
     if ((phase != p->phase || !p->has_begun) &&
-        (op->flags & (SHERDI_OP_AHEAD | SHERDI_OP_LATE | SHERDI_OP_BESIDE)) == 0) {
+        (op->flags & (SHERDI_OP_AHEAD | SHERDI_OP_LATE | SHERDI_OP_QUEUED)) == 0) {
         phase_enter(p, phase);
     }
-    thread_enter(p, is_beside);
+    thread_enter(p, is_queued);
     post_play(p, op);
     sherdi_order_follows(p->order, op, &follows);
-    if (is_beside) {
+    if (is_queued) {
         SHERDI_TRY(updater_play(p, op, follows_end(p, &follows), &end));
     } else {
         caller_play(p, op, follows_end(p, &follows), &end);
@@ -372,7 +372,7 @@ sherd_status sherdi_dry_play(const sherdi_plan *plan, const sherdi_model *model,
                              const sherd_rates *rates, sherd_prediction *out)
 {
     SHERDI_TRY(play_run(plan, model, rates, SHERDI_EMIT_ALL, prediction_fill, out));
-    return sherdi_program_can_be_beside(plan)
+    return sherdi_program_can_be_queued(plan)
                ? play_run(plan, model, rates, SHERDI_EMIT_QUEUED, prediction_queue, out)
                : SHERD_OK;
 }

@@ -743,7 +743,7 @@ static int is_possible(const check *check, window_kind kind)
 {
     switch (kind) {
     case WINDOW_QUEUED:
-        return sherdi_program_can_be_beside(check->plan) ||
+        return sherdi_program_can_be_queued(check->plan) ||
                (check->plan->machine.has_device && !sherdi_plan_has_files(check->plan));
     case WINDOW_UNDONE:
     case WINDOW_STOPPED_AND_UNDONE:
@@ -872,7 +872,7 @@ sherd_status sherdi_prove(const sherdi_plan *one, const sherdi_plan *other,
     }
     if (params != NULL && params->counts != NULL && check.pair.hazard != NULL) {
         check.counts.follows        = sherdi_hazard_follows(check.pair.hazard);
-        check.counts.updates_beside = check.pair.updates_beside;
+        check.counts.updates_queued = check.pair.updates_queued;
         *params->counts             = check.counts;
     }
     check_close(&check);

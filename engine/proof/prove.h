@@ -16,7 +16,7 @@
 typedef struct sherdi_prove_counts {
     uint64_t planned[2], off_plan[2];
     uint64_t follows; /* orders between lanes on a rank */
-    uint64_t updates_beside;
+    uint64_t updates_queued;
     uint64_t applied_queued; /* windows whose update sherd_step_apply has queued */
     uint64_t activations[2]; /* puts and gets: refused, made */
 } sherdi_prove_counts;

@@ -13,10 +13,11 @@
 /* -------------------------------------------------------------- status ---- */
 
 /* Every message with a status begins with it. */
-static sherd_status peers_check(const sherd_world *world, const sherdi_told *told, const char *when)
+static sherd_status peers_check(const sherd_world *world, const sherdi_messages *messages,
+                                const char *when)
 {
     for (int r = 0; r < sherd_world_size(world); r++) {
-        sherd_status status = (sherd_status) * (const uint64_t *)sherdi_told_by(told, r);
+        sherd_status status = (sherd_status) * (const uint64_t *)sherdi_message_of(messages, r);
 
         if (status != SHERD_OK) {
             return sherdi_fail(status,
@@ -33,12 +34,12 @@ sherd_status sherdi_agree_world(sherd_world *world, sherd_status own)
     const sherdi_outcome here = sherdi_outcome_of(own);
     const uint64_t       mine = (uint64_t)own;
     const char          *name = sherdi_exchange_row_of(SHERDI_EXCHANGE_STATUS)->name;
-    sherdi_told          told;
-    sherd_status         status = sherdi_world_tell(world, &mine, sizeof(mine), name, &told);
+    sherdi_messages      messages;
+    sherd_status         status = sherdi_world_tell(world, &mine, sizeof(mine), name, &messages);
 
     SHERDI_TRY(sherdi_outcome_end(&here));
     SHERDI_TRY(status);
-    return peers_check(world, &told, NULL);
+    return peers_check(world, &messages, NULL);
 }
 
 /* ----------------------------------------------------------- exchanges ---- */
@@ -48,7 +49,7 @@ sherd_status sherdi_agree_end(const sherd_engine *engine, const sherdi_outcome *
 {
     SHERDI_TRY(sherdi_outcome_end(own));
     SHERDI_TRY(status);
-    return peers_check(engine->world, &engine->run.told, when);
+    return peers_check(engine->world, &engine->run.messages, when);
 }
 
 sherd_status sherdi_agree_on(sherd_engine *engine, sherdi_exchange_kind kind, sherd_status own,
@@ -78,14 +79,14 @@ sherd_status sherdi_agree_status(sherd_engine *engine, sherd_status own)
                : sherdi_agree_on(engine, SHERDI_EXCHANGE_STATUS, own, &mine, NULL, NULL);
 }
 
-const void *sherdi_agree_told(const sherd_engine *engine, int rank)
+const void *sherdi_agree_message(const sherd_engine *engine, int rank)
 {
-    return sherdi_told_by(&engine->run.told, rank);
+    return sherdi_message_of(&engine->run.messages, rank);
 }
 
 uint64_t sherdi_agree_word_of(const sherd_engine *engine, int rank)
 {
-    const sherdi_word_message *message = sherdi_agree_told(engine, rank);
+    const sherdi_word_message *message = sherdi_agree_message(engine, rank);
 
     return message->word;
 }
@@ -121,7 +122,7 @@ sherd_status sherdi_agree_uses(sherd_engine *engine)
     }
     SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_USES, SHERD_OK, &message, NULL, NULL));
     for (int r = 1; r < engine->world_size; r++) {
-        differs |= memcmp(sherdi_agree_told(engine, r), sherdi_agree_told(engine, 0),
+        differs |= memcmp(sherdi_agree_message(engine, r), sherdi_agree_message(engine, 0),
                           sizeof(message)) != 0;
     }
     if (!differs && engine->window.micro_backward == engine->window.micro_seen) {

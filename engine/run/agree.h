@@ -17,7 +17,7 @@ sherd_status sherdi_agree_status(sherd_engine *engine, sherd_status own);
 /** Does the same before there is an engine. */
 sherd_status sherdi_agree_world(sherd_world *world, sherd_status own);
 /** Does the same with a message of the kind's size, whose first word this sets to `own`. `all` gets
- *  the messages of all ranks; NULL: sherdi_agree_told has them. `when` names the activity of the
+ *  the messages of all ranks; NULL: sherdi_agree_message has them. `when` names the activity of the
  *  rank, as in "rank 1 failed while it wrote values"; NULL: the name of its call suffices. */
 sherd_status sherdi_agree_on(sherd_engine *engine, sherdi_exchange_kind kind, sherd_status own,
                              void *mine, void *all, const char *when);
@@ -26,7 +26,7 @@ sherd_status sherdi_agree_word(sherd_engine *engine, sherdi_exchange_kind kind, 
                                uint64_t word, const char *when);
 /** Return the message of a rank, its word, and the sum of the words of all ranks, until the next
  *  call on the world. */
-const void *sherdi_agree_told(const sherd_engine *engine, int rank);
+const void *sherdi_agree_message(const sherd_engine *engine, int rank);
 uint64_t    sherdi_agree_word_of(const sherd_engine *engine, int rank);
 uint64_t    sherdi_agree_sum(const sherd_engine *engine);
 /** Ends an exchange whose outcome is `status`. */

@@ -16,7 +16,7 @@ static void others_tell(sherd_engine *engine, sherd_status status, const char *t
         return;
     }
     if (sherdi_world_takes_back(engine->world)) {
-        (void)snprintf(engine->window.untold_text, sizeof(engine->window.untold_text), "%s", text);
+        (void)snprintf(engine->window.unsent_text, sizeof(engine->window.unsent_text), "%s", text);
     } else {
         sherd_world_abort(engine->world, text);
     }
@@ -26,7 +26,7 @@ static sherd_status told_forget(sherd_engine *engine, int unit, sherd_pass pass)
 {
     (void)unit, (void)pass;
     if (engine->window.lost.status == SHERD_OK) {
-        engine->window.untold_text[0] = '\0'; /* this try succeeded */
+        engine->window.unsent_text[0] = '\0'; /* this try succeeded */
     }
     return SHERD_OK;
 }
@@ -53,8 +53,8 @@ static sherd_status left_check(const sherd_engine *engine)
 
 static void give_up(sherd_engine *engine)
 {
-    if (engine->window.untold_text[0] != '\0') {
-        sherd_world_abort(engine->world, engine->window.untold_text);
+    if (engine->window.unsent_text[0] != '\0') {
+        sherd_world_abort(engine->world, engine->window.unsent_text);
     }
 }
 

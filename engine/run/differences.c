@@ -14,12 +14,12 @@
 #include <string.h>
 
 /* Returns the first rank whose word number `at` is not rank 0's; 0: all agree. */
-static int told_odd(const sherdi_told *told, int world_size, size_t at)
+static int told_odd(const sherdi_messages *messages, int world_size, size_t at)
 {
-    const uint64_t *first = sherdi_told_by(told, 0);
+    const uint64_t *first = sherdi_message_of(messages, 0);
 
     for (int r = 1; r < world_size; r++) {
-        const uint64_t *other = sherdi_told_by(told, r);
+        const uint64_t *other = sherdi_message_of(messages, r);
 
         if (other[at] != first[at]) {
             return r;
@@ -38,14 +38,14 @@ sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *se
     sherdi_named_bits list[SHERDI_SETTINGS_MOST];
     uint64_t          mine[SHERDI_SETTINGS_MOST];
     size_t            count = sherdi_settings_list(settings, list);
-    sherdi_told       told;
+    sherdi_messages   messages;
 
     for (size_t i = 0; i < count; i++) {
         mine[i] = list[i].bits;
     }
-    SHERDI_TRY(sherdi_world_tell(world, mine, count * sizeof(*mine), "settings", &told));
+    SHERDI_TRY(sherdi_world_tell(world, mine, count * sizeof(*mine), "settings", &messages));
     for (size_t i = 0; i < count; i++) {
-        int rank = told_odd(&told, sherd_world_size(world), i);
+        int rank = told_odd(&messages, sherd_world_size(world), i);
 
         if (rank != 0) {
             return sherdi_fail(SHERD_E_INVAL,
@@ -69,7 +69,7 @@ static uint64_t items_hash(const sherdi_model *model, size_t count)
     return hash;
 }
 
-static sherd_status model_word(const sherd_engine *engine, uint64_t word, sherdi_told *told_out,
+static sherd_status model_word(const sherd_engine *engine, uint64_t word, sherdi_messages *told_out,
                                int *odd_out)
 {
     SHERDI_TRY(sherdi_world_tell(engine->world, &word, sizeof(word), "the model", told_out));
@@ -87,7 +87,7 @@ sherd_status sherdi_agree_same(sherd_engine *engine, const char *call, sherd_sta
 
     SHERDI_TRY(sherdi_agree_end(
         engine, &here, sherdi_run_exchange(engine, SHERDI_EXCHANGE_CALL, &mine, NULL, call), NULL));
-    *odd_out = told_odd(&engine->run.told, engine->world_size, 1);
+    *odd_out = told_odd(&engine->run.messages, engine->world_size, 1);
     return SHERD_OK;
 }
 
@@ -95,7 +95,7 @@ static sherd_status argument_compare(sherd_engine *engine, sherd_status own, uin
                                      int *odd_out)
 {
     SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_ARGUMENTS, own, word, NULL));
-    *odd_out = told_odd(&engine->run.told, engine->world_size, 1);
+    *odd_out = told_odd(&engine->run.messages, engine->world_size, 1);
     return SHERD_OK;
 }
 
@@ -241,9 +241,9 @@ static sherd_status first_difference(const sherd_engine *engine, size_t *out)
     size_t high = sherdi_model_num_items(&engine->model);
 
     while (high - low > 1) {
-        size_t      middle = low + (high - low) / 2;
-        sherdi_told unused;
-        int         odd;
+        size_t          middle = low + (high - low) / 2;
+        sherdi_messages unused;
+        int             odd;
 
         SHERDI_TRY(model_word(engine, items_hash(&engine->model, middle), &unused, &odd));
         if (odd == 0) {
@@ -260,20 +260,20 @@ static sherd_status first_difference(const sherd_engine *engine, size_t *out)
 
 static sherd_status models_name(const sherd_engine *engine)
 {
-    char        mine[ITEM_TEXT_BYTES] = "";
-    sherdi_told told;
-    size_t      item;
-    int         rank;
+    char            mine[ITEM_TEXT_BYTES] = "";
+    sherdi_messages messages;
+    size_t          item;
+    int             rank;
 
     SHERDI_TRY(first_difference(engine, &item));
     item_text(&engine->model, item, mine, sizeof(mine));
-    SHERDI_TRY(model_word(engine, sherdi_model_item_hash(&engine->model, item), &told, &rank));
-    SHERDI_TRY(sherdi_world_tell(engine->world, mine, sizeof(mine), "the model", &told));
+    SHERDI_TRY(model_word(engine, sherdi_model_item_hash(&engine->model, item), &messages, &rank));
+    SHERDI_TRY(sherdi_world_tell(engine->world, mine, sizeof(mine), "the model", &messages));
     return sherdi_fail(SHERD_E_INVAL,
                        "the ranks declare different models: rank 0 has %s where rank %d has %s; "
                        "declare the same on every rank",
-                       (const char *)sherdi_told_by(&told, 0), rank,
-                       (const char *)sherdi_told_by(&told, rank));
+                       (const char *)sherdi_message_of(&messages, 0), rank,
+                       (const char *)sherdi_message_of(&messages, rank));
 }
 
 /* ---------------------------------------------------------------- uses ---- */
@@ -312,10 +312,10 @@ static sherd_status step_calls_compare(const sherd_engine *engine)
     static const char *const   NAMES[] = {[SHERDI_STEP_WHOLE]    = "sherd_step",
                                           [SHERDI_STEP_QUEUED]   = "sherd_step_queue",
                                           [SHERDI_STEP_PREPARED] = "sherd_step_prepare"};
-    const sherdi_uses_message *first   = sherdi_agree_told(engine, 0);
+    const sherdi_uses_message *first   = sherdi_agree_message(engine, 0);
 
     for (int r = 1; r < engine->world_size; r++) {
-        const sherdi_uses_message *other = sherdi_agree_told(engine, r);
+        const sherdi_uses_message *other = sherdi_agree_message(engine, r);
 
         if (other->call != first->call) {
             return sherdi_fail(SHERD_E_STATE,
@@ -387,19 +387,19 @@ static void uses_close(sherd_engine *engine)
 
 sherd_status sherdi_agree_model(const sherd_engine *engine)
 {
-    size_t      count = sherdi_model_num_items(&engine->model);
-    sherdi_told told;
-    int         rank;
+    size_t          count = sherdi_model_num_items(&engine->model);
+    sherdi_messages messages;
+    int             rank;
 
-    SHERDI_TRY(model_word(engine, count, &told, &rank));
+    SHERDI_TRY(model_word(engine, count, &messages, &rank));
     if (rank != 0) {
         return sherdi_fail(SHERD_E_INVAL,
                            "the ranks declare different models: rank 0 has %llu groups, units and "
                            "parameters, rank %d has %llu; declare the same on every rank",
-                           *(const unsigned long long *)sherdi_told_by(&told, 0), rank,
-                           *(const unsigned long long *)sherdi_told_by(&told, rank));
+                           *(const unsigned long long *)sherdi_message_of(&messages, 0), rank,
+                           *(const unsigned long long *)sherdi_message_of(&messages, rank));
     }
-    SHERDI_TRY(model_word(engine, items_hash(&engine->model, count), &told, &rank));
+    SHERDI_TRY(model_word(engine, items_hash(&engine->model, count), &messages, &rank));
     return rank == 0 ? SHERD_OK : models_name(engine);
 }
 

@@ -127,7 +127,7 @@ typedef struct sherdi_window {
     sherdi_step_call call; /* that is under way, or the last one */
     int64_t          first_micro; /* micro_step at the last boundary */
     sherdi_outcome   lost;        /* the failure that lost a gradient: the window will be dropped */
-    char             untold_text[SHERDI_ERROR_BYTES]; /* "": none; see others_tell in alone.c */
+    char             unsent_text[SHERDI_ERROR_BYTES]; /* "": none; see others_tell in alone.c */
     size_t met;     /* the acquire for which the ranks have met and that is not done; debug.c */
     int    is_left; /* step failed on this rank alone: others wait in theirs for its discard */
     double sumsq;   /* of the prepared gradient, before sherdi_optimizer_unscale */
@@ -136,11 +136,11 @@ typedef struct sherdi_window {
 
 /* Fingerprints as far as they are known. */
 typedef struct sherdi_fingerprints {
-    uint64_t frozen;    /* of frozen parameters, over all ranks */
-    uint64_t own;       /* of this rank's master weights ... */
-    int      has_own;   /* ... valid if set: it is computed when it is needed */
-    int      is_sent;   /* by the last walk: it is on its way (sherdi_program_fingerprint_sent) */
-    int      is_untold; /* the report of the last boundary lacks it; the same on all ranks */
+    uint64_t frozen;  /* of frozen parameters, over all ranks */
+    uint64_t own;     /* of this rank's master weights ... */
+    int      has_own; /* ... valid if set: it is computed when it is needed */
+    int      is_sent; /* by the last walk: it is on its way (sherdi_program_fingerprint_sent) */
+    int      is_unreported; /* the report of the last boundary lacks it; the same on all ranks */
 } sherdi_fingerprints;
 
 /* Why the engine is lost (poisoned). */

@@ -76,7 +76,7 @@ static sherd_status sample_take(sherd_engine *engine, sherdi_fill_source *given)
 /* Returns a rank's message about the first value of a parameter. */
 static uint64_t start_told(const sherd_engine *engine, int rank, size_t param)
 {
-    const uint64_t *words = sherdi_agree_told(engine, rank);
+    const uint64_t *words = sherdi_agree_message(engine, rank);
 
     return words[SHERDI_WORDS_OF_FIRST_HASHES + param];
 }

@@ -123,7 +123,7 @@ static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number
     }
     if (number != 0) {
         sherdi_order_enter(&engine->lanes.own->order, op, number);
-        engine->run.given[op->lane] = number;
+        engine->run.submitted[op->lane] = number;
     }
 }
 
@@ -145,7 +145,7 @@ static sherd_status op_give(sherd_engine *engine, const sherdi_op *op)
     if (locks) {
         (void)pthread_mutex_lock(&own->lock);
     }
-    number = engine->run.given[op->lane] + 1;
+    number = engine->run.submitted[op->lane] + 1;
     status = sherdi_run_op(engine, lane, op, &number);
     if (!locks) {
         (void)pthread_mutex_lock(&own->lock);
@@ -188,7 +188,8 @@ sherd_status sherdi_run_quiet(sherd_engine *engine)
     if (engine->lanes.own == NULL) { /* a dry engine enqueues nothing */
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_run_lane_wait(engine, SHERDI_LANE_WIRE, engine->run.given[SHERDI_LANE_WIRE]));
+    SHERDI_TRY(
+        sherdi_run_lane_wait(engine, SHERDI_LANE_WIRE, engine->run.submitted[SHERDI_LANE_WIRE]));
     return sherdi_has_device(engine) ? sherdi_run_lane_wait(engine, SHERDI_LANE_COMPUTE, 0)
                                      : SHERD_OK;
 }

@@ -52,14 +52,14 @@ static void transfer_log(sherdi_mark_kind kind, const char *what, uint64_t bytes
 }
 
 /* Whether this thread is an updater. */
-static _Thread_local int is_beside_here;
+static _Thread_local int is_queued_here;
 
 static void interval_add(sherdi_marks *marks, const sherdi_mark *mark, int64_t start_ns,
                          int64_t end_ns)
 {
     sherdi_mark_kind kind = mark->kind;
 
-    (void)atomic_fetch_add_explicit(&marks->spent_ns[mark->is_beside][kind], end_ns - start_ns,
+    (void)atomic_fetch_add_explicit(&marks->spent_ns[mark->is_queued][kind], end_ns - start_ns,
                                     memory_order_relaxed);
     sum_add(&marks->sums[kind], mark->bytes, end_ns - start_ns);
     if (marks->logs_transfers) {
@@ -73,7 +73,7 @@ static void mark_add(sherd_engine *engine, sherdi_mark_kind kind, const char *wh
                      int64_t start_ns, int64_t end_ns)
 {
     const sherdi_mark mark = {
-        .kind = kind, .what = what, .bytes = bytes, .is_beside = is_beside_here};
+        .kind = kind, .what = what, .bytes = bytes, .is_queued = is_queued_here};
 
     interval_add(engine->times.own, &mark, start_ns, end_ns);
 }
@@ -203,7 +203,7 @@ static sherdi_mark mark_begin(sherd_engine *engine, sherdi_mark_kind kind,
 {
     sherdi_marks          *marks  = engine->times.own;
     const sherdi_lane_ops *device = sherdi_lanes_of(engine->backend);
-    sherdi_mark mark = {.kind = kind, .what = what, .bytes = bytes, .is_beside = is_beside_here};
+    sherdi_mark mark = {.kind = kind, .what = what, .bytes = bytes, .is_queued = is_queued_here};
 
     if (device->range_begin != NULL) {
         mark.range = device->range_begin(what == NULL ? KINDS[kind].name : what);
@@ -313,10 +313,10 @@ static void op_end(sherd_engine *engine, const sherdi_op_marks *marks)
 
 /* -------------------------------------------------------------------- sums -- */
 
-static double spent_take(sherdi_marks *marks, int is_beside, sherdi_mark_kind kind)
+static double spent_take(sherdi_marks *marks, int is_queued, sherdi_mark_kind kind)
 {
     return marks == NULL ? 0
-                         : (double)atomic_exchange_explicit(&marks->spent_ns[is_beside][kind], 0,
+                         : (double)atomic_exchange_explicit(&marks->spent_ns[is_queued][kind], 0,
                                                             memory_order_relaxed) *
                                1e-9;
 }
@@ -326,14 +326,14 @@ double sherdi_marks_take(sherd_engine *engine, sherdi_mark_kind kind)
     return spent_take(engine->times.own, 0, kind);
 }
 
-double sherdi_marks_take_beside(sherd_engine *engine, sherdi_mark_kind kind)
+double sherdi_marks_take_queued(sherd_engine *engine, sherdi_mark_kind kind)
 {
     return spent_take(engine->times.own, 1, kind);
 }
 
-void sherdi_marks_beside(void)
+void sherdi_marks_queued(void)
 {
-    is_beside_here = 1;
+    is_queued_here = 1;
 }
 
 /* ----------------------------------------------------------------- reports -- */

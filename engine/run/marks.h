@@ -53,8 +53,8 @@ void sherdi_marks_resolve(sherd_engine *engine);
 double sherdi_marks_take(sherd_engine *engine, sherdi_mark_kind kind);
 /** Does the same for marks of a thread that has called the second: an updater, whose marks count
  *  apart. */
-double sherdi_marks_take_beside(sherd_engine *engine, sherdi_mark_kind kind);
-void   sherdi_marks_beside(void);
+double sherdi_marks_take_queued(sherd_engine *engine, sherdi_mark_kind kind);
+void   sherdi_marks_queued(void);
 /** Returns the trace of an engine; NULL: no trace is wanted. */
 static inline sherdi_trace *sherdi_marks_trace(const sherd_engine *engine)
 {

@@ -19,8 +19,8 @@ static int can_be_queued(const sherd_engine *engine)
 static sherd_status range_queue(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_update_walk_over(engine, SHERDI_WALK_UPDATE));
-    engine->fingerprints.is_untold = 1;
-    engine->report.fingerprint     = 0;
+    engine->fingerprints.is_unreported = 1;
+    engine->report.fingerprint         = 0;
     return sherdi_update_publish(engine);
 }
 
@@ -60,14 +60,14 @@ sherd_status sherdi_step_tell(sherd_engine *engine)
 {
     sherd_status status;
 
-    if (!engine->fingerprints.is_untold) {
+    if (!engine->fingerprints.is_unreported) {
         return SHERD_OK;
     }
     status = queued_take(engine);
     status = sherdi_update_agree(engine, status, engine->fingerprints.own, "in the update",
                                  &engine->boundary.fingerprint);
     if (engine->exchange.status == SHERD_OK) {
-        engine->fingerprints.is_untold = 0;
+        engine->fingerprints.is_unreported = 0;
     }
     if (status != SHERD_OK) {
         if (engine->exchange.status != SHERD_OK) {

@@ -123,9 +123,9 @@ static sherd_status steps_compare(sherd_engine *engine, sherd_status own,
     const steps_message *first = NULL;
 
     SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_STEPS, own, &mine, NULL, NULL));
-    first = sherdi_agree_told(engine, 0);
+    first = sherdi_agree_message(engine, 0);
     for (int r = 1; r < engine->world_size; r++) {
-        const steps_message *other = sherdi_agree_told(engine, r);
+        const steps_message *other = sherdi_agree_message(engine, r);
 
         if (other->step != first->step || other->micro_step != first->micro_step) {
             return sherdi_fail(SHERD_E_STATE,

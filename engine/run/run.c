@@ -95,13 +95,13 @@ static sherd_status op_fill(sherd_engine *engine, const sherdi_op *op, uint64_t 
 
 sherd_status sherdi_run_answer(sherd_engine *engine, const sherdi_op *op)
 {
-    if (engine->run.given_all == NULL) {
-        return sherdi_world_tell(engine->world, engine->run.given_mine, op->elems,
-                                 engine->run.given_what, &engine->run.told);
+    if (engine->run.all_messages == NULL) {
+        return sherdi_world_tell(engine->world, engine->run.own_message, op->elems,
+                                 engine->run.message_name, &engine->run.messages);
     }
-    engine->run.told = (sherdi_told){engine->run.given_all, op->elems};
-    return sherdi_world_exchange(engine->world, engine->run.given_mine, engine->run.given_all,
-                                 op->elems, engine->run.given_what);
+    engine->run.messages = (sherdi_messages){engine->run.all_messages, op->elems};
+    return sherdi_world_exchange(engine->world, engine->run.own_message, engine->run.all_messages,
+                                 op->elems, engine->run.message_name);
 }
 
 static sherd_status op_exchange(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
@@ -159,9 +159,9 @@ static sherd_status op_run(void *ctx, const sherdi_op *op)
 sherd_status sherdi_run_exchange(sherd_engine *engine, sherdi_exchange_kind kind, const void *mine,
                                  void *all, const char *what)
 {
-    engine->run.given_mine = mine;
-    engine->run.given_all  = all;
-    engine->run.given_what = what != NULL ? what : sherdi_exchange_row_of(kind)->name;
+    engine->run.own_message  = mine;
+    engine->run.all_messages = all;
+    engine->run.message_name = what != NULL ? what : sherdi_exchange_row_of(kind)->name;
     return sherdi_program_exchange(&engine->run.program, kind);
 }
 
@@ -178,7 +178,7 @@ sherd_status sherdi_run_commit_written(sherd_engine *engine)
 
 sherd_status sherdi_run_drain(sherd_engine *engine)
 {
-    return sherdi_world_wait(engine->world, engine->run.given[SHERDI_LANE_WIRE]);
+    return sherdi_world_wait(engine->world, engine->run.submitted[SHERDI_LANE_WIRE]);
 }
 
 /* ------------------------------------------------------------------ spaces -- */
@@ -285,7 +285,7 @@ sherd_status sherdi_run_drop(sherd_engine *engine)
     }
     sherdi_modules_dropped(engine);
     SHERDI_TELL(updater, forget, engine);
-    engine->fingerprints.is_untold = 0;
+    engine->fingerprints.is_unreported = 0;
     for (int ring = 0; ring < SHERDI_RINGS;
          ring++) { /* failures of dropped operations do not matter */
         (void)sherdi_run_settle(engine, (sherdi_ring)ring);

@@ -24,14 +24,14 @@ typedef struct sherdi_run {
     sherdi_program     program;             /* passes the operations to run.c */
     sherdi_user        users[SHERDI_RINGS]; /* who alone starts, ends and waits for its transfers */
     sherdi_link        links[SHERDI_USERS];
-    sherdi_link        reported_link;       /* what reports have of it */
-    uint64_t           given[SHERDI_LANES]; /* number of the lane's latest operation */
+    sherdi_link        reported_link;           /* what reports have of it */
+    uint64_t           submitted[SHERDI_LANES]; /* number of the lane's latest operation */
     sherdi_coeffs_call coeffs;
-    uint64_t           hash;       /* result of SHERDI_OP_HASH */
-    const void        *given_mine; /* of an exchange: this rank's data, and room for all ranks' */
-    void              *given_all;
-    const char        *given_what;
-    sherdi_told        told;     /* where the data of all ranks lie after an exchange */
+    uint64_t           hash;        /* result of SHERDI_OP_HASH */
+    const void        *own_message; /* of an exchange: this rank's data, and room for all ranks' */
+    void              *all_messages;
+    const char        *message_name;
+    sherdi_messages    messages; /* where the data of all ranks lie after an exchange */
     sherdi_block_fn    block_fn; /* of the walk under way */
     void              *block_ctx;
 } sherdi_run;
@@ -55,7 +55,7 @@ const sherdi_program *sherdi_run_program(const sherd_engine *engine);
 sherd_status sherdi_run_open(sherd_engine *engine);
 /** Waits for transfers, then frees all that. */
 void sherdi_run_close(sherd_engine *engine);
-/** Gathers the `mine` of every rank in `all`, or in engine->run.told if that is NULL; `what` is as
+/** Gathers the `mine` of every rank in `all`, or in engine->run.messages if that is NULL; `what` is as
  *  in sherdi_world_exchange, NULL: the kind's name. Meets; blocks. */
 sherd_status sherdi_run_exchange(sherd_engine *engine, sherdi_exchange_kind kind, const void *mine,
                                  void *all, const char *what);

@@ -69,11 +69,11 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
     SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_NORM, status, own, NULL,
                                "while it read its gradient, and nothing was updated"));
     if ((!plan->layout.is_sliced && !plan->layout.is_deterministic) ||
-        (engine->run.told.stride_bytes == 0 && sherdi_norm_value(&own->norm) == 0)) {
+        (engine->run.messages.stride_bytes == 0 && sherdi_norm_value(&own->norm) == 0)) {
         return SHERD_OK; /* this rank has all of it, or no rank has any */
     }
     for (int r = 0; r < engine->world_size; r++) {
-        const sherdi_norm_message *other = sherdi_agree_told(engine, r);
+        const sherdi_norm_message *other = sherdi_agree_message(engine, r);
 
         if (r != engine->rank) {
             sherdi_norm_merge(&own->norm, &other->norm);
@@ -139,7 +139,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
     }
     SHERDI_TRY(sherdi_program_forget(&engine->run.program));
     sherdi_modules_reported(engine); /* the boundary before: nobody has asked for its fingerprint */
-    engine->fingerprints.is_untold = 0;
+    engine->fingerprints.is_unreported = 0;
 
     engine->window.sumsq     = seen.counts.nonfinite > 0 ? NAN : sherdi_norm_value(&seen.norm);
     report->is_boundary      = 1;
@@ -230,7 +230,7 @@ static void boundary_close(sherd_engine *engine)
     SHERDI_TELL(storage, report, engine, report);
     SHERDI_TELL(lanes, join, engine);
     sherdi_step_mark_end(engine);
-    engine->times.boundary_wire = engine->run.given[SHERDI_LANE_WIRE];
+    engine->times.boundary_wire = engine->run.submitted[SHERDI_LANE_WIRE];
     SHERDI_TELL(times, boundary, engine);
     report->link_down_bytes = own->down_bytes - run->reported_link.down_bytes;
     report->link_up_bytes   = own->up_bytes - run->reported_link.up_bytes;
@@ -305,7 +305,7 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
         engine->run.coeffs       = (sherdi_coeffs_call){.params     = params,
                                                         .grad_scale = report->clip_coefficient * unscale,
                                                         .step       = engine->counters.step + 1};
-        SHERDI_TRY(sherdi_program_scalars_tell(&engine->run.program, SHERDI_OP_COEFFS));
+        SHERDI_TRY(sherdi_program_scalars_send(&engine->run.program, SHERDI_OP_COEFFS));
         choice = engine->run.coeffs.hash +
                  (update != sherdi_update_range); /* all ranks wait, or none does */
     }

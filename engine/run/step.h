@@ -28,7 +28,7 @@ sherd_status sherdi_step_apply(sherd_engine *engine, const sherd_step_params *pa
                                sherd_status (*compare)(sherd_engine *engine, uint64_t choice),
                                sherd_status (*update)(sherd_engine *engine));
 /** Queues the update if this engine can, and makes it otherwise. The report then lacks the
- *  fingerprint (fingerprints.is_untold). Collective. */
+ *  fingerprint (fingerprints.is_unreported). Collective. */
 sherd_status sherdi_step_enqueue(sherd_engine *engine);
 
 #endif

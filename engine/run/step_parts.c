@@ -159,7 +159,7 @@ static sherd_status step_discard(sherd_engine *engine)
     sherd_status status = sherdi_world_regroup(engine->world);
 
     if (status == SHERD_OK) {
-        engine->window.untold_text[0] = '\0';
+        engine->window.unsent_text[0] = '\0';
         engine->window.is_left        = 0;
     }
     units_let_go(engine);

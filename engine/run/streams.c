@@ -32,18 +32,19 @@ sherd_status sherd_engine_set_stream(sherd_engine *engine, void *stream)
  * show each rank another device as number 0. */
 static sherd_status device_sharers(sherd_world *world, const sherdi_backend *backend, int *out)
 {
-    uint64_t    identity;
-    sherdi_told told;
+    uint64_t        identity;
+    sherdi_messages messages;
 
     *out = 1;
     if (sherdi_lanes_of(backend)->lane_identity == NULL) {
         return SHERD_OK;
     }
     identity = sherdi_lanes_of(backend)->lane_identity(backend);
-    SHERDI_TRY(sherdi_world_tell(world, &identity, sizeof(identity), "devices of ranks", &told));
+    SHERDI_TRY(
+        sherdi_world_tell(world, &identity, sizeof(identity), "devices of ranks", &messages));
     *out = 0;
     for (int r = 0; r < sherd_world_size(world); r++) {
-        *out += memcmp(sherdi_told_by(&told, r), &identity, sizeof(identity)) == 0;
+        *out += memcmp(sherdi_message_of(&messages, r), &identity, sizeof(identity)) == 0;
     }
     return SHERD_OK;
 }

@@ -33,7 +33,7 @@ typedef struct sherdi_mark {
     int64_t          start_ns;  /* host's clock; 0: on a device, or not taken */
     int              slot;      /* on a device: number of the slot, from 1; 0: none */
     uint64_t         range;     /* of a profiler (device->range_begin); 0: none */
-    int              is_beside; /* of a queued update */
+    int              is_queued; /* of a queued update */
 } sherdi_mark;
 
 /* The marks of an operation, on its lane: of the operation, and of the host's wait in it. */

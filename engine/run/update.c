@@ -117,7 +117,7 @@ sherd_status sherdi_update_measure(sherd_engine *engine)
     }
     SHERDI_TRY(sherdi_agree_status(engine, sherdi_update_walk_over(engine, SHERDI_WALK_MEASURE)));
     SHERDI_TRY(sherdi_program_sum(&engine->run.program));
-    return sherdi_program_scalars_tell(&engine->run.program, SHERDI_OP_RATIOS);
+    return sherdi_program_scalars_send(&engine->run.program, SHERDI_OP_RATIOS);
 }
 
 sherd_status sherdi_update_walk(sherd_engine *engine)

@@ -159,7 +159,7 @@ static void *updater_main(void *raw)
     (void)pthread_setname_np(pthread_self(), "sherd-updater");
     sherdi_backend_cpu_keep(engine->host, SHERDI_CPU_ROLE_UPDATES, engine->rank);
     sherdi_mem_forbid_begin();
-    sherdi_marks_beside();
+    sherdi_marks_queued();
     (void)pthread_mutex_lock(&updater->lock);
     while (!updater->shall_end || updater->state == SHERDI_UPDATER_WORKING) {
         if (updater->state != SHERDI_UPDATER_WORKING) {
@@ -217,7 +217,7 @@ static void update_begin(sherd_engine *engine)
     updater->number++;
     updater->begun_ns         = sherdi_now_ns();
     engine->updater.is_queued = 1;
-    sherdi_program_beside_begin(&engine->run.program, &updater->program);
+    sherdi_program_queued_begin(&engine->run.program, &updater->program);
     rings_give(engine, SHERDI_USER_UPDATER);
     if (!updater->is_open) { /* a dry engine */
         updater->is_acting = 1;
@@ -236,9 +236,9 @@ static sherd_status updater_queue(sherd_engine *engine)
     SHERDI_TRY(sherdi_run_quiet(engine));              /* the world or the device is lost */
     /* the scaler, which is the same on all ranks */
     SHERDI_TRY(sherdi_update_commit_note(engine));
-    engine->fingerprints.has_own   = 0;
-    engine->fingerprints.is_untold = 1;
-    engine->report.fingerprint     = 0;
+    engine->fingerprints.has_own       = 0;
+    engine->fingerprints.is_unreported = 1;
+    engine->report.fingerprint         = 0;
     update_begin(engine);
     return SHERD_OK;
 }
@@ -287,9 +287,9 @@ static void moved_take(sherd_engine *engine)
     engine->updater.published_bytes = 0;
     updater->times =
         (sherdi_updater_times){.all_ns   = updater->ended_ns - updater->begun_ns,
-                               .update_s = sherdi_marks_take_beside(engine, SHERDI_MARK_UPDATE),
-                               .copy_s   = sherdi_marks_take_beside(engine, SHERDI_MARK_DOWN) +
-                                         sherdi_marks_take_beside(engine, SHERDI_MARK_UP),
+                               .update_s = sherdi_marks_take_queued(engine, SHERDI_MARK_UPDATE),
+                               .copy_s   = sherdi_marks_take_queued(engine, SHERDI_MARK_DOWN) +
+                                         sherdi_marks_take_queued(engine, SHERDI_MARK_UP),
                                .waited_s = sherdi_marks_take(engine, SHERDI_MARK_WAIT_UPDATE)};
     for (int ring = 0; ring < SHERDI_RINGS && engine->storage.store != NULL; ring++) {
         sherdi_storage_waits waits =
@@ -345,8 +345,8 @@ static void update_end(sherd_engine *engine)
     if (engine->updater.is_queued) {
         engine->updater.is_queued = 0;
         /* a failure of another rank is reported when the ranks meet, or by an acquire */
-        (void)sherdi_program_beside_end(&engine->run.program);
-        sherdi_program_beside_forget(&engine->run.program);
+        (void)sherdi_program_queued_end(&engine->run.program);
+        sherdi_program_queued_forget(&engine->run.program);
         moved_take(engine);
     }
     if (updater->outcome.status != SHERD_OK) {
@@ -389,7 +389,7 @@ static sherd_status updater_read_ahead(sherd_engine *engine)
     sherdi_updater_own *updater    = engine->updater.own;
     int                 is_working = 0;
 
-    if (engine->run.progress.is_beside && updater->is_open) { /* is_beside: there is one */
+    if (engine->run.progress.is_queued && updater->is_open) { /* is_queued: there is one */
         (void)pthread_mutex_lock(&updater->lock);
         is_working           = updater->state == SHERDI_UPDATER_WORKING;
         updater->wants_ahead = is_working;
@@ -522,13 +522,13 @@ static sherd_status program_open(sherd_engine *engine)
     updater->program                = engine->run.program;
     updater->program.progress       = &updater->progress;
     engine->updater.is_there        = 1;
-    return sherdi_progress_open_beside(&updater->progress, &engine->run.progress, engine->plan,
+    return sherdi_progress_open_queued(&updater->progress, &engine->run.progress, engine->plan,
                                        &engine->mem);
 }
 
 sherd_status sherdi_updater_open_program(sherd_engine *engine)
 {
-    if (!sherdi_program_can_be_beside(engine->plan)) {
+    if (!sherdi_program_can_be_queued(engine->plan)) {
         return SHERD_OK;
     }
     SHERDI_TRY(own_open(engine));
@@ -538,7 +538,7 @@ sherd_status sherdi_updater_open_program(sherd_engine *engine)
 void sherdi_updater_close_program(sherd_engine *engine)
 {
     if (engine->updater.own != NULL) {
-        sherdi_progress_close_beside(&engine->updater.own->progress);
+        sherdi_progress_close_queued(&engine->updater.own->progress);
         sherdi_free(engine->updater.own);
         engine->updater.own = NULL;
         engine->updater.ops = NULL;
@@ -550,7 +550,7 @@ static sherd_status updater_open(sherd_engine *engine)
     sherdi_board *board = NULL;
     sherd_status  own, status;
 
-    if (!sherdi_program_can_be_beside(engine->plan)) {
+    if (!sherdi_program_can_be_queued(engine->plan)) {
         return SHERD_OK;
     }
     own = own_open(engine); /* all ranks come to the board, whatever happened here */

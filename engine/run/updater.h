@@ -1,5 +1,5 @@
 /* The updater: a thread of the engine that executes a queued update while the trainer continues
- * (program_beside.c): the walk, the writes and the commit. It has its own program and progress. The
+ * (program_queued.c): the walk, the writes and the commit. It has its own program and progress. The
  * trainer's thread and the updater share the order and the drive under a lock, and wait for each
  * other by a board of numbers (collectives/board.h), one for each unit. */
 #ifndef SHERDI_ENGINE_RUN_UPDATER_H

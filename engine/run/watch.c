@@ -146,7 +146,7 @@ static void step_log(sherd_engine *engine)
     double                   rate     = rate_take(engine);
     char                     text[48] = "", fingerprint[48] = "";
 
-    if (!engine->fingerprints.is_untold) {
+    if (!engine->fingerprints.is_unreported) {
         (void)snprintf(fingerprint, sizeof(fingerprint), " fingerprint 0x%016llx,",
                        (unsigned long long)report->fingerprint);
     }
@@ -293,7 +293,7 @@ static void watch_boundary(sherd_engine *engine)
         return;
     }
     engine->watch->is_due = 1;
-    if (!engine->fingerprints.is_untold) {
+    if (!engine->fingerprints.is_unreported) {
         watch_told(engine);
     }
 }

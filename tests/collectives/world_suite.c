@@ -655,9 +655,9 @@ static void exchange_gives_every_rank_what_each_gave(sherd_world *world, void *c
 /* Also on a world of one rank, and after another call has used the world's memory. */
 static void tell_keeps_what_every_rank_has_told(sherd_world *world, void *ctx)
 {
-    const size_t   lens[] = {1, 8, 24, SHERDI_TOLD_BYTES};
-    unsigned char *mine   = malloc(SHERDI_TOLD_BYTES);
-    sherdi_told    told;
+    const size_t    lens[] = {1, 8, 24, SHERDI_TOLD_BYTES};
+    unsigned char  *mine   = malloc(SHERDI_TOLD_BYTES);
+    sherdi_messages told;
 
     (void)ctx;
     for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
@@ -665,7 +665,7 @@ static void tell_keeps_what_every_rank_has_told(sherd_world *world, void *ctx)
         CHECK_OK(sherdi_world_tell(world, mine, lens[i], "data", &told));
         memset(mine, 0, lens[i]);
         for (int r = 0; r < sherd_world_size(world); r++) {
-            check_bytes(sherdi_told_by(&told, r), r, i, lens[i]);
+            check_bytes(sherdi_message_of(&told, r), r, i, lens[i]);
         }
     }
     CHECK_STATUS(SHERD_E_INVAL,

@@ -331,7 +331,7 @@ size_t rig_scalars_up(const rig *r)
 {
     const sherdi_plan *plan = r->engine->plan;
 
-    return plan->machine.has_device ? plan->scalars.shared_bytes - plan->scalars.told : 0;
+    return plan->machine.has_device ? plan->scalars.shared_bytes - plan->scalars.inputs : 0;
 }
 
 void rig_values(rig *r, int param, float *out)

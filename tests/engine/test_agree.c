@@ -148,7 +148,7 @@ static void table_is_in_the_page(void)
         const sherdi_exchange_row *its = sherdi_exchange_row_of((sherdi_exchange_kind)kind);
 
         (void)snprintf(row, sizeof(row), "\n| %s | %zu | %s | %s |\n", its->kind,
-                       its->words * sizeof(uint64_t), its->told, its->calls);
+                       its->words * sizeof(uint64_t), its->messages, its->calls);
         if (strstr(page, row) == NULL) {
             test_fail(__FILE__, __LINE__, "%s does not have this row:%s", TEST_PAGE, row);
         }

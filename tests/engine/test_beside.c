@@ -41,7 +41,7 @@ static void halves_end(rig *r)
     CHECK_OK(sherd_step_prepare(r->engine, &report));
     if (report.is_boundary) {
         CHECK_OK(sherd_step_apply(r->engine, &params));
-        CHECK(!r->engine->updater.is_there || r->engine->fingerprints.is_untold);
+        CHECK(!r->engine->updater.is_there || r->engine->fingerprints.is_unreported);
     }
 }
 

@@ -125,7 +125,7 @@ static void exception_train(sherd_world *world, void *raw)
         CHECK_ERROR_SAYS("rank 0 has dropped the window");
     }
     CHECK_OK(sherd_step_discard(r.engine));
-    CHECK(rank > 0 || r.engine->run.progress.is_beside); /* it has not waited for the update */
+    CHECK(rank > 0 || r.engine->run.progress.is_queued); /* it has not waited for the update */
     CHECK_OK(sherd_step_wait(r.engine, &report));        /* nobody has lost the update */
     CHECK_INT(run->want[1], report.fingerprint);
     CHECK_INT(1, report.stored_step);

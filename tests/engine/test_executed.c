@@ -32,7 +32,7 @@ typedef struct recorder {
 
 static sherd_status op_sort(two_lists *lists, const sherdi_op *op)
 {
-    return op_list_add(&lists->of[(op->flags & SHERDI_OP_BESIDE) != 0], op);
+    return op_list_add(&lists->of[(op->flags & SHERDI_OP_QUEUED) != 0], op);
 }
 
 static sherd_status op_tell(void *ctx, const sherdi_op *op)

@@ -219,7 +219,7 @@ static size_t seed_prove(uint64_t seed, sherdi_prove_counts *all)
                 all->planned[is_taken] += counts.planned[is_taken];
                 all->off_plan[is_taken] += counts.off_plan[is_taken];
             }
-            all->updates_beside += counts.updates_beside;
+            all->updates_queued += counts.updates_queued;
             all->applied_queued += counts.applied_queued;
             all->activations[0] += counts.activations[0];
             all->activations[1] += counts.activations[1];
@@ -244,7 +244,7 @@ static void drawn_plans_have_no_hazard(void)
     }
     CHECK(counts.planned[1] > 10 * counts.planned[0]);
     CHECK(counts.off_plan[1] > 5 * counts.off_plan[0]);
-    CHECK(counts.updates_beside > proved); /* on average one of each plan */
+    CHECK(counts.updates_queued > proved); /* on average one of each plan */
     CHECK(counts.applied_queued > proved);
     CHECK(counts.activations[1] > 10 * proved && counts.activations[1] > counts.activations[0]);
 }

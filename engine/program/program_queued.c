@@ -52,7 +52,7 @@ static int unit_meets(const sherdi_program *program, int unit)
     return 0;
 }
 
-void sherdi_program_beside_begin(const sherdi_program *program, const sherdi_program *updater)
+void sherdi_program_queued_begin(const sherdi_program *program, const sherdi_program *updater)
 {
     const sherdi_plan *plan = program->plan;
 
@@ -72,7 +72,7 @@ void sherdi_program_beside_begin(const sherdi_program *program, const sherdi_pro
         state->is_unpublished =
             is_whole && !(plan->settings.batch.skips_unused && state->uses.runs == 0);
     }
-    program->progress->is_beside = program->progress->is_walking = 1;
+    program->progress->is_queued = program->progress->is_walking = 1;
 }
 
 static sherd_status await_emit(const sherdi_program *program, sherdi_post post, int unit,
@@ -108,22 +108,22 @@ static sherd_status unit_await(const sherdi_program *program, int unit)
     return status;
 }
 
-sherd_status sherdi_beside_await(const sherdi_program *program, sherdi_post post, int unit)
+sherd_status sherdi_queued_await(const sherdi_program *program, sherdi_post post, int unit)
 {
     sherdi_progress *progress = program->progress;
 
     if (post == SHERDI_POST_UNIT) {
         return unit_await(program, unit);
     }
-    if (post == SHERDI_POST_WALK ? progress->is_walking : progress->is_beside) {
+    if (post == SHERDI_POST_WALK ? progress->is_walking : progress->is_queued) {
         SHERDI_TRY(await_emit(program, post, -1, 0));
         progress->is_walking = 0;
-        progress->is_beside &= post != SHERDI_POST_END;
+        progress->is_queued &= post != SHERDI_POST_END;
     }
     return SHERD_OK;
 }
 
-int sherdi_beside_may_gather(const sherdi_program *program, int unit)
+int sherdi_queued_may_gather(const sherdi_program *program, int unit)
 {
     const sherdi_unit_state *state = sherdi_program_unit(program, unit);
 
@@ -131,9 +131,9 @@ int sherdi_beside_may_gather(const sherdi_program *program, int unit)
                                    program->is_posted(program->ctx, unit));
 }
 
-sherd_status sherdi_program_beside_end(const sherdi_program *program)
+sherd_status sherdi_program_queued_end(const sherdi_program *program)
 {
-    sherdi_outcome all = sherdi_outcome_of(sherdi_beside_await(program, SHERDI_POST_END, -1));
+    sherdi_outcome all = sherdi_outcome_of(sherdi_queued_await(program, SHERDI_POST_END, -1));
 
     for (size_t u = 0; u < program->plan->layout.num_units; u++) {
         if (all.status == SHERD_OK || program->plan->schedule.publishes_early) {
@@ -143,9 +143,9 @@ sherd_status sherdi_program_beside_end(const sherdi_program *program)
     return sherdi_outcome_end(&all);
 }
 
-void sherdi_program_beside_forget(const sherdi_program *program)
+void sherdi_program_queued_forget(const sherdi_program *program)
 {
-    program->progress->is_beside = program->progress->is_walking = 0;
+    program->progress->is_queued = program->progress->is_walking = 0;
     for (size_t u = 0; u < program->plan->layout.num_units; u++) {
         sherdi_program_unit(program, (int)u)->is_updating    = 0;
         sherdi_program_unit(program, (int)u)->is_unpublished = 0;
@@ -174,7 +174,7 @@ int sherdi_program_has_loose_publish(const sherdi_plan *plan)
     return 0;
 }
 
-int sherdi_program_can_be_beside(const sherdi_plan *plan)
+int sherdi_program_can_be_queued(const sherdi_plan *plan)
 {
     int has_host = 0;
 
@@ -189,17 +189,17 @@ int sherdi_program_can_be_beside(const sherdi_plan *plan)
     return has_host && !(plan->machine.has_device && sherdi_program_has_loose_publish(plan));
 }
 
-sherd_status sherdi_progress_open_beside(sherdi_progress *progress, const sherdi_progress *of,
+sherd_status sherdi_progress_open_queued(sherdi_progress *progress, const sherdi_progress *of,
                                          const sherdi_plan *plan, sherdi_mem *mem)
 {
-    progress->flags = SHERDI_OP_BESIDE;
+    progress->flags = SHERDI_OP_QUEUED;
     progress->rings = of->rings;
     progress->units = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, plan->layout.num_units,
                                          sizeof(*progress->units));
     return progress->units == NULL ? SHERD_E_NOMEM : SHERD_OK;
 }
 
-void sherdi_progress_close_beside(sherdi_progress *progress)
+void sherdi_progress_close_queued(sherdi_progress *progress)
 {
     sherdi_free(progress->units);
     *progress = (sherdi_progress){0};
