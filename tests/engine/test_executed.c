@@ -416,8 +416,11 @@ static void window_compare(sherd_world *world, void *raw)
             b->told.of[l].count = b->done.lists.of[l].count = 0;
         }
         window->run(b, what->options.accumulation);
-        CHECK_OK(b->engines[0]->updater.ops->join(b->engines[0]));
-        CHECK_OK(b->engines[1]->updater.ops->join(b->engines[1]));
+        for (int e = 0; e < 2; e++) {
+            sherd_engine *engine = b->engines[e];
+
+            CHECK_OK(SHERDI_ASK(updater, join, engine));
+        }
         for (int l = 0; l < 2; l++) {
             lists_compare(&b->told.of[l], &b->done.lists.of[l], name);
         }

@@ -149,14 +149,16 @@ static uint64_t frozen_fingerprint(rig *r)
 /* What was trained before is written over. */
 static void running_put(rig *r, store *store)
 {
+    sherd_engine *engine = r->engine;
+
     model_fill(r, 500);
     (void)rig_train(r, 1);
     CHECK_OK(sherd_world_barrier(r->world));
     CHECK_OK(sherdi_program_forget(&r->engine->run.program));
     values_put(r, store);
     r->engine->counters.step = STEPS;
-    r->engine->storage.ops->note(r->engine, STEPS, &r->engine->scaler, 0);
-    CHECK_OK(r->engine->storage.ops->commit(r->engine, 0));
+    SHERDI_TELL(storage, note, engine, STEPS, &engine->scaler, 0);
+    CHECK_OK(SHERDI_ASK(storage, commit, engine, 0));
     CHECK_OK(sherd_world_barrier(r->world));
     r->engine->fingerprints.frozen = frozen_fingerprint(r);
 }
