@@ -30,8 +30,8 @@ fields() {
         sed 's/\[.*//' | grep -oE '[a-z_0-9]+ *$' | tr -d ' '
 }
 {
-    for struct in $(grep -oE 'typedef struct sherdi_[a-z_]*settings' config/config.h | sed 's/.* //'); do
-        fields config/config.h "$struct"
+    grep -roE 'typedef struct sherdi_[a-z_]*settings' --include='*.h' . | sed 's/:.* / /' | while read -r header struct; do
+        fields "$header" "$struct"
     done
     fields optimizers/scaler.h sherdi_scaler_params
     fields optimizers/schedule.h sherdi_schedule_params
