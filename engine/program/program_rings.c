@@ -31,7 +31,7 @@ size_t sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring which)
     return bytes == 0 ? 0 : plan->packing.buffers[RINGS[which].buffer].bytes / bytes;
 }
 
-size_t sherdi_ring_extents(const sherdi_plan *plan, sherdi_ring which)
+static size_t ring_extents(const sherdi_plan *plan, sherdi_ring which)
 {
     return which == SHERDI_RING_ACTIVATIONS ? 0 : plan->rings[which].num_extents;
 }
@@ -205,7 +205,7 @@ sherd_status sherdi_extent_read(const sherdi_program *program, sherdi_walk walk,
 static sherd_status slot_read(const sherdi_program *program, sherdi_walk walk, sherdi_ring ring,
                               size_t extent, int unit)
 {
-    size_t extents = sherdi_ring_extents(program->plan, ring);
+    size_t extents = ring_extents(program->plan, ring);
 
     if (!program->plan->settings.offload.pipeline_read) {
         return SHERD_OK;
@@ -226,8 +226,8 @@ sherd_status sherdi_slot_go_on(const sherdi_program *program, sherdi_walk walk, 
 
 sherd_status sherdi_slots_begin(const sherdi_program *program, sherdi_walk walk, sherdi_ring ring)
 {
-    size_t slots = sherdi_min_size(sherdi_ring_slots(program->plan, ring),
-                                   sherdi_ring_extents(program->plan, ring));
+    size_t slots =
+        sherdi_min_size(sherdi_ring_slots(program->plan, ring), ring_extents(program->plan, ring));
 
     for (size_t e = 0; e < slots; e++) {
         SHERDI_TRY(slot_read(program, walk, ring, e, -1));
@@ -393,7 +393,7 @@ static sherd_status ring_open(sherdi_progress *progress, const sherdi_plan *plan
     sherdi_ring_progress *ring = &progress->rings[which];
 
     ring->num_slots   = sherdi_ring_slots(plan, which);
-    ring->num_extents = sherdi_ring_extents(plan, which);
+    ring->num_extents = ring_extents(plan, which);
     ring->slots =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, ring->num_slots, sizeof(*ring->slots));
     ring->extents =

@@ -36,12 +36,10 @@ typedef struct sherdi_ring_progress {
     size_t              num_extents;
 } sherdi_ring_progress;
 
-/** Return the first `bytes` bytes of the slot of the extent of that number; the number of slots;
- *  the number of extents. */
+/** Return the first `bytes` bytes of the slot of the extent of that number; the number of slots. */
 sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring ring, size_t number,
                               size_t bytes);
 size_t       sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring ring);
-size_t       sherdi_ring_extents(const sherdi_plan *plan, sherdi_ring ring);
 /** Returns the most transfers that are in flight at once: out of each slot and into it, tails
  *  separately, and one more. */
 size_t sherdi_program_transfers(const sherdi_plan *plan);
