@@ -3,80 +3,32 @@
  * the lines of its modules (modules.txt). */
 #include "sherd_build.h"
 
-#ifdef SHERDI_MODULE_STEPS
-SHERDI_MODULE(sherdi_module_alone)
-#endif
-#ifdef SHERDI_MODULE_USES
-SHERDI_MODULE(sherdi_module_uses)
-#endif
-#ifdef SHERDI_MODULE_JSON
-SHERDI_MODULE(sherdi_module_groups)
-#endif
-#ifdef SHERDI_MODULE_SCHEDULES
-SHERDI_MODULE(sherdi_module_schedules)
-#endif
-#ifdef SHERDI_MODULE_PROOF
-SHERDI_MODULE(sherdi_module_proof)
-#endif
-#ifdef SHERDI_MODULE_CHECKPOINTS
-SHERDI_MODULE(sherdi_module_checkpoints)
-#endif
-#ifdef SHERDI_MODULE_OFFLOAD
-SHERDI_MODULE(sherdi_module_offload)
-SHERDI_MODULE(sherdi_module_rings)
-SHERDI_MODULE(sherdi_module_store)
-SHERDI_MODULE(sherdi_module_updater)
-#endif
-#ifdef SHERDI_MODULE_ENCODINGS
-SHERDI_MODULE(sherdi_module_encodings)
-SHERDI_MODULE(sherdi_module_encoded_values)
-#endif
-#ifdef SHERDI_MODULE_MEMORY
-SHERDI_MODULE(sherdi_module_memory)
-#endif
-#ifdef SHERDI_MODULE_DETERMINISTIC
-SHERDI_MODULE(sherdi_module_deterministic)
-#endif
-#ifdef SHERDI_MODULE_MUON
-SHERDI_MODULE(sherdi_module_muon)
-#endif
-#ifdef SHERDI_MODULE_ACTIVATIONS
-SHERDI_MODULE(sherdi_module_activations)
-#endif
-#ifdef SHERDI_MODULE_DETERMINISTIC
-SHERDI_MODULE(sherdi_module_fixed)
-#endif
-#ifdef SHERDI_MODULE_LAMB
-SHERDI_MODULE(sherdi_module_ratios)
-#endif
-#ifdef SHERDI_MODULE_LANES
-SHERDI_MODULE(sherdi_module_lanes)
-#endif
-#ifdef SHERDI_MODULE_SCALING
-SHERDI_MODULE(sherdi_module_scaling)
-#endif
-#ifdef SHERDI_MODULE_BLOBS
-SHERDI_MODULE(sherdi_module_blobs)
-#endif
-#ifdef SHERDI_MODULE_TRACE
-SHERDI_MODULE(sherdi_module_times)
-#endif
-#ifdef SHERDI_MODULE_DIFFERENCES
-SHERDI_MODULE(sherdi_module_differences)
-SHERDI_MODULE(sherdi_module_first_values)
-#endif
-#ifdef SHERDI_MODULE_LIMITS
-SHERDI_MODULE(sherdi_module_limits)
-#endif
-#ifdef SHERDI_MODULE_DEVICES
-SHERDI_MODULE(sherdi_module_devices)
-#endif
-#ifdef SHERDI_MODULE_HINTS
-SHERDI_MODULE(sherdi_module_hints)
-#endif
-#ifdef SHERDI_MODULE_DEBUG
-SHERDI_MODULE(sherdi_module_debug)
-#endif
-#ifdef SHERDI_MODULE_MONITORS
-SHERDI_MODULE(sherdi_module_monitors)
-#endif
+SHERDI_IN_STEPS(SHERDI_MODULE(sherdi_module_alone))
+SHERDI_IN_USES(SHERDI_MODULE(sherdi_module_uses))
+SHERDI_IN_JSON(SHERDI_MODULE(sherdi_module_groups))
+SHERDI_IN_SCHEDULES(SHERDI_MODULE(sherdi_module_schedules))
+SHERDI_IN_PROOF(SHERDI_MODULE(sherdi_module_proof))
+SHERDI_IN_CHECKPOINTS(SHERDI_MODULE(sherdi_module_checkpoints))
+SHERDI_IN_OFFLOAD(SHERDI_MODULE(sherdi_module_offload))
+SHERDI_IN_OFFLOAD(SHERDI_MODULE(sherdi_module_rings))
+SHERDI_IN_OFFLOAD(SHERDI_MODULE(sherdi_module_store))
+SHERDI_IN_OFFLOAD(SHERDI_MODULE(sherdi_module_updater))
+SHERDI_IN_ENCODINGS(SHERDI_MODULE(sherdi_module_encodings))
+SHERDI_IN_ENCODINGS(SHERDI_MODULE(sherdi_module_encoded_values))
+SHERDI_IN_MEMORY(SHERDI_MODULE(sherdi_module_memory))
+SHERDI_IN_DETERMINISTIC(SHERDI_MODULE(sherdi_module_deterministic))
+SHERDI_IN_MUON(SHERDI_MODULE(sherdi_module_muon))
+SHERDI_IN_ACTIVATIONS(SHERDI_MODULE(sherdi_module_activations))
+SHERDI_IN_DETERMINISTIC(SHERDI_MODULE(sherdi_module_fixed))
+SHERDI_IN_LAMB(SHERDI_MODULE(sherdi_module_ratios))
+SHERDI_IN_LANES(SHERDI_MODULE(sherdi_module_lanes))
+SHERDI_IN_SCALING(SHERDI_MODULE(sherdi_module_scaling))
+SHERDI_IN_BLOBS(SHERDI_MODULE(sherdi_module_blobs))
+SHERDI_IN_TRACE(SHERDI_MODULE(sherdi_module_times))
+SHERDI_IN_DIFFERENCES(SHERDI_MODULE(sherdi_module_differences))
+SHERDI_IN_DIFFERENCES(SHERDI_MODULE(sherdi_module_first_values))
+SHERDI_IN_LIMITS(SHERDI_MODULE(sherdi_module_limits))
+SHERDI_IN_DEVICES(SHERDI_MODULE(sherdi_module_devices))
+SHERDI_IN_HINTS(SHERDI_MODULE(sherdi_module_hints))
+SHERDI_IN_DEBUG(SHERDI_MODULE(sherdi_module_debug))
+SHERDI_IN_MONITORS(SHERDI_MODULE(sherdi_module_monitors))

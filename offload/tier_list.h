@@ -3,7 +3,5 @@
 #include "sherd_build.h"
 
 SHERDI_TIER("none", sherdi_tier_device)
-#ifdef SHERDI_MODULE_OFFLOAD
-SHERDI_TIER("cpu", sherdi_tier_host)
-SHERDI_TIER("nvme", sherdi_tier_nvme)
-#endif
+SHERDI_IN_OFFLOAD(SHERDI_TIER("cpu", sherdi_tier_host))
+SHERDI_IN_OFFLOAD(SHERDI_TIER("nvme", sherdi_tier_nvme))

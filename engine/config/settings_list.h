@@ -2,7 +2,5 @@
  * lines of its modules (modules.txt). */
 #include "sherd_build.h"
 
-#ifdef SHERDI_MODULE_JSON
-SHERDI_SETTINGS_LISTER(sherdi_json_settings)
-#endif
+SHERDI_IN_JSON(SHERDI_SETTINGS_LISTER(sherdi_json_settings))
 SHERDI_SETTINGS_LISTER(sherdi_plain_settings)

@@ -7,12 +7,6 @@
 #define SHERDI_ELEMENTWISE(table, type, update, fields)                                            \
     SHERDI_OPTIMIZER(type, sherdi_optimizer_##table)
 #include "kernels/updates/rows.h"
-#ifdef SHERDI_MODULE_LAMB
-SHERDI_OPTIMIZER("Lamb", sherdi_optimizer_lamb)
-#endif
-#ifdef SHERDI_MODULE_MUON
-SHERDI_OPTIMIZER("Muon", sherdi_optimizer_muon)
-#endif
-#ifdef SHERDI_MODULE_INFERENCE
-SHERDI_OPTIMIZER("none", sherdi_optimizer_none)
-#endif
+SHERDI_IN_LAMB(SHERDI_OPTIMIZER("Lamb", sherdi_optimizer_lamb))
+SHERDI_IN_MUON(SHERDI_OPTIMIZER("Muon", sherdi_optimizer_muon))
+SHERDI_IN_INFERENCE(SHERDI_OPTIMIZER("none", sherdi_optimizer_none))

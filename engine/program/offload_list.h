@@ -2,6 +2,4 @@
  * list. */
 #include "sherd_build.h"
 
-#ifdef SHERDI_MODULE_OFFLOAD
-SHERDI_OFFLOAD(sherdi_program_rings)
-#endif
+SHERDI_IN_OFFLOAD(SHERDI_OFFLOAD(sherdi_program_rings))

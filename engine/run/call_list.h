@@ -2,21 +2,13 @@
  * function. run.c has those of every build. A build has the lines of its modules (modules.txt). */
 #include "sherd_build.h"
 
-#ifdef SHERDI_MODULE_OFFLOAD
-SHERDI_CALL(COMMIT, sherdi_call_generation)
-SHERDI_CALL(ABANDON, sherdi_call_generation)
-SHERDI_CALL(ROLLBACK, sherdi_call_generation)
-SHERDI_CALL(POST, sherdi_call_post)
-SHERDI_CALL(AWAIT, sherdi_call_await)
-SHERDI_CALL(SAVE, sherdi_call_block)
-SHERDI_CALL(LOAD, sherdi_call_block)
-#endif
-#ifdef SHERDI_MODULE_DIFFERENCES
-SHERDI_CALL(HASH, sherdi_call_hash)
-#endif
-#ifdef SHERDI_MODULE_VALUES
-SHERDI_CALL(TAKE, sherdi_call_take)
-#endif
-#ifdef SHERDI_MODULE_LAMB
-SHERDI_CALL(SUM, sherdi_call_sum)
-#endif
+SHERDI_IN_OFFLOAD(SHERDI_CALL(COMMIT, sherdi_call_generation))
+SHERDI_IN_OFFLOAD(SHERDI_CALL(ABANDON, sherdi_call_generation))
+SHERDI_IN_OFFLOAD(SHERDI_CALL(ROLLBACK, sherdi_call_generation))
+SHERDI_IN_OFFLOAD(SHERDI_CALL(POST, sherdi_call_post))
+SHERDI_IN_OFFLOAD(SHERDI_CALL(AWAIT, sherdi_call_await))
+SHERDI_IN_OFFLOAD(SHERDI_CALL(SAVE, sherdi_call_block))
+SHERDI_IN_OFFLOAD(SHERDI_CALL(LOAD, sherdi_call_block))
+SHERDI_IN_DIFFERENCES(SHERDI_CALL(HASH, sherdi_call_hash))
+SHERDI_IN_VALUES(SHERDI_CALL(TAKE, sherdi_call_take))
+SHERDI_IN_LAMB(SHERDI_CALL(SUM, sherdi_call_sum))

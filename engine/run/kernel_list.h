@@ -2,16 +2,8 @@
  * kernels.c has those of every build. A build has the lines of its modules (modules.txt). */
 #include "sherd_build.h"
 
-#ifdef SHERDI_MODULE_DETERMINISTIC
-SHERDI_KERNEL(WIDEN, sherdi_kernel_widen)
-#endif
-#ifdef SHERDI_MODULE_ENCODINGS
-SHERDI_KERNEL(ENCODE, sherdi_kernel_encode)
-SHERDI_KERNEL(DECODE, sherdi_kernel_decode)
-#endif
-#ifdef SHERDI_MODULE_LAMB
-SHERDI_KERNEL(RATIOS, sherdi_kernel_ratios)
-#endif
-#ifdef SHERDI_MODULE_MUON
-SHERDI_KERNEL(MATRIX, sherdi_kernel_matrix)
-#endif
+SHERDI_IN_DETERMINISTIC(SHERDI_KERNEL(WIDEN, sherdi_kernel_widen))
+SHERDI_IN_ENCODINGS(SHERDI_KERNEL(ENCODE, sherdi_kernel_encode))
+SHERDI_IN_ENCODINGS(SHERDI_KERNEL(DECODE, sherdi_kernel_decode))
+SHERDI_IN_LAMB(SHERDI_KERNEL(RATIOS, sherdi_kernel_ratios))
+SHERDI_IN_MUON(SHERDI_KERNEL(MATRIX, sherdi_kernel_matrix))

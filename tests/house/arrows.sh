@@ -71,7 +71,7 @@ if [ -s "$scratch/borders" ]; then
 fi
 
 # What a build has is asked for in the lists that register tables, and nowhere else.
-bad=$(grep -rlE 'SHERDI_MODULE_[A-Z]' --include='*.[ch]' base kernels collectives offload engine | grep -v '_\?list\.h$' || true)
+bad=$(grep -rlE 'SHERDI_(MODULE|IN)_[A-Z]+(\(|$)' --include='*.[ch]' base kernels collectives offload engine | grep -v '_\?list\.h$' || true)
 if [ -n "$bad" ]; then
     echo "SHERDI_MODULE_... outside a list: $bad"
     failed=1

@@ -50,6 +50,7 @@ kernels/cpu/table_list.h|#include "kernels/product.h"|kernels/cpu/table_list.h:o
 base/text.c|#include "base/json.h"|base/text.c:of core includes base/json.h of json
 engine/run/blobs.c|#include "engine/run/store.h"|engine/run/blobs.c:of blobs includes engine/run/store.h of offload
 engine/run/run.c|#ifdef SHERDI_MODULE_JSON|SHERDI_MODULE_... outside a list
+engine/run/run.c|SHERDI_IN_JSON(int i;)|SHERDI_MODULE_... outside a list
 engine/run/run.c|#include "base/assert.h"|the list slow of meson.build
 offload/queue.c|#include "collectives/world_impl.h"|an _impl.h crosses folders
 engine/run/run.c|void f(void) { pthread_create(0, 0, 0, 0); }|not by sherdi_thread_start
