@@ -30,7 +30,7 @@ sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out)
     uint64_t     sum;
 
     SHERDI_TRY(sherdi_fingerprint_check(engine, out, "sherd_engine_fingerprint"));
-    SHERDI_TRY(sherdi_step_tell(engine));
+    SHERDI_TRY(SHERDI_ASK(queue, tell, engine));
     /* a queued update has sent it; what rests is read all the same */
     status = engine->fingerprints.is_sent ? sherdi_update_fingerprint(engine) : SHERD_OK;
     if (status == SHERD_OK) {

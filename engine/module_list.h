@@ -4,6 +4,7 @@
 #include "sherd_build.h"
 
 SHERDI_IN_STEPS(SHERDI_MODULE(sherdi_module_alone))
+SHERDI_IN_QUEUED(SHERDI_MODULE(sherdi_module_queue))
 SHERDI_IN_USES(SHERDI_MODULE(sherdi_module_uses))
 SHERDI_IN_JSON(SHERDI_MODULE(sherdi_module_groups))
 SHERDI_IN_SCHEDULES(SHERDI_MODULE(sherdi_module_schedules))

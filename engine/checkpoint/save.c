@@ -663,7 +663,7 @@ sherd_status sherd_checkpoint_save(sherd_engine *engine, const char *dir, const 
     SHERDI_TRY(params_resolve(engine, params, &given));
     SHERDI_TRY(save_check(engine, dir, tag, &given));
     SHERDI_TRY(sherdi_fill_finish(engine));
-    SHERDI_TRY(sherdi_step_tell(engine));
+    SHERDI_TRY(SHERDI_ASK(queue, tell, engine));
     SHERDI_TRY(save_wait(engine));
     sherd_checkpoint_report_init(&engine->checkpoints->report);
     status = save_begin(engine, dir, tag, &given);

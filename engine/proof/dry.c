@@ -5,6 +5,7 @@
 #include "engine/engine.h"
 #include "engine/run/agree.h"
 #include "engine/run/blobs.h"
+#include "engine/run/queue.h"
 #include "engine/run/store.h"
 #include "engine/run/uses.h"
 #include "engine/run/updater.h"
@@ -139,6 +140,7 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
 
     engine->storage.ops = &dry->storage;
     engine->blobs       = &dry->blobs;
+    engine->queue.ops   = &sherdi_queue_updates;
     SHERDI_TRY(sherdi_store_create(engine));
     SHERDI_TRY(sherdi_world_dry(plan->rank, plan->world_size, &engine->world));
     dry->nothing    = (sherdi_backend){.name = "dry", .device = &NOTHING[plan->machine.has_device]};

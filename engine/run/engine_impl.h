@@ -143,6 +143,21 @@ typedef struct sherdi_fingerprints {
     int      is_unreported; /* the report of the last boundary lacks it; the same on all ranks */
 } sherdi_fingerprints;
 
+/* Updates that are queued, a module (queue.c). All calls are collective. */
+typedef struct sherdi_queue_ops {
+    /* Queues the update of a prepared step if this engine can, and makes it otherwise. The report
+     * then lacks the fingerprint (fingerprints.is_unreported). */
+    sherd_status (*update)(sherd_engine *engine);
+    /* Completes the report of a boundary whose update was queued, if it is not complete. */
+    sherd_status (*tell)(sherd_engine *engine);
+    /* Does the same; blocks until the device has done the work of the last boundary. */
+    sherd_status (*wait)(sherd_engine *engine);
+} sherdi_queue_ops;
+
+typedef struct sherdi_queue {
+    const sherdi_queue_ops *ops; /* NULL: no update is queued */
+} sherdi_queue;
+
 /* Why the engine is lost (poisoned). */
 typedef struct sherdi_failure {
     sherdi_outcome why;      /* SHERD_OK: it is not lost */
@@ -212,6 +227,7 @@ struct sherd_engine {
     sherdi_storage       storage;
     sherdi_run           run;
     sherdi_updater       updater;
+    sherdi_queue         queue;
     sherdi_times         times;
     struct sherdi_watch *watch; /* what people watch (watch.c); NULL: nothing */
 

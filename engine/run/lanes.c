@@ -99,9 +99,12 @@ static sherd_status lane_follow(sherd_engine *engine, sherdi_lane_id lane, sherd
     return SHERD_OK;
 }
 
-static sherd_status op_follow(sherd_engine *engine, const sherdi_op *op,
-                              const sherdi_follows *follows)
+static sherd_status op_follow(sherd_engine *engine, const sherdi_backend *lane_of_trainer,
+                              const sherdi_op *op, void *raw)
 {
+    const sherdi_follows *follows = raw;
+
+    (void)lane_of_trainer;
     for (int lane = 0; lane < SHERDI_LANES; lane++) {
         if (follows->last[lane] != 0) {
             SHERDI_TRY(lane_follow(engine, op->lane, (sherdi_lane_id)lane, follows->last[lane]));
@@ -162,8 +165,6 @@ static sherd_status op_run(void *ctx, const sherdi_op *op)
     sherd_engine      *engine = ctx;
     sherdi_lanes_impl *own    = engine->lanes.own;
     sherdi_follows     follows;
-    sherdi_op_marks    marks;
-    sherd_status       status;
 
     SHERDI_TELL(updater, beat, engine);
     if (own->transfers != NULL) {
@@ -175,11 +176,9 @@ static sherd_status op_run(void *ctx, const sherdi_op *op)
     if (op->lane == SHERDI_LANE_DRIVE) {
         return own->transfers->submit(engine, op, &follows);
     }
-    marks  = SHERDI_IF(engine->times.ops, op_begin, (engine, engine->backend, op, 1),
-                       (sherdi_op_marks){0});
-    status = op_follow(engine, op, &follows);
-    SHERDI_TELL(times, op_end, engine, &marks);
-    SHERDI_TRY(status);
+    SHERDI_TRY(SHERDI_IF(engine->times.ops, timed,
+                         (engine, engine->backend, op, 1, op_follow, &follows),
+                         op_follow(engine, engine->backend, op, &follows)));
     return op_give(engine, op);
 }
 

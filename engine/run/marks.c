@@ -69,8 +69,8 @@ static void interval_add(sherdi_marks *marks, const sherdi_mark *mark, int64_t s
                           start_ns, end_ns);
 }
 
-static void mark_add(sherd_engine *engine, sherdi_mark_kind kind, const char *what, uint64_t bytes,
-                     int64_t start_ns, int64_t end_ns)
+void sherdi_marks_add(sherd_engine *engine, sherdi_mark_kind kind, const char *what, uint64_t bytes,
+                      int64_t start_ns, int64_t end_ns)
 {
     const sherdi_mark mark = {
         .kind = kind, .what = what, .bytes = bytes, .is_queued = is_queued_here};
@@ -82,8 +82,8 @@ static void mark_add(sherd_engine *engine, sherdi_mark_kind kind, const char *wh
 static void transfer_tell(void *ctx, int is_reduction, const char *what, uint64_t bytes,
                           int64_t start_ns, int64_t end_ns)
 {
-    mark_add(ctx, is_reduction ? SHERDI_MARK_REDUCE : SHERDI_MARK_GATHER, what, bytes, start_ns,
-             end_ns);
+    sherdi_marks_add(ctx, is_reduction ? SHERDI_MARK_REDUCE : SHERDI_MARK_GATHER, what, bytes,
+                     start_ns, end_ns);
 }
 
 static sherd_status slots_open(sherd_engine *engine)
@@ -247,7 +247,31 @@ static void mark_end(sherd_engine *engine, const sherdi_backend *lane, const she
     }
 }
 
+/* The lane of a part of a step; NULL: it is timed by the host's clock. */
+static const sherdi_backend *part_lane(const sherd_engine *engine, sherdi_timed_part part)
+{
+    return part == SHERDI_TIMED_STEP ? engine->backend : NULL;
+}
+
+static void part_begin(sherd_engine *engine, sherdi_timed_part part)
+{
+    engine->times.own->parts[part] =
+        mark_begin(engine, part == SHERDI_TIMED_STEP ? SHERDI_MARK_STEP : SHERDI_MARK_NORM,
+                   part_lane(engine, part), NULL, 0);
+}
+
+static void part_end(sherd_engine *engine, sherdi_timed_part part)
+{
+    mark_end(engine, part_lane(engine, part), &engine->times.own->parts[part]);
+    engine->times.own->parts[part] = (sherdi_mark){0};
+}
+
 /* ------------------------------------------------------------- operations -- */
+
+/* The marks of an operation, on its lane, and of the host's wait in it. */
+typedef struct op_marks {
+    sherdi_mark mark, wait;
+} op_marks;
 
 static sherdi_mark wait_begin(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
@@ -263,13 +287,13 @@ static sherdi_mark wait_begin(sherd_engine *engine, const sherdi_backend *lane, 
 
 /* A collective has two times: the host may wait in the call, and the transfer itself takes time on
  * a lane. A transport that runs on the host reports that time itself. */
-static sherdi_op_marks transfer_begin(sherd_engine *engine, const sherdi_backend *lane,
-                                      const sherdi_op *op)
+static op_marks transfer_begin(sherd_engine *engine, const sherdi_backend *lane,
+                               const sherdi_op *op)
 {
-    int             is_reduction = op->kind == SHERDI_OP_REDUCE;
-    const char     *what         = sherdi_run_subject(engine, op);
-    size_t          slice_bytes  = op->elems * sherd_dtype_bytes(op->from);
-    sherdi_op_marks marks        = {.lane = lane};
+    int         is_reduction = op->kind == SHERDI_OP_REDUCE;
+    const char *what         = sherdi_run_subject(engine, op);
+    size_t      slice_bytes  = op->elems * sherd_dtype_bytes(op->from);
+    op_marks    marks        = {0};
 
     marks.wait = mark_begin(
         engine, is_reduction ? SHERDI_MARK_WAIT_REDUCE : SHERDI_MARK_WAIT_GATHER, NULL, what, 0);
@@ -282,10 +306,10 @@ static sherdi_op_marks transfer_begin(sherd_engine *engine, const sherdi_backend
     return marks;
 }
 
-static sherdi_op_marks op_begin(sherd_engine *engine, const sherdi_backend *lane,
-                                const sherdi_op *op, int is_wait)
+static op_marks op_begin(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op,
+                         int is_wait)
 {
-    sherdi_op_marks     marks = {.lane = lane};
+    op_marks            marks = {0};
     const sherdi_range *dst   = &op->uses[SHERDI_USE_DST];
 
     if (is_wait) {
@@ -305,10 +329,15 @@ static sherdi_op_marks op_begin(sherd_engine *engine, const sherdi_backend *lane
     return marks;
 }
 
-static void op_end(sherd_engine *engine, const sherdi_op_marks *marks)
+static sherd_status op_timed(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op,
+                             int is_wait, sherdi_timed_fn fn, void *ctx)
 {
-    mark_end(engine, marks->lane, &marks->mark);
-    mark_end(engine, NULL, &marks->wait);
+    const op_marks     marks  = op_begin(engine, lane, op, is_wait);
+    const sherd_status status = fn(engine, lane, op, ctx);
+
+    mark_end(engine, lane, &marks.mark);
+    mark_end(engine, NULL, &marks.wait);
+    return status;
 }
 
 /* -------------------------------------------------------------------- sums -- */
@@ -397,11 +426,9 @@ static sherd_status marks_wait(sherd_engine *engine)
 
 const sherdi_times_ops sherdi_times_marks = {
     .close    = marks_close,
-    .begin    = mark_begin,
-    .end      = mark_end,
-    .op_begin = op_begin,
-    .op_end   = op_end,
-    .add      = mark_add,
+    .begin    = part_begin,
+    .end      = part_end,
+    .timed    = op_timed,
     .boundary = marks_boundary,
     .wait     = marks_wait,
 };

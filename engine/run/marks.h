@@ -1,6 +1,6 @@
-/* Marks: what becomes of them (times.h). Sums by kind since the last boundary go into the step's
- * report; with SHERD_TRACE every interval goes into the trace. Marks on a device are pairs of
- * events. They are taken only if times are wanted (a trace, wall_clock_breakdown, comms_logger), and
+/* Marks: they stand around what is timed, between two points of a lane, or by the host's clock where
+ * the lane is the host. Sums by kind since the last boundary go into the step's report; with
+ * SHERD_TRACE every interval goes into the trace. Marks on a device are pairs of events. They are taken only if times are wanted (a trace, wall_clock_breakdown, comms_logger), and
  * are read when the step has waited for the device anyway, or by sherd_step_wait. */
 #ifndef SHERDI_ENGINE_RUN_MARKS_H
 #define SHERDI_ENGINE_RUN_MARKS_H
@@ -11,6 +11,34 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+
+typedef enum sherdi_mark_kind {
+    SHERDI_MARK_FORWARD = 0, /* the trainer's time between acquire and release */
+    SHERDI_MARK_BACKWARD,
+    SHERDI_MARK_EVAL,
+    SHERDI_MARK_WAIT_GATHER,     /* the trainer's lane waited for parameters */
+    SHERDI_MARK_WAIT_REDUCE,     /* ... for room for gradients, or for the last of them */
+    SHERDI_MARK_WAIT_UPDATE,     /* the trainer's thread waited for a queued update */
+    SHERDI_MARK_WAIT_ACTIVATION, /* the trainer's lane waited for an activation, or its place */
+    SHERDI_MARK_GATHER,          /* time of the transfers themselves, hidden or not */
+    SHERDI_MARK_REDUCE,
+    SHERDI_MARK_DOWN,
+    SHERDI_MARK_UP,
+    SHERDI_MARK_NORM,
+    SHERDI_MARK_UPDATE,
+    SHERDI_MARK_STEP, /* the boundary, from the last backward to the next forward */
+    SHERDI_MARK_KINDS,
+} sherdi_mark_kind;
+
+typedef struct sherdi_mark {
+    sherdi_mark_kind kind;
+    const char      *what; /* must live as long as the engine; may be NULL */
+    uint64_t         bytes;
+    int64_t          start_ns;  /* host's clock; 0: on a device, or not taken */
+    int              slot;      /* on a device: number of the slot, from 1; 0: none */
+    uint64_t         range;     /* of a profiler (device->range_begin); 0: none */
+    int              is_queued; /* of a queued update */
+} sherdi_mark;
 
 /* The time that the trainer itself spends with a unit. */
 typedef struct sherdi_compute_marks {
@@ -41,12 +69,16 @@ typedef struct sherdi_marks {
     _Atomic int64_t spent_ns[2][SHERDI_MARK_KINDS];
     sherdi_mark_sum sums[SHERDI_MARK_KINDS];
     int             logs_transfers; /* log a line for each gather and reduction; rank 0 only */
-    sherdi_compute_marks *units;    /* by unit */
+    sherdi_mark     parts[SHERDI_TIMED_PARTS];
+    sherdi_compute_marks *units;          /* by unit */
     uint64_t              boundary_begun; /* `begun` at the end of the last boundary */
     sherdi_world_observer observer;
     double forward_s, backward_s; /* the trainer's time between the last two boundaries */
 } sherdi_marks;
 
+/** Adds an interval that the caller has timed. Any thread may call it. */
+void sherdi_marks_add(sherd_engine *engine, sherdi_mark_kind kind, const char *what, uint64_t bytes,
+                      int64_t start_ns, int64_t end_ns);
 /** Adds the times of the marks that the device has passed. Never blocks. */
 void sherdi_marks_resolve(sherd_engine *engine);
 /** Returns the seconds of a kind since the last call for this kind. */

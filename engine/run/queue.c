@@ -1,12 +1,12 @@
-/* A step whose update is queued: the call, and the report, which is complete when the update is
+/* An update that is queued, and the report of its step, which is complete when the update is
  * over. */
-#include "engine/run/step.h"
+#include "engine/run/queue.h"
 
 #include "engine/modules.h"
 #include "engine/run/agree.h"
 #include "engine/run/failure.h"
 #include "engine/run/lanes.h"
-#include "engine/run/needs.h"
+#include "engine/run/step.h"
 #include "engine/run/update.h"
 
 /* Without a drive only the device can fail, and its failure is permanent. So the ranks need not
@@ -24,21 +24,12 @@ static sherd_status range_queue(sherd_engine *engine)
     return sherdi_update_publish(engine);
 }
 
-sherd_status sherdi_step_enqueue(sherd_engine *engine)
+static sherd_status queue_update(sherd_engine *engine)
 {
     if (engine->updater.is_there) {
         return engine->updater.ops->queue(engine);
     }
     return can_be_queued(engine) ? range_queue(engine) : sherdi_update_range(engine);
-}
-
-sherd_status sherd_step_queue(sherd_engine *engine)
-{
-    SHERDI_TRY(sherdi_step_check(engine, "sherd_step_queue"));
-    SHERDI_TRY(sherdi_step_prepare(engine, SHERDI_STEP_QUEUED));
-    return engine->phase == SHERDI_PHASE_PREPARED
-               ? sherdi_step_apply(engine, NULL, NULL, sherdi_step_enqueue)
-               : SHERD_OK;
 }
 
 /* Takes the outcome of a queued update on this rank. */
@@ -56,7 +47,7 @@ static sherd_status queued_take(sherd_engine *engine)
 
 /* If the ranks have not met, because one has dropped the window or is lost, the outcome stays
  * unreported. */
-sherd_status sherdi_step_tell(sherd_engine *engine)
+static sherd_status queue_tell(sherd_engine *engine)
 {
     sherd_status status;
 
@@ -82,17 +73,20 @@ sherd_status sherdi_step_tell(sherd_engine *engine)
     return SHERD_OK;
 }
 
-sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
+static sherd_status queue_wait(sherd_engine *engine)
 {
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_wait", SHERDI_NEED_SEALED));
-    SHERDI_TRY(sherdi_step_report_check(out));
-    SHERDI_TRY(sherdi_world_status(engine->world));
-    SHERDI_TRY(sherdi_engine_outcome(
-        engine, sherdi_world_follow(engine->world, engine->backend, engine->times.boundary_wire)));
-    SHERDI_TRY(sherdi_engine_outcome(engine, SHERDI_ASK(times, wait, engine)));
-    SHERDI_TRY(sherdi_engine_outcome(engine, sherdi_step_tell(engine)));
-    if (out != NULL) {
-        sherdi_api_write(&engine->boundary, out);
-    }
+    SHERDI_TRY(sherdi_world_follow(engine->world, engine->backend, engine->times.boundary_wire));
+    SHERDI_TRY(SHERDI_ASK(times, wait, engine));
+    return queue_tell(engine);
+}
+
+const sherdi_queue_ops sherdi_queue_updates = {
+    .update = queue_update, .tell = queue_tell, .wait = queue_wait};
+
+static sherd_status queue_open(sherd_engine *engine)
+{
+    engine->queue.ops = &sherdi_queue_updates;
     return SHERD_OK;
 }
+
+const sherdi_module sherdi_module_queue = {.create = queue_open};

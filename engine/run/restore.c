@@ -417,8 +417,8 @@ sherd_status sherd_step_undo(sherd_engine *engine)
     SHERDI_TRY(undo_check(engine));
     SHERDI_TRY(sherdi_world_status(engine->world));
     if (engine->failure.why.status == SHERD_OK) {
-        (void)sherdi_step_tell(
-            engine); /* an update that has failed is undone like one that has not */
+        (void)SHERDI_ASK(queue, tell,
+                         engine); /* an update that has failed is undone like one that has not */
     }
     wanted = engine->storage.store->agreed;
     if (engine->failure.why.status == SHERD_OK) {

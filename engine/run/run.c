@@ -128,23 +128,24 @@ int sherdi_run_is_kernel(sherdi_op_kind kind)
     return CALLS[kind] == NULL;
 }
 
+static sherd_status op_execute(sherd_engine *engine, const sherdi_backend *lane,
+                               const sherdi_op *op, void *number)
+{
+    if (CALLS[op->kind] != NULL) {
+        return CALLS[op->kind](engine, op, number);
+    }
+    sherdi_run_kernel(engine, lane, op);
+    return SHERD_OK;
+}
+
 sherd_status sherdi_run_op(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op,
                            uint64_t *number)
 {
-    sherdi_op_marks marks;
-    sherd_status    status = SHERD_OK;
-
     if (sherdi_op_is_trainers(op->kind)) {
         return SHERD_OK;
     }
-    marks = SHERDI_IF(engine->times.ops, op_begin, (engine, lane, op, 0), (sherdi_op_marks){0});
-    if (CALLS[op->kind] != NULL) {
-        status = CALLS[op->kind](engine, op, number);
-    } else {
-        sherdi_run_kernel(engine, lane, op);
-    }
-    SHERDI_TELL(times, op_end, engine, &marks);
-    return status;
+    return SHERDI_IF(engine->times.ops, timed, (engine, lane, op, 0, op_execute, number),
+                     op_execute(engine, lane, op, number));
 }
 
 /* Without lanes an operation is over when this returns. */

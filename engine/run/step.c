@@ -53,9 +53,8 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
 {
     const sherdi_plan  *plan = engine->plan;
     sherdi_scalars_head head = {0};
-    sherdi_mark         mark = SHERDI_IF(engine->times.ops, begin,
-                                         (engine, SHERDI_MARK_NORM, NULL, NULL, 0), (sherdi_mark){0});
 
+    SHERDI_TELL(times, begin, engine, SHERDI_TIMED_NORM);
     memset(own, 0, sizeof(*own));
     if (status == SHERD_OK) {
         status = own_sumsq(engine);
@@ -65,7 +64,7 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
     }
     own->norm   = head.norm;
     own->counts = head.counts;
-    SHERDI_TELL(times, end, engine, NULL, &mark);
+    SHERDI_TELL(times, end, engine, SHERDI_TIMED_NORM);
     SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_NORM, status, own, NULL,
                                "while it read its gradient, and nothing was updated"));
     if ((!plan->layout.is_sliced && !plan->layout.is_deterministic) ||
@@ -117,7 +116,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
 
     if (engine->updater
             .is_there) { /* no rank may begin another before all have committed this one */
-        status = sherdi_step_tell(engine);
+        status = SHERDI_ASK(queue, tell, engine);
     }
     if (status == SHERD_OK) {
         status = sherdi_agree_uses(engine);
@@ -202,9 +201,7 @@ static sherd_status step_prepare(sherd_engine *engine)
                                                    engine->counters.step + 1),
     };
     if (window_is_over(engine)) {
-        engine->times.step =
-            SHERDI_IF(engine->times.ops, begin,
-                      (engine, SHERDI_MARK_STEP, engine->backend, NULL, 0), (sherdi_mark){0});
+        SHERDI_TELL(times, begin, engine, SHERDI_TIMED_STEP);
         return boundary_prepare(engine);
     }
     sherdi_loop_fetch_ahead(engine);
@@ -212,12 +209,6 @@ static sherd_status step_prepare(sherd_engine *engine)
 }
 
 /* ------------------------------------------------------------------ apply -- */
-
-void sherdi_step_mark_end(sherd_engine *engine)
-{
-    SHERDI_TELL(times, end, engine, engine->backend, &engine->times.step);
-    engine->times.step = (sherdi_mark){0};
-}
 
 /* Completes the report: the bytes and waits of this boundary and the window before it. The counts
  * begin anew. */
@@ -229,7 +220,7 @@ static void boundary_close(sherd_engine *engine)
 
     SHERDI_TELL(storage, report, engine, report);
     SHERDI_TELL(lanes, join, engine);
-    sherdi_step_mark_end(engine);
+    SHERDI_TELL(times, end, engine, SHERDI_TIMED_STEP);
     engine->times.boundary_wire = engine->run.submitted[SHERDI_LANE_WIRE];
     SHERDI_TELL(times, boundary, engine);
     report->link_down_bytes = own->down_bytes - run->reported_link.down_bytes;
@@ -289,7 +280,7 @@ static sherd_status apply_skip(sherd_engine *engine)
 
 static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *params,
                                sherd_status (*compare)(sherd_engine *engine, uint64_t choice),
-                               sherd_status (*update)(sherd_engine *engine))
+                               sherdi_update_fn update)
 {
     sherd_step_report *report    = &engine->report;
     int                overflows = (params != NULL && params->overflow) ||
@@ -360,7 +351,7 @@ sherd_status sherdi_step_prepare(sherd_engine *engine, sherdi_step_call call)
     sherdi_mem_forbid_begin();
     status = step_prepare(engine);
     if (engine->phase != SHERDI_PHASE_PREPARED) {
-        sherdi_step_mark_end(engine);
+        SHERDI_TELL(times, end, engine, SHERDI_TIMED_STEP);
     }
     sherdi_mem_forbid_end();
     return sherdi_engine_outcome(engine, status);
@@ -368,18 +359,44 @@ sherd_status sherdi_step_prepare(sherd_engine *engine, sherdi_step_call call)
 
 sherd_status sherdi_step_apply(sherd_engine *engine, const sherd_step_params *params,
                                sherd_status (*compare)(sherd_engine *engine, uint64_t choice),
-                               sherd_status (*update)(sherd_engine *engine))
+                               sherdi_update_fn update)
 {
     sherd_status status;
 
     sherdi_mem_forbid_begin();
     status = step_apply(engine, params, compare, update);
-    sherdi_step_mark_end(engine);
+    SHERDI_TELL(times, end, engine, SHERDI_TIMED_STEP);
     sherdi_mem_forbid_end();
     if (status == SHERD_OK) {
         status = sherdi_modules_stepped(engine);
     }
     return sherdi_engine_outcome(engine, status);
+}
+
+sherdi_update_fn sherdi_step_queued(const sherd_engine *engine)
+{
+    return engine->queue.ops == NULL ? sherdi_update_range : engine->queue.ops->update;
+}
+
+sherd_status sherd_step_queue(sherd_engine *engine)
+{
+    SHERDI_TRY(sherdi_step_check(engine, "sherd_step_queue"));
+    SHERDI_TRY(sherdi_step_prepare(engine, SHERDI_STEP_QUEUED));
+    return engine->phase == SHERDI_PHASE_PREPARED
+               ? sherdi_step_apply(engine, NULL, NULL, sherdi_step_queued(engine))
+               : SHERD_OK;
+}
+
+sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
+{
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_wait", SHERDI_NEED_SEALED));
+    SHERDI_TRY(sherdi_step_report_check(out));
+    SHERDI_TRY(sherdi_world_status(engine->world));
+    SHERDI_TRY(sherdi_engine_outcome(engine, SHERDI_ASK(queue, wait, engine)));
+    if (out != NULL) {
+        sherdi_api_write(&engine->boundary, out);
+    }
+    return SHERD_OK;
 }
 
 sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out)

@@ -4,6 +4,8 @@
 
 #include "engine/run/engine_impl.h"
 
+typedef sherd_status (*sherdi_update_fn)(sherd_engine *engine);
+
 /** Returns E_STATE for a call of a step that the engine's state does not allow. */
 sherd_status sherdi_step_check(sherd_engine *engine, const char *call);
 /** Starts an engine with open-ended units: this rank may not have acquired a unit yet where other
@@ -19,16 +21,13 @@ void sherdi_step_leave_ring(sherd_engine *engine, sherdi_ring ring);
 sherd_status sherdi_step_drop_window(sherd_engine *engine, sherd_status status);
 /** Makes this rank's fingerprint of the state known. Drops the reads ahead for an update. */
 sherd_status sherdi_step_fingerprint(sherd_engine *engine);
-/** Ends the step's own mark, however the step ended; does nothing where it has ended. */
-void sherdi_step_mark_end(sherd_engine *engine);
 /** Makes the update of a prepared step. `compare`: compares a number for the choices of this rank's
  *  trainer with the other ranks', before anything is written; NULL: there were no choices.
- *  `update`: sherdi_update_range, or sherdi_step_enqueue. Collective. */
+ *  `update`: sherdi_update_range, or sherdi_step_queued. Collective. */
 sherd_status sherdi_step_apply(sherd_engine *engine, const sherd_step_params *params,
                                sherd_status (*compare)(sherd_engine *engine, uint64_t choice),
-                               sherd_status (*update)(sherd_engine *engine));
-/** Queues the update if this engine can, and makes it otherwise. The report then lacks the
- *  fingerprint (fingerprints.is_unreported). Collective. */
-sherd_status sherdi_step_enqueue(sherd_engine *engine);
+                               sherdi_update_fn update);
+/** Returns the `update` of a step whose update is queued if this engine can. */
+sherdi_update_fn sherdi_step_queued(const sherd_engine *engine);
 
 #endif

@@ -125,7 +125,7 @@ sherd_status sherd_step_apply(sherd_engine *engine, const sherd_step_params *par
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API(sherd_step_params), &given));
     SHERDI_TRY(step_params_check(engine, &given));
     return sherdi_step_apply(engine, &given, choice_compare,
-                             given.is_queued ? sherdi_step_enqueue : sherdi_update_range);
+                             given.is_queued ? sherdi_step_queued(engine) : sherdi_update_range);
 }
 
 sherd_status sherd_step_close_window(sherd_engine *engine)
@@ -183,7 +183,7 @@ sherd_status sherd_step_discard(sherd_engine *engine)
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_discard", SHERDI_NEED_SEALED));
     sherdi_mem_forbid_begin();
     status = step_discard(engine);
-    sherdi_step_mark_end(engine);
+    SHERDI_TELL(times, end, engine, SHERDI_TIMED_STEP);
     sherdi_mem_forbid_end();
     return sherdi_engine_outcome(engine, status);
 }

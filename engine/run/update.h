@@ -24,9 +24,6 @@ sherd_status sherdi_update_read_fingerprint(sherd_engine *engine, uint64_t *out)
 sherd_status sherdi_update_walk_over(sherd_engine *engine, sherdi_walk walk);
 /** Sends the updated values of this rank to the others, if the walk has not. Collective. */
 sherd_status sherdi_update_publish(sherd_engine *engine);
-/** Completes the report of a boundary whose update was queued, if it is not complete: queue.c.
- *  Collective. */
-sherd_status sherdi_step_tell(sherd_engine *engine);
 /** Exchanges how it went on each rank. *out is the sum of the fingerprints. Where another rank
  *  failed, the message is "rank 1 failed <when>". Collective. */
 sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint64_t own,

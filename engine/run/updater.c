@@ -459,9 +459,9 @@ sherd_status sherdi_call_await(sherd_engine *engine, const sherdi_op *op, uint64
     if (status == SHERD_OK) {
         sherdi_updater_take(engine, (sherdi_post)op->part);
     }
-    SHERDI_TELL(times, add, engine, SHERDI_MARK_WAIT_UPDATE,
-                op->unit < 0 ? NULL : engine->model.units[op->unit].name, 0, start_ns,
-                sherdi_now_ns());
+    sherdi_marks_add(engine, SHERDI_MARK_WAIT_UPDATE,
+                     op->unit < 0 ? NULL : engine->model.units[op->unit].name, 0, start_ns,
+                     sherdi_now_ns());
     return status;
 }
 

@@ -219,7 +219,7 @@ static sherd_status read_run(sherd_engine *engine, const value_call *call, float
 {
     sherdi_outcome all = {.status = SHERD_OK};
 
-    SHERDI_TRY(sherdi_step_tell(engine));
+    SHERDI_TRY(SHERDI_ASK(queue, tell, engine));
     sherdi_outcome_add(&all, sherdi_values_begin(engine));
     if (is_here(engine, call) && out != NULL && all.status == SHERD_OK) {
         sherdi_outcome_add(&all,
@@ -490,7 +490,7 @@ static sherd_status write_run(sherd_engine *engine, const value_call *call, cons
     uint64_t     unused;
     sherd_status status;
 
-    SHERDI_TRY(sherdi_step_tell(engine)); /* of the state after the step */
+    SHERDI_TRY(SHERDI_ASK(queue, tell, engine)); /* of the state after the step */
     status = sherdi_program_forget(&engine->run.program);
     if (status == SHERD_OK) {
         status = write_here(engine, call, in, &change);
@@ -568,7 +568,7 @@ sherd_status sherd_param_fingerprint(sherd_engine *engine, sherd_param param, ui
     SHERDI_TRY(sherdi_engine_need_param(engine, "sherd_param_fingerprint", param));
     is_frozen    = engine->model.params[param].is_frozen; /* counted by slice at every stage */
     values.count = engine->model.params[param].elems;
-    SHERDI_TRY(sherdi_step_tell(engine));
+    SHERDI_TRY(SHERDI_ASK(queue, tell, engine));
     status = range_fingerprint(engine, &values, &own);
     return sherdi_fingerprint_sum(engine, status, own, is_frozen || engine->plan->layout.is_sliced,
                                   out);
@@ -597,7 +597,7 @@ sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step, int64_t m
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_set_step", SHERDI_NEED_SEALED));
     SHERDI_TRY(sherdi_agree_call(engine, "sherd_engine_set_step", arguments, 2,
                                  step_check(engine, step, micro_step)));
-    SHERDI_TRY(sherdi_step_tell(engine));
+    SHERDI_TRY(SHERDI_ASK(queue, tell, engine));
     engine->counters.step = step;
     sherdi_samples_set(engine, micro_step, sherdi_samples_of(engine, micro_step));
     engine->window.first_micro = micro_step;
