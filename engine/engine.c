@@ -158,8 +158,6 @@ sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine 
                            "no parameter is declared; add units and parameters first");
     }
     SHERDI_TRY(sherdi_modules_declared(engine));
-    engine->first_groups.scheduled = sherdi_model_first_group(&engine->model);
-    engine->first_groups.trained   = sherdi_model_first_trained(&engine->model);
     SHERDI_TRY(sherdi_plan_create(&engine->model, &engine->settings, engine->rank,
                                   engine->world_size, machine, &engine->mem, &plan));
     status = sherdi_modules_planned(plan, &engine->model);
@@ -178,75 +176,64 @@ static sherdi_backend *pinned_for(const sherd_engine *engine, const sherdi_plan_
                                                                              : NULL;
 }
 
-/* Locked buffers have pages of their own, so that the pages that are locked are the plan's. */
-static sherd_status host_buffer_open(sherd_engine *engine, int b)
+static int is_of_device(const sherd_engine *engine, const sherdi_plan_buffer *buffer)
 {
-    const sherdi_plan_buffer *buffer = &engine->plan->packing.buffers[b];
-    void                     *memory;
-
-    if (buffer->bytes >= SHERDI_HUGE_BYTES || buffer->is_pinned) {
-        SHERDI_TRY(sherdi_host_alloc(engine->host, pinned_for(engine, buffer), &engine->mem,
-                                     buffer->purpose, buffer->bytes, &memory));
-        engine->memory.pinned_bytes += pinned_for(engine, buffer) == NULL ? 0 : buffer->bytes;
-    } else {
-        memory = sherdi_alloc(&engine->mem, buffer->purpose, buffer->bytes);
-    }
-    engine->memory.buffers[b] = memory;
-    return memory == NULL ? SHERD_E_NOMEM : SHERD_OK;
+    return sherdi_has_device(engine) && !buffer->is_host;
 }
 
-static sherd_status buffer_open(sherd_engine *engine, int b)
+/* Locked buffers have pages of their own, so that the pages that are locked are the plan's. */
+static sherd_status buffer_open(sherd_engine *engine, const sherdi_plan_buffer *buffer, void **out)
 {
-    const sherdi_plan_buffer *buffer = &engine->plan->packing.buffers[b];
-
-    if (buffer->bytes == 0) {
-        engine->memory.buffers[b] = engine->memory.nothing;
-        return SHERD_OK;
-    }
     if (buffer->is_shared) {
-        void *memory;
-
-        SHERDI_TRY(sherdi_world_alloc(engine->world, buffer->bytes, &memory));
-        engine->memory.buffers[b]   = memory;
-        engine->memory.is_shared[b] = 1;
+        SHERDI_TRY(sherdi_world_alloc(engine->world, buffer->bytes, out));
         sherdi_mem_note(&engine->mem, buffer->purpose, (int64_t)buffer->bytes);
         return SHERD_OK;
     }
-    if (sherdi_has_device(engine) && !buffer->is_host) {
-        void *memory;
-
-        SHERDI_TRY(engine->backend->device->alloc(engine->backend, &engine->mem, buffer->purpose,
-                                                  buffer->bytes, &memory));
-        engine->memory.buffers[b]    = memory;
-        engine->memory.is_devices[b] = 1;
-        return SHERD_OK;
+    if (is_of_device(engine, buffer)) {
+        return engine->backend->device->alloc(engine->backend, &engine->mem, buffer->purpose,
+                                              buffer->bytes, out);
     }
-    return host_buffer_open(engine, b);
+    if (buffer->bytes >= SHERDI_HUGE_BYTES || buffer->is_pinned) {
+        return sherdi_host_alloc(engine->host, pinned_for(engine, buffer), &engine->mem,
+                                 buffer->purpose, buffer->bytes, out);
+    }
+    *out = sherdi_alloc(&engine->mem, buffer->purpose, buffer->bytes);
+    return *out == NULL ? SHERD_E_NOMEM : SHERD_OK;
 }
 
-static void buffer_close(sherd_engine *engine, int b)
+static void buffer_close(sherd_engine *engine, const sherdi_plan_buffer *buffer, void *memory)
 {
-    const sherdi_plan_buffer *buffer;
-
-    if (engine->memory.buffers[b] == NULL) {
+    if (memory == NULL || memory == engine->memory.nothing) {
         return;
     }
-    buffer = &engine->plan->packing.buffers[b];
-    if (buffer->bytes == 0) {
-        engine->memory.buffers[b] = NULL;
-        return;
-    }
-    if (engine->memory.is_shared[b]) {
-        sherdi_world_free(engine->world, engine->memory.buffers[b]);
+    if (buffer->is_shared) {
+        sherdi_world_free(engine->world, memory);
         sherdi_mem_note(&engine->mem, buffer->purpose, -(int64_t)buffer->bytes);
-    } else if (engine->memory.is_devices[b]) {
-        engine->backend->device->free(engine->backend, engine->memory.buffers[b]);
-        engine->memory.is_devices[b] = 0;
+    } else if (is_of_device(engine, buffer)) {
+        engine->backend->device->free(engine->backend, memory);
     } else {
-        sherdi_host_free(pinned_for(engine, buffer), engine->memory.buffers[b]);
-        engine->memory.pinned_bytes -= pinned_for(engine, buffer) == NULL ? 0 : buffer->bytes;
+        sherdi_host_free(pinned_for(engine, buffer), memory);
     }
-    engine->memory.buffers[b] = NULL;
+}
+
+/* The world agrees on its memory itself. */
+static sherd_status buffers_open(sherd_engine *engine)
+{
+    for (int b = 0; b < SHERDI_BUFFERS; b++) {
+        const sherdi_plan_buffer *buffer = &engine->plan->packing.buffers[b];
+        void                     *memory = engine->memory.nothing;
+        sherd_status              status = SHERD_OK;
+
+        if (buffer->bytes > 0) {
+            memory = NULL;
+            status = buffer_open(engine, buffer, &memory);
+        }
+        engine->memory.buffers[b] = memory;
+        SHERDI_TRY(buffer->is_shared || status == SHERD_E_PEER_LOST
+                       ? status
+                       : sherdi_agree_status(engine, status));
+    }
+    return SHERD_OK;
 }
 
 sherd_status sherdi_engine_tables_open(sherd_engine *engine)
@@ -282,34 +269,15 @@ static sherd_status memory_open(sherd_engine *engine)
         status = sherdi_absent("uses", "SHERD_USES_ANY");
     }
     SHERDI_TRY(sherdi_agree_status(engine, status));
-    for (int b = 0; b < SHERDI_BUFFERS; b++) {
-        status = buffer_open(engine, b);
-        if (status == SHERD_E_PEER_LOST) {
-            return status;
-        }
-        if (!engine->plan->packing.buffers[b]
-                 .is_shared) { /* the world agrees on its memory itself */
-            status = sherdi_agree_status(engine, status);
-        }
-        SHERDI_TRY(status);
-    }
+    SHERDI_TRY(buffers_open(engine));
     return sherdi_agree_status(engine, sherdi_scalars_open(engine));
-}
-
-/* Waits for the transfers into and out of the engine's memory before it is freed; ignores their
- * failures. */
-static void transfers_finish(sherd_engine *engine)
-{
-    if (engine->world != NULL) {
-        (void)sherdi_run_drain(engine);
-    }
 }
 
 static void memory_close(sherd_engine *engine)
 {
     SHERDI_TELL(updater, close, engine);
     sherdi_modules_abandon(engine);
-    transfers_finish(engine);
+    (void)sherdi_run_drain(engine); /* transfers into and out of the memory below end */
     SHERDI_TELL(lanes, drain, engine);
     sherdi_modules_close(engine);
     sherdi_run_close(engine);
@@ -320,8 +288,8 @@ static void memory_close(sherd_engine *engine)
     engine->times   = (sherdi_times){0};
     sherdi_scalars_close(engine);
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
-        buffer_close(engine, b);
-        engine->memory.is_shared[b] = 0;
+        buffer_close(engine, &engine->plan->packing.buffers[b], engine->memory.buffers[b]);
+        engine->memory.buffers[b] = NULL;
     }
     sherdi_engine_tables_close(engine);
     sherdi_plan_destroy(engine->plan);
@@ -344,31 +312,6 @@ static sherd_status overlap_start(sherd_engine *engine)
     return status;
 }
 
-/* Notes the purpose of the control data that were allocated since the last note. */
-static void control_note(sherd_engine *engine, sherdi_control what)
-{
-    size_t noted = 0;
-
-    for (int i = 0; i < SHERDI_CONTROLS; i++) {
-        noted += engine->control_bytes[i];
-    }
-    engine->control_bytes[what] += sherdi_mem_held(&engine->mem, SHERDI_MEM_CONTROL) - noted;
-}
-
-/* For a build without the module of the proof, which says what else would fit. */
-static sherd_status fit_check(const sherdi_plan *plan)
-{
-    return sherdi_plan_fits(plan)
-               ? SHERD_OK
-               : sherdi_fail(SHERD_E_NOMEM,
-                             "the plan needs %zu bytes of host memory on each of the %d ranks of "
-                             "this host, which may take %zu together, and %zu bytes of device "
-                             "memory, of %zu that a rank may take",
-                             sherdi_plan_host_need(plan), plan->machine.ranks_per_host,
-                             plan->machine.memory_bytes, sherdi_plan_device_need(plan),
-                             plan->machine.device_bytes);
-}
-
 sherd_status sherd_engine_seal(sherd_engine *engine)
 {
     sherdi_machine machine;
@@ -384,15 +327,9 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
         return sherdi_fail(SHERD_E_NOTSUP, "a simulated world of GPUs can make plans, and cannot "
                                            "be sealed; simulate the backend \"cpu\" to run");
     }
-    memset(engine->control_bytes, 0, sizeof(engine->control_bytes)); /* of a seal that failed */
-    control_note(engine, SHERDI_CONTROL_MODEL);
     status = sherdi_engine_plan_make(engine, &machine, &engine->plan);
-    control_note(engine, SHERDI_CONTROL_PLAN);
     if (status == SHERD_OK) {
         status = sherdi_modules_check(engine);
-    }
-    if (status == SHERD_OK) {
-        status = fit_check(engine->plan);
     }
     status = sherdi_agree_status(engine, status);
     if (status == SHERD_OK) {
@@ -404,15 +341,12 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     if (status == SHERD_OK) {
         status = sherdi_agree_status(engine, overlap_start(engine));
     }
-    control_note(engine, SHERDI_CONTROL_RUN);
     if (status == SHERD_OK) {
         status = sherdi_modules_storage_open(engine);
     }
-    control_note(engine, SHERDI_CONTROL_STORE);
     if (status == SHERD_OK) {
         status = sherdi_agree_status(engine, sherdi_modules_updater_open(engine));
     }
-    control_note(engine, SHERDI_CONTROL_UPDATER);
     if (status == SHERD_OK && engine->storage.is_resumed) {
         status = SHERDI_ASK(storage, resume, engine);
     }

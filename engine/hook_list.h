@@ -36,11 +36,11 @@ SHERDI_TRIED(planned, (sherdi_plan * plan, const sherdi_model *model), (plan, mo
 /* All ranks have made their engines, and then have declared their models: compare the settings, and
  * the models. Collective. */
 SHERDI_TRIED(created, (sherd_engine * engine), (engine))
-SHERDI_TRIED(sealing, (const sherd_engine *engine), (engine))
+SHERDI_TRIED(sealing, (sherd_engine * engine), (engine))
 /* The ranks differ in what they used in a window: names how, by a failure. Collective. */
 SHERDI_TRIED(uses_differ, (sherd_engine * engine), (engine))
 /* The engine is about to carry its plan out: whether it may. */
-SHERDI_TRIED(check, (const sherd_engine *engine), (engine))
+SHERDI_TRIED(check, (sherd_engine * engine), (engine))
 /* Makes the module's objects for the time in which the engine is sealed. */
 SHERDI_TRIED(open, (sherd_engine * engine), (engine))
 /* The engine has its plan: gives it marks of times, and then lanes. E_NOMEM, E_DEVICE, E_IO. */

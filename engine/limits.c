@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "engine/modules.h"
+#include "engine/run/engine_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -149,4 +150,21 @@ sherd_status sherdi_machine_free_memory(size_t *out, sherdi_memory_bound *bound_
     return SHERD_OK;
 }
 
-const sherdi_module sherdi_module_limits = {.free_memory = sherdi_machine_free_memory};
+/* For a build without the module of the proof, which says what else would fit. */
+static sherd_status fit_check(sherd_engine *engine)
+{
+    const sherdi_plan *plan = engine->plan;
+
+    return sherdi_plan_fits(plan)
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_NOMEM,
+                             "the plan needs %zu bytes of host memory on each of the %d ranks of "
+                             "this host, which may take %zu together, and %zu bytes of device "
+                             "memory, of %zu that a rank may take",
+                             sherdi_plan_host_need(plan), plan->machine.ranks_per_host,
+                             plan->machine.memory_bytes, sherdi_plan_device_need(plan),
+                             plan->machine.device_bytes);
+}
+
+const sherdi_module sherdi_module_limits = {.free_memory = sherdi_machine_free_memory,
+                                            .check       = fit_check};

@@ -34,7 +34,8 @@ static sherd_status name_check(const char *what, const char *name)
 sherd_status sherdi_model_init(sherdi_model *model, sherdi_mem *mem)
 {
     memset(model, 0, sizeof(*model));
-    model->mem = mem;
+    model->mem           = mem;
+    model->first_trained = -1;
     SHERDI_TRY(SHERDI_GROW(mem, model->groups, 0, model->cap_groups));
     model->groups[0]  = (sherdi_model_group){.name         = sherdi_strdup(mem, "default"),
                                              .lr           = NAN,
@@ -193,33 +194,16 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
     memcpy(param.shape, params->shape, sizeof(param.shape));
 
     model->total_elems += param.elems;
-    model->trainable_elems += param.is_frozen ? 0 : param.elems;
+    if (!param.is_frozen) {
+        model->trainable_elems += param.elems;
+        if (model->first_trained < 0 || param.group < model->first_trained) {
+            model->first_trained = param.group;
+        }
+    }
     owner->params[owner->num_params++] = (int)model->num_params;
     model->params[model->num_params]   = param;
     *out                               = (int)model->num_params++;
     return SHERD_OK;
-}
-
-int sherdi_model_first_group(const sherdi_model *model)
-{
-    for (size_t p = 0; p < model->num_params; p++) {
-        if (model->params[p].group == SHERD_GROUP_DEFAULT && !model->params[p].is_frozen) {
-            return SHERD_GROUP_DEFAULT;
-        }
-    }
-    return model->num_groups > 1;
-}
-
-int sherdi_model_first_trained(const sherdi_model *model)
-{
-    size_t first = model->num_groups;
-
-    for (size_t p = 0; p < model->num_params; p++) {
-        if (!model->params[p].is_frozen) {
-            first = sherdi_min_size(first, (size_t)model->params[p].group);
-        }
-    }
-    return first == model->num_groups ? SHERD_GROUP_DEFAULT : (int)first;
 }
 
 int sherdi_model_find_param(const sherdi_model *model, const char *name)

@@ -72,7 +72,8 @@ typedef struct sherdi_model {
     size_t              num_units, cap_units;
     sherdi_model_group *groups;
     size_t              num_groups, cap_groups;
-    sherdi_model_pass   passes[3]; /* as the trainer listed them; see sherdi_model_order */
+    int                 first_trained; /* first group with a trainable parameter; -1: none */
+    sherdi_model_pass   passes[3];     /* as the trainer listed them; see sherdi_model_order */
     size_t              total_elems, trainable_elems;
     sherdi_names        unit_names, param_names;
 } sherdi_model;
@@ -80,12 +81,6 @@ typedef struct sherdi_model {
 /** Makes a model with group 0 only. E_NOMEM. */
 sherd_status sherdi_model_init(sherdi_model *model, sherdi_mem *mem);
 void         sherdi_model_fini(sherdi_model *model);
-
-/** Returns the first group that counts in lists with a number for each group: 0, or 1 if no
- *  trainable parameter is in group 0. */
-int sherdi_model_first_group(const sherdi_model *model);
-/** Returns the first group with a trainable parameter; 0 if there is none. */
-int sherdi_model_first_trained(const sherdi_model *model);
 
 sherd_status sherdi_model_add_unit(sherdi_model *model, const sherd_unit_params *params, int *out);
 sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_param_params *params,

@@ -3,6 +3,7 @@
  * the lines of its modules (modules.txt). */
 #include "sherd_build.h"
 
+SHERDI_IN_REPORTS(SHERDI_MODULE(sherdi_module_reports_before))
 SHERDI_IN_STEPS(SHERDI_MODULE(sherdi_module_alone))
 SHERDI_IN_QUEUED(SHERDI_MODULE(sherdi_module_queue))
 SHERDI_IN_USES(SHERDI_MODULE(sherdi_module_uses))
@@ -29,7 +30,9 @@ SHERDI_IN_TRACE(SHERDI_MODULE(sherdi_module_times))
 SHERDI_IN_DIFFERENCES(SHERDI_MODULE(sherdi_module_differences))
 SHERDI_IN_DIFFERENCES(SHERDI_MODULE(sherdi_module_first_values))
 SHERDI_IN_LIMITS(SHERDI_MODULE(sherdi_module_limits))
+SHERDI_IN_DEVICES(SHERDI_MODULE(sherdi_module_scalars))
 SHERDI_IN_DEVICES(SHERDI_MODULE(sherdi_module_devices))
 SHERDI_IN_HINTS(SHERDI_MODULE(sherdi_module_hints))
 SHERDI_IN_DEBUG(SHERDI_MODULE(sherdi_module_debug))
 SHERDI_IN_MONITORS(SHERDI_MODULE(sherdi_module_monitors))
+SHERDI_IN_REPORTS(SHERDI_MODULE(sherdi_module_reports_behind))

@@ -3,6 +3,7 @@
 
 #include "engine/engine.h"
 #include "engine/machine.h"
+#include "engine/modules.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/failure.h"
 #include "engine/run/lanes.h"
@@ -82,25 +83,62 @@ static void field_add(sherd_memory_report *report, size_t offset, size_t bytes)
     *(size_t *)(void *)((unsigned char *)report + offset) += bytes;
 }
 
-static void control_tell(const sherd_engine *engine, sherd_memory_report *report)
+/* Returns the control data that were allocated since the last purpose was noted. */
+static size_t control_since(const sherd_engine *engine)
 {
-    const size_t *bytes = engine->control_bytes;
+    const sherd_memory_report *noted = &engine->sealed_memory;
 
-    report->control_held    = sherdi_mem_held(&engine->mem, SHERDI_MEM_CONTROL) + sizeof(*engine);
-    report->control_model   = bytes[SHERDI_CONTROL_MODEL];
-    report->control_plan    = bytes[SHERDI_CONTROL_PLAN];
-    report->control_run     = bytes[SHERDI_CONTROL_RUN] + sizeof(*engine);
-    report->control_store   = bytes[SHERDI_CONTROL_STORE];
-    report->control_updater = bytes[SHERDI_CONTROL_UPDATER];
+    return sherdi_mem_held(&engine->mem, SHERDI_MEM_CONTROL) - noted->control_model -
+           noted->control_plan - noted->control_run - noted->control_store - noted->control_updater;
 }
+
+static sherd_status model_note(sherd_engine *engine)
+{
+    engine->sealed_memory               = (sherd_memory_report){0}; /* of a seal that failed */
+    engine->sealed_memory.control_model = control_since(engine);
+    return SHERD_OK;
+}
+
+static sherd_status plan_note(sherd_engine *engine)
+{
+    engine->sealed_memory.control_plan = control_since(engine);
+    return SHERD_OK;
+}
+
+static sherd_status run_note(sherd_engine *engine)
+{
+    engine->sealed_memory.control_run = control_since(engine);
+    return SHERD_OK;
+}
+
+static sherd_status store_note(sherd_engine *engine)
+{
+    engine->sealed_memory.control_store = control_since(engine);
+    return SHERD_OK;
+}
+
+static sherd_status updater_note(sherd_engine *engine)
+{
+    engine->sealed_memory.control_updater = control_since(engine);
+    return SHERD_OK;
+}
+
+/* A purpose is noted when all of it is allocated: before the modules that allocate the next one,
+ * and behind them. */
+const sherdi_module sherdi_module_reports_before = {.storage_open = run_note,
+                                                    .updater_open = store_note};
+const sherdi_module sherdi_module_reports_behind = {
+    .sealing = model_note, .check = plan_note, .updater_open = updater_note};
 
 sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
 {
-    sherd_memory_report report = {.struct_size = sizeof(report)};
+    sherd_memory_report report;
     sherdi_plan        *plan;
 
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API(sherd_memory_report)));
     SHERDI_TRY(sherdi_engine_plan_borrow(engine, "sherd_engine_memory", &plan));
+    report             = engine->sealed_memory;
+    report.struct_size = sizeof(report);
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         field_add(&report, PURPOSES[plan->packing.buffers[b].purpose][0],
                   plan->packing.buffers[b].bytes);
@@ -113,7 +151,7 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     }
     report.pinned_planned = plan->packing.pinned_bytes;
     report.pinned_held =
-        sherdi_has_device(engine) ? engine->memory.pinned_bytes : engine->storage.pinned_bytes;
+        sherdi_has_device(engine) ? plan->packing.pinned_bytes : engine->storage.pinned_bytes;
     report.nvme_planned =
         plan->nvme_bytes[0] + plan->nvme_bytes[1] + plan->nvme_bytes[2] + plan->nvme_bytes[3];
     report.nvme_state_planned       = plan->nvme_bytes[0];
@@ -126,7 +164,8 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     report.receive_held             = sherdi_world_reserved_bytes(engine->world);
     report.transport_held        = sherdi_world_overhead_bytes(engine->world) - report.receive_held;
     report.transport_device_held = sherdi_world_taken_bytes(engine->world);
-    control_tell(engine, &report);
+    report.control_held = sherdi_mem_held(&engine->mem, SHERDI_MEM_CONTROL) + sizeof(*engine);
+    report.control_run += sizeof(*engine);
     report.device_outside_held = device_outside(engine, &report);
     report.padding_elems       = plan->layout.padding_elems;
     report.checkpoint_planned  = sherdi_plan_checkpoint_bytes(plan);

@@ -155,8 +155,6 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
     engine->settings                 = plan->settings;
     engine->model                    = *model;
     engine->plan                     = (sherdi_plan *)(uintptr_t)plan;
-    engine->first_groups.scheduled   = sherdi_model_first_group(model);
-    engine->first_groups.trained     = sherdi_model_first_trained(model);
     settings_still(&engine->settings);
     sherdi_scaler_init(&engine->scaler, &engine->settings.numerics.scaler);
     SHERDI_TRY(sherdi_engine_tables_open(engine));

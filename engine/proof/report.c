@@ -192,7 +192,7 @@ static sherd_status planned(sherdi_plan *plan, const sherdi_model *model)
 }
 
 /* The plan has to fit. With SHERD_DEBUG, a debug build proves it before it is carried out. */
-static sherd_status check(const sherd_engine *engine)
+static sherd_status check(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_plan_check_fit(engine->plan, &engine->model));
 #ifdef NDEBUG

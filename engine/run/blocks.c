@@ -78,22 +78,27 @@ static void encoded_put(sherd_engine *engine, const sherdi_op *op, int part, siz
 sherd_status sherdi_run_block_get(sherd_engine *engine, const sherdi_op *op, int part,
                                   size_t offset_elems, size_t count, float *out)
 {
+    const sherdi_backend *lane = sherdi_space_lane(engine, op->space);
+
     if (sherdi_segment_part_is_encoded(&engine->plan->layout.segments[op->segment], part)) {
         return encoded_get(engine, op, part, offset_elems, count, out);
     }
-    return sherdi_space_get(engine, op->space, out, block_part(engine, op, part, offset_elems),
-                            count * sizeof(*out));
+    lane->kernels->copy(lane, out, block_part(engine, op, part, offset_elems),
+                        count * sizeof(*out));
+    return sherdi_lane_wait(lane);
 }
 
 void sherdi_run_block_put(sherd_engine *engine, const sherdi_op *op, int part, size_t offset_elems,
                           size_t count, const float *values)
 {
+    const sherdi_backend *lane = sherdi_space_lane(engine, op->space);
+
     if (sherdi_segment_part_is_encoded(&engine->plan->layout.segments[op->segment], part)) {
         encoded_put(engine, op, part, offset_elems, count, values);
         return;
     }
-    sherdi_space_put(engine, op->space, block_part(engine, op, part, offset_elems), values,
-                     count * sizeof(*values));
+    lane->kernels->copy(lane, block_part(engine, op, part, offset_elems), values,
+                        count * sizeof(*values));
 }
 
 void sherdi_engine_progress(sherd_engine *engine, const char *call, sherd_progress_fn progress,

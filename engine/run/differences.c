@@ -385,7 +385,7 @@ static void uses_close(sherd_engine *engine)
     engine->exchange.uses = NULL;
 }
 
-sherd_status sherdi_agree_model(const sherd_engine *engine)
+sherd_status sherdi_agree_model(sherd_engine *engine)
 {
     size_t          count = sherdi_model_num_items(&engine->model);
     sherdi_messages messages;

@@ -6,7 +6,7 @@
 
 /** Compare the settings, and the models, of all ranks: E_INVAL says what differs. Before seal. */
 sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings);
-sherd_status sherdi_agree_model(const sherd_engine *engine);
+sherd_status sherdi_agree_model(sherd_engine *engine);
 
 /** An argument that must be equal on all ranks. */
 typedef struct sherdi_argument {

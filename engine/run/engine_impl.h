@@ -95,20 +95,7 @@ typedef struct sherdi_exchange {
 typedef struct sherdi_memory {
     unsigned char *buffers[SHERDI_BUFFERS];
     unsigned char  nothing[64]; /* address of buffers without bytes; offset 0 is valid in them */
-    int            is_shared[SHERDI_BUFFERS];  /* allocated by the world */
-    int            is_devices[SHERDI_BUFFERS]; /* allocated by the device */
-    size_t         pinned_bytes;               /* of the host's, locked for copies of the device */
 } sherdi_memory;
-
-/* The purposes of control data; their bytes are noted while the engine is sealed. */
-typedef enum sherdi_control {
-    SHERDI_CONTROL_MODEL = 0,
-    SHERDI_CONTROL_PLAN,
-    SHERDI_CONTROL_RUN,
-    SHERDI_CONTROL_STORE,
-    SHERDI_CONTROL_UPDATER,
-    SHERDI_CONTROLS,
-} sherdi_control;
 
 /* The call that ends a micro-batch. */
 typedef enum sherdi_step_call {
@@ -170,17 +157,22 @@ typedef struct sherdi_identity {
     char resume_differs[4 * SHERDI_RUN_TEXT_BYTES];
 } sherdi_identity;
 
-/* Groups of parameters that stand for all. */
-typedef struct sherdi_first_groups {
-    int scheduled; /* first group for which a list of the schedule has a number */
-    int trained;   /* first group with a trainable parameter */
-} sherdi_first_groups;
+/* Scalars of a device whose memory is not the host's, a module (scalars_device.c). All results are
+ * sums of integers, so those of both sides are added. */
+typedef struct sherdi_scalars_ops {
+    /* Makes kernel_data.on_host, and gives the device its spans. Blocks. E_DEVICE. */
+    sherd_status (*open)(sherd_engine *engine);
+    /* Adds the device's results, which have come down, to `out` and to the host's norms. */
+    void (*add)(sherd_engine *engine, sherdi_scalars_head *out);
+    uint64_t (*fingerprint)(const sherd_engine *engine);
+} sherdi_scalars_ops;
 
 /* Scalars: the inputs and results of kernels other than data. */
 typedef struct sherdi_kernel_data {
-    sherdi_scalars      device, on_host; /* equal if the device's memory is the host's */
-    unsigned char      *own;             /* if the plan has no buffer for them */
-    sherdi_scalars_head results;         /* of kernels, as last collected */
+    sherdi_scalars            device, on_host; /* equal if the device's memory is the host's */
+    const sherdi_scalars_ops *apart;           /* NULL: they are equal */
+    unsigned char            *own;             /* if the plan has no buffer for them */
+    sherdi_scalars_head       results;         /* of kernels, as last collected */
 } sherdi_kernel_data;
 
 /* Progress of the training. */
@@ -207,7 +199,6 @@ struct sherd_engine {
     pid_t                 process; /* the creator; a forked child cannot use the engine */
     sherdi_settings       settings;
     sherdi_model          model;
-    sherdi_first_groups   first_groups;
     sherdi_phase          phase;
     sherdi_failure        failure;
     sherdi_identity       identity;
@@ -216,8 +207,8 @@ struct sherd_engine {
     /* from seal on */
     sherdi_plan         *plan;
     sherdi_memory        memory;
-    size_t               control_bytes[SHERDI_CONTROLS];
-    uint64_t            *param_hashes; /* by parameter, while its unit is held; debug.c */
+    sherd_memory_report  sealed_memory; /* of report.c: control data by purpose */
+    uint64_t            *param_hashes;  /* by parameter, while its unit is held; debug.c */
     sherdi_fill          fill;
     sherdi_values_call   values_call; /* of the event under way */
     sherdi_kernel_data   kernel_data;

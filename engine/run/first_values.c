@@ -25,7 +25,8 @@ sherd_status sherdi_param_hash(sherd_engine *engine, size_t param, uint64_t *out
     for (size_t at = 0; at < len_bytes; at += PORTION_BYTES) {
         size_t here_bytes = sherdi_min_size(PORTION_BYTES, len_bytes - at);
 
-        SHERDI_TRY(sherdi_space_get(engine, SHERDI_SPACE_DEVICE, portion, memory + at, here_bytes));
+        engine->backend->kernels->copy(engine->backend, portion, memory + at, here_bytes);
+        SHERDI_TRY(sherdi_lane_wait(engine->backend));
         *out = sherdi_hash_bytes(*out, portion, here_bytes);
     }
     return SHERD_OK;

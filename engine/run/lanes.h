@@ -12,12 +12,12 @@ static inline int sherdi_has_device(const sherd_engine *engine)
 {
     return engine->backend->device->is_async;
 }
-/** Copies bytes of the host to memory of a space; `src` may change after it returns. */
-void sherdi_space_put(sherd_engine *engine, sherdi_space space, void *dst, const void *src,
-                      size_t len_bytes);
-/** Copies bytes of a space to the host. Blocks. */
-sherd_status sherdi_space_get(sherd_engine *engine, sherdi_space space, void *dst, const void *src,
-                              size_t len_bytes);
+/** Returns a lane whose kernels work on memory of a space. */
+static inline const sherdi_backend *sherdi_space_lane(const sherd_engine *engine,
+                                                      sherdi_space        space)
+{
+    return space == SHERDI_SPACE_DEVICE ? engine->backend : engine->host;
+}
 
 /* Returns the scalars that the kernels on memory of a space read and add to. */
 static inline const sherdi_scalars *sherdi_space_scalars(const sherd_engine *engine,

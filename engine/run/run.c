@@ -182,29 +182,6 @@ sherd_status sherdi_run_drain(sherd_engine *engine)
     return sherdi_world_wait(engine->world, engine->run.submitted[SHERDI_LANE_WIRE]);
 }
 
-/* ------------------------------------------------------------------ spaces -- */
-
-void sherdi_space_put(sherd_engine *engine, sherdi_space space, void *dst, const void *src,
-                      size_t len_bytes)
-{
-    if (space != SHERDI_SPACE_DEVICE || !sherdi_has_device(engine)) {
-        engine->host->kernels->copy(engine->host, dst, src, len_bytes);
-        return;
-    }
-    engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
-}
-
-sherd_status sherdi_space_get(sherd_engine *engine, sherdi_space space, void *dst, const void *src,
-                              size_t len_bytes)
-{
-    if (space != SHERDI_SPACE_DEVICE || !sherdi_has_device(engine)) {
-        engine->host->kernels->copy(engine->host, dst, src, len_bytes);
-        return SHERD_OK;
-    }
-    engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
-    return sherdi_lane_wait(engine->backend);
-}
-
 /* -------------------------------------------------------------- open, close -- */
 
 sherd_status sherdi_lanes_open(sherd_engine *engine)

@@ -6,8 +6,15 @@
 
 sherdi_optimizer_scalars sherdi_scalars_of_optimizer(const sherdi_scalars        *scalars,
                                                      const sherdi_plan_optimizer *of);
-sherd_status             sherdi_scalars_open(sherd_engine *engine);
-void                     sherdi_scalars_close(sherd_engine *engine);
+/** Returns the scalars of one side, at `memory`. */
+sherdi_scalars sherdi_scalars_at(const sherdi_plan *plan, unsigned char *memory);
+/** Returns the number of norms of tensors. */
+static inline size_t sherdi_scalars_norms(const sherdi_plan *plan)
+{
+    return (plan->scalars.results_bytes - plan->scalars.norms) / sizeof(sherdi_norm_acc);
+}
+sherd_status sherdi_scalars_open(sherd_engine *engine);
+void         sherdi_scalars_close(sherd_engine *engine);
 /** Gives the results of both sides together, with the norm normalised; adds the device's norms of
  *  tensors, which have come down, to the host's. */
 void sherdi_scalars_collect(sherd_engine *engine, sherdi_scalars_head *out);

@@ -3,13 +3,18 @@
 #include "engine/modules.h"
 #include "engine/run/engine_impl.h"
 
-/* A default group without trainable parameters has no position in the schedule's lists; it takes
- * the first number. */
+/* Returns the first group that has a position in the schedule's lists. A default group without
+ * trainable parameters has none; it takes the first number. */
+static int first_listed(const sherdi_model *model)
+{
+    return model->first_trained != SHERD_GROUP_DEFAULT && model->num_groups > 1;
+}
+
 static void scheduled(const sherd_engine *engine, int group, int64_t step, double *lr,
                       double *betas)
 {
     const sherdi_schedule_params *schedule = &engine->settings.update.schedule;
-    int                           first    = engine->first_groups.scheduled;
+    int                           first    = first_listed(&engine->model);
     sherdi_schedule_point         point    = {.group    = group < first ? 0 : (size_t)(group - first),
                                               .group_lr = lr == NULL ? 0 : *lr,
                                               .step     = step};
@@ -37,7 +42,7 @@ static sherd_status lists_check(sherdi_plan *plan, const sherdi_model *model)
         {"cycle_max_mom", &schedule->cycle_max_mom},
         {"lr_range_test_min_lr", &schedule->range_min_lr},
     };
-    size_t groups = model->num_groups - (size_t)sherdi_model_first_group(model);
+    size_t groups = model->num_groups - (size_t)first_listed(model);
 
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         if (lists[i].rates->count != 0 && lists[i].rates->count != groups) {

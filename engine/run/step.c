@@ -170,6 +170,15 @@ static sherd_status window_leave(sherd_engine *engine, sherd_status status, int 
     return sherdi_step_drop_window(engine, sherdi_outcome_end(&why));
 }
 
+/* The rate in a report: of the first group with a trainable parameter. */
+static double reported_lr(const sherd_engine *engine, const sherd_step_params *params)
+{
+    int first = engine->model.first_trained;
+
+    return sherdi_optimizer_group_lr(engine, params, first < 0 ? SHERD_GROUP_DEFAULT : first,
+                                     engine->counters.step + 1);
+}
+
 static sherd_status step_prepare(sherd_engine *engine)
 {
     sherd_step_report *report  = &engine->report;
@@ -197,8 +206,7 @@ static sherd_status step_prepare(sherd_engine *engine)
         .step          = engine->counters.step,
         .skipped_steps = engine->counters.skipped_steps,
         .loss_scale    = engine->scaler.scale,
-        .lr            = sherdi_optimizer_group_lr(engine, NULL, engine->first_groups.trained,
-                                                   engine->counters.step + 1),
+        .lr            = reported_lr(engine, NULL),
     };
     if (window_is_over(engine)) {
         SHERDI_TELL(times, begin, engine, SHERDI_TIMED_STEP);
@@ -289,8 +297,7 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
     uint64_t     choice  = 0;
     sherd_status status;
 
-    report->lr = sherdi_optimizer_group_lr(engine, params, engine->first_groups.trained,
-                                           engine->counters.step + 1);
+    report->lr = reported_lr(engine, params);
     if (!overflows) {
         report->clip_coefficient = clip_coefficient(engine, params);
         engine->run.coeffs       = (sherdi_coeffs_call){.params     = params,

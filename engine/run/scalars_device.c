@@ -1,0 +1,55 @@
+/* The scalars of a device whose memory is not the host's. */
+#include "engine/run/scalars.h"
+
+#include "engine/modules.h"
+#include "engine/run/lanes.h"
+
+static sherd_status device_open(sherd_engine *engine)
+{
+    const sherdi_plan    *plan = engine->plan;
+    const sherdi_backend *lane = engine->backend;
+    sherdi_span          *spans =
+        (sherdi_span *)(void *)(engine->kernel_data.device.memory + plan->scalars.spans);
+
+    engine->kernel_data.on_host =
+        sherdi_scalars_at(plan, engine->memory.buffers[SHERDI_BUFFER_HOST_SCALARS]);
+    engine->kernel_data.device.spans = spans;
+    lane->kernels->copy(lane, spans, plan->layout.spans,
+                        plan->layout.num_spans * sizeof(*plan->layout.spans));
+    return sherdi_lane_wait(lane);
+}
+
+/* The device's results, where they arrive in host memory. */
+static sherdi_scalars arrived(const sherd_engine *engine)
+{
+    return sherdi_scalars_at(engine->plan, engine->memory.buffers[SHERDI_BUFFER_HOST_SCALARS] +
+                                               engine->plan->scalars.shared_bytes);
+}
+
+static void device_add(sherd_engine *engine, sherdi_scalars_head *out)
+{
+    const sherdi_scalars down = arrived(engine);
+
+    sherdi_norm_merge(&out->norm, &down.head->norm);
+    out->counts.nonfinite += down.head->counts.nonfinite;
+    out->counts.out_of_range += down.head->counts.out_of_range;
+    out->fingerprint += down.head->fingerprint;
+    for (size_t i = 0; i < sherdi_scalars_norms(engine->plan); i++) {
+        sherdi_norm_merge(&engine->kernel_data.on_host.norms[i], &down.norms[i]);
+    }
+}
+
+static uint64_t device_fingerprint(const sherd_engine *engine)
+{
+    return arrived(engine).head->fingerprint;
+}
+
+static const sherdi_scalars_ops APART = {device_open, device_add, device_fingerprint};
+
+static sherd_status apart_open(sherd_engine *engine)
+{
+    engine->kernel_data.apart = sherdi_has_device(engine) ? &APART : NULL;
+    return SHERD_OK;
+}
+
+const sherdi_module sherdi_module_scalars = {.open = apart_open};
