@@ -1,7 +1,7 @@
-/* The life of an engine, and the calls to declare a model, to seal, to acquire and to release. This
- * file checks arguments; loop.c does the work. An engine has four phases: open (the model is
- * declared), sealed (it has its plan and memory), running, and prepared (between the two halves of
- * a step). The calls of a step are in run/step.c. */
+/* The life of an engine, and the calls to declare a model and to seal. An engine has four phases:
+ * open (the model is declared), sealed (it has its plan and memory), running, and prepared (between
+ * the two halves of a step). Acquire and release are in run/loop.c, the calls of a step in
+ * run/step.c. */
 #include "engine/engine.h"
 
 #include "base/absent.h"
@@ -12,7 +12,6 @@
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
 #include "engine/run/lanes.h"
-#include "engine/run/loop.h"
 #include "engine/modules.h"
 #include "engine/run/needs.h"
 #include "engine/run/optimizer.h"
@@ -369,63 +368,6 @@ sherd_status sherd_engine_keep_state(sherd_engine *engine, int is_kept)
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_keep_state", SHERDI_NEED_SEALED));
     engine->settings.offload.keep_state = is_kept != 0;
     return SHERD_OK;
-}
-
-/* ------------------------------------------------------ acquire, release ---- */
-
-static sherd_status unit_call_check(const sherd_engine *engine, const char *call, sherd_unit unit,
-                                    sherd_pass pass)
-{
-    SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_SEALED | SHERDI_NEED_UNPREPARED));
-    SHERDI_TRY(sherdi_engine_need_unit(engine, call, unit));
-    if ((int)pass < SHERD_FORWARD || (int)pass > SHERD_EVAL) {
-        return sherdi_fail(
-            SHERD_E_INVAL,
-            "pass %d does not exist; it is SHERD_FORWARD, SHERD_BACKWARD or SHERD_EVAL", (int)pass);
-    }
-    if (pass == SHERD_BACKWARD && engine->settings.update.optimizer->is_inference) {
-        return sherdi_fail(SHERD_E_STATE,
-                           "unit %s: optimizer.type is none, so the engine is for inference and "
-                           "has no gradients; acquire it for SHERD_FORWARD or SHERD_EVAL",
-                           engine->model.units[unit].name);
-    }
-    return SHERD_OK;
-}
-
-sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pass pass)
-{
-    sherd_status status;
-
-    SHERDI_TRY(unit_call_check(engine, "sherd_unit_acquire", unit, pass));
-    SHERDI_TRY(sherdi_modules_left_check(engine));
-    SHERDI_TRY(sherdi_fill_finish(engine));
-    sherdi_mem_forbid_begin();
-    status = sherdi_loop_acquire(engine, unit, pass);
-    if (status == SHERD_OK && pass == SHERD_BACKWARD && engine->settings.offload.pipeline_read &&
-        sherdi_loop_ends_after(engine, engine->window.micro_seen + 1)) {
-        status = SHERDI_IF(
-            engine->updater.ops, read_ahead, (engine),
-            sherdi_program_read_ahead(&engine->run.program)); /* the update follows this pass */
-    }
-    sherdi_mem_forbid_end();
-    return sherdi_engine_outcome(engine, status);
-}
-
-sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit, sherd_pass pass)
-{
-    sherd_status status;
-
-    SHERDI_TRY(unit_call_check(engine, "sherd_unit_release", unit, pass));
-    if (sherdi_unit_of(engine, unit)->acquired[pass] == 0) {
-        return sherdi_fail(SHERD_E_STATE,
-                           "unit %s is not acquired for %s; every release follows an "
-                           "acquire of the same unit and pass",
-                           engine->model.units[unit].name, sherdi_pass_name(pass));
-    }
-    sherdi_mem_forbid_begin();
-    status = sherdi_loop_release(engine, unit, pass);
-    sherdi_mem_forbid_end();
-    return sherdi_engine_outcome(engine, status);
 }
 
 void sherd_engine_destroy(sherd_engine *engine)

@@ -1,6 +1,8 @@
 /* The table of LAMB (You et al. 2020), in DeepSpeed's form or the paper's: the step of a tensor is
  * in proportion to its norm. The first sweep makes the direction only to take its norm, and writes
  * nothing; the second sweep makes it again. kernels/updates/lamb.h has the formulas. */
+#include "engine/optimizers/lamb.h"
+
 #include "engine/optimizers/elementwise.h"
 #include "kernels/updates/updates.h"
 
@@ -82,6 +84,5 @@ const sherdi_optimizer sherdi_optimizer_lamb = {
     .coeffs      = lamb_coeffs,
     .keys        = "max_coeff|min_coeff|eps_inside_sqrt|lamb_form|exclude_1d",
     .num_norms   = sizeof(sherdi_lamb_norms) / sizeof(sherdi_norm_acc),
-    .has_ratio   = lamb_has_ratio,
-    .ratios      = lamb_ratios,
+    .ratios      = &(const sherdi_ratio_ops){lamb_has_ratio, lamb_ratios},
 };

@@ -3,6 +3,8 @@
  * in fp32, and the matrix moves by the result. Muon is for matrices only: groups give embeddings,
  * heads and vectors another optimizer. kernels/updates/muon.h and kernels/orthogonal.h have the
  * formulas. */
+#include "engine/optimizers/muon.h"
+
 #include "engine/optimizers/elementwise.h"
 #include "kernels/orthogonal.h"
 #include "kernels/updates/updates.h"
@@ -91,7 +93,6 @@ const sherdi_optimizer sherdi_optimizer_muon = {
     .unread           = "betas|eps|bias_correction",
     .without_momentum = &sherdi_optimizer_muon,
     .with_momentum    = &sherdi_optimizer_muon,
-    .matrix           = muon_matrix,
-    .workspace_bytes  = sherdi_orthogonal_workspace_bytes,
-    .matrix_flops     = muon_flops,
+    .matrices =
+        &(const sherdi_matrix_ops){muon_matrix, sherdi_orthogonal_workspace_bytes, muon_flops},
 };

@@ -71,23 +71,6 @@ typedef struct sherdi_optimizer_defaults {
     int    is_nesterov;
 } sherdi_optimizer_defaults;
 
-/* Arguments of `ratios`: from the norms of all parameters it makes the numbers of the second
- * sweep. */
-typedef struct sherdi_ratio_args {
-    const sherdi_norm_acc *norms;  /* num_norms for each parameter */
-    const int32_t         *groups; /* by parameter; below 0: the ratio is 1 */
-    const void            *coeffs; /* by group */
-    float                 *ratios;
-    size_t                 num_params;
-} sherdi_ratio_args;
-
-/* A matrix of directions, row-major on the lane's device. */
-typedef struct sherdi_matrix_args {
-    float *matrix;
-    size_t rows, cols;
-    void  *workspace; /* workspace_bytes bytes */
-} sherdi_matrix_args;
-
 struct sherdi_optimizer {
     sherdi_optimizer_part parts[SHERDI_MOST_PARTS]; /* the first is the master */
     int                   num_parts;
@@ -114,19 +97,9 @@ struct sherdi_optimizer {
      * with one. NULL: beta1 is no momentum. */
     const struct sherdi_optimizer *without_momentum, *with_momentum;
 
-    /* For SHERDI_GRAIN_TENSOR only. */
-    size_t num_norms; /* sums of each tensor */
-    int (*has_ratio)(const sherdi_settings *settings, const sherdi_model_group *group,
-                     const sherdi_model_param *param);
-    void (*ratios)(const sherdi_backend *host, const sherdi_ratio_args *args);
-
-    /* For SHERDI_GRAIN_MATRIX only. matrix: replaces a matrix of directions, in place, by its
-     * update. workspace_bytes: the bytes of temporary memory for this, a multiple of
-     * SHERD_ALIGN_BYTES. matrix_flops: its floating-point operations. */
-    void (*matrix)(const sherdi_backend *lane, const sherdi_settings *settings,
-                   const sherdi_matrix_args *args);
-    size_t (*workspace_bytes)(size_t rows, size_t cols);
-    double (*matrix_flops)(const sherdi_settings *settings, size_t rows, size_t cols);
+    size_t num_norms;                       /* sums of each tensor, for SHERDI_GRAIN_TENSOR only */
+    const struct sherdi_ratio_ops  *ratios; /* as well (lamb.h) */
+    const struct sherdi_matrix_ops *matrices; /* for SHERDI_GRAIN_MATRIX only (muon.h) */
 };
 
 #define SHERDI_OPTIMIZER(type, table) extern const sherdi_optimizer table;

@@ -4,6 +4,7 @@
  * in the same way). A segment of k matrices on P ranks is cut into at most k + P - 1 parts, so the
  * ranks together compute at most k + P - 1 matrices. */
 #include "engine/modules.h"
+#include "engine/optimizers/muon.h"
 #include "engine/program/program_walk.h"
 
 #include "base/checked.h"
@@ -40,7 +41,7 @@ static sherd_status matrix_make(const sherdi_program *program, const sherdi_segm
 {
     const sherdi_plan        *plan  = program->plan;
     const sherdi_model_param *model = &program->model->params[param];
-    const sherdi_optimizer   *by    = segment->optimizer;
+    const sherdi_matrix_ops  *by    = segment->optimizer->matrices;
     sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_MATRIX, SHERDI_LANE_UPDATE, segment);
 
     op.param = (int)param;
@@ -53,7 +54,7 @@ static sherd_status matrix_make(const sherdi_program *program, const sherdi_segm
                       sherdi_range_of(SHERDI_BUFFER_DIRECTIONS, plan->packing.workspace_offset,
                                       by->workspace_bytes(model->shape[0], model->shape[1])));
         op.moves[SHERDI_MOVES_FLOPS] =
-            (uint64_t)by->matrix_flops(&plan->settings, model->shape[0], model->shape[1]);
+            (uint64_t)by->flops(&plan->settings, model->shape[0], model->shape[1]);
     }
     return sherdi_program_emit(program, &op);
 }
@@ -118,8 +119,8 @@ static sherd_status directions_size(sherdi_plan *plan, const sherdi_model *model
         SHERDI_TRY(matrix_check(model, param, segment->optimizer));
         if (sherdi_segment_has_matrices(segment)) {
             elems     = sherdi_max_size(elems, segment->padded_elems);
-            workspace = sherdi_max_size(
-                workspace, segment->optimizer->workspace_bytes(param->shape[0], param->shape[1]));
+            workspace = sherdi_max_size(workspace, segment->optimizer->matrices->workspace_bytes(
+                                                       param->shape[0], param->shape[1]));
         }
     }
     plan->packing.workspace_offset = sherdi_round_up(elems * sizeof(float), SHERD_ALIGN_BYTES);

@@ -1,4 +1,5 @@
 /* The kernel of optimizers that update whole matrices. */
+#include "engine/optimizers/muon.h"
 #include "engine/run/kernels.h"
 
 void sherdi_kernel_matrix(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
@@ -8,7 +9,7 @@ void sherdi_kernel_matrix(sherd_engine *engine, const sherdi_backend *lane, cons
     if (op->uses[SHERDI_USE_DST].where == SHERDI_AT_NOWHERE) {
         return; /* another rank makes this matrix */
     }
-    engine->plan->layout.segments[op->segment].optimizer->matrix(
+    engine->plan->layout.segments[op->segment].optimizer->matrices->make(
         lane, &engine->settings,
         &(sherdi_matrix_args){
             .matrix    = sherdi_run_address(engine, op, SHERDI_USE_DST),

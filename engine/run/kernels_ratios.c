@@ -4,6 +4,7 @@
 
 #include "collectives/sums.h"
 #include "engine/modules.h"
+#include "engine/optimizers/lamb.h"
 #include "engine/run/scalars.h"
 
 sherd_status sherdi_call_sum(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
@@ -22,13 +23,14 @@ void sherdi_kernel_ratios(sherd_engine *engine, const sherdi_backend *lane, cons
             sherdi_scalars_of_optimizer(&engine->kernel_data.on_host, of);
 
         if (of->optimizer->grain == SHERDI_GRAIN_TENSOR) {
-            of->optimizer->ratios(engine->host, &(sherdi_ratio_args){
-                                                    .norms      = own.norms,
-                                                    .groups     = own.groups,
-                                                    .coeffs     = own.coeffs,
-                                                    .ratios     = own.ratios,
-                                                    .num_params = engine->plan->layout.num_params,
-                                                });
+            of->optimizer->ratios->make(engine->host,
+                                        &(sherdi_ratio_args){
+                                            .norms      = own.norms,
+                                            .groups     = own.groups,
+                                            .coeffs     = own.coeffs,
+                                            .ratios     = own.ratios,
+                                            .num_params = engine->plan->layout.num_params,
+                                        });
         }
     }
 }
@@ -47,7 +49,7 @@ static void groups_write(sherd_engine *engine, const sherdi_plan_optimizer *of)
         const sherdi_model_group *group = &engine->model.groups[param->group];
 
         groups[p] = sherdi_group_optimizer(&engine->settings, group) == optimizer &&
-                            optimizer->has_ratio(&engine->settings, group, param)
+                            optimizer->ratios->has_ratio(&engine->settings, group, param)
                         ? param->group
                         : -1;
     }

@@ -1,12 +1,13 @@
-/* Acquire and release, as the trainer calls them. Each executes an event of the program
- * (program_units.c). This file adds the checks of SHERD_DEBUG, the marks of the trainer's own time,
- * and what happens when a gradient is lost. */
+/* Acquire and release. Each executes an event of the program (program_units.c). This file checks
+ * arguments, calls the modules around the event, and adds what happens when a gradient is lost. */
 #include "engine/run/loop.h"
 
 #include "base/checked.h"
 #include "engine/modules.h"
 #include "engine/run/engine_impl.h"
-#include "engine/run/lanes.h"
+#include "engine/run/failure.h"
+#include "engine/run/fill.h"
+#include "engine/run/needs.h"
 
 static sherd_status backward_check(const sherd_engine *engine, int unit)
 {
@@ -56,7 +57,7 @@ const char *sherdi_pass_name(sherd_pass pass)
     return NAMES[pass];
 }
 
-sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass)
+static sherd_status unit_acquire(sherd_engine *engine, int unit, sherd_pass pass)
 {
     sherd_status status;
 
@@ -91,7 +92,7 @@ static void last_note(sherd_engine *engine)
         sherdi_loop_ends_after(engine, engine->window.micro_seen + 1);
 }
 
-sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass)
+static sherd_status unit_release(sherd_engine *engine, int unit, sherd_pass pass)
 {
     const sherdi_outcome seen =
         sherdi_outcome_of(sherdi_modules_unit_releasing(engine, unit, pass));
@@ -106,6 +107,61 @@ sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass
         return sherdi_loop_lose(engine, status);
     }
     return sherdi_outcome_end(&seen);
+}
+
+static sherd_status unit_call_check(const sherd_engine *engine, const char *call, sherd_unit unit,
+                                    sherd_pass pass)
+{
+    SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_SEALED | SHERDI_NEED_UNPREPARED));
+    SHERDI_TRY(sherdi_engine_need_unit(engine, call, unit));
+    if ((int)pass < SHERD_FORWARD || (int)pass > SHERD_EVAL) {
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "pass %d does not exist; it is SHERD_FORWARD, SHERD_BACKWARD or SHERD_EVAL", (int)pass);
+    }
+    if (pass == SHERD_BACKWARD && engine->settings.update.optimizer->is_inference) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "unit %s: optimizer.type is none, so the engine is for inference and "
+                           "has no gradients; acquire it for SHERD_FORWARD or SHERD_EVAL",
+                           engine->model.units[unit].name);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pass pass)
+{
+    sherd_status status;
+
+    SHERDI_TRY(unit_call_check(engine, "sherd_unit_acquire", unit, pass));
+    SHERDI_TRY(sherdi_modules_left_check(engine));
+    SHERDI_TRY(sherdi_fill_finish(engine));
+    sherdi_mem_forbid_begin();
+    status = unit_acquire(engine, unit, pass);
+    if (status == SHERD_OK && pass == SHERD_BACKWARD && engine->settings.offload.pipeline_read &&
+        sherdi_loop_ends_after(engine, engine->window.micro_seen + 1)) {
+        status = SHERDI_IF(
+            engine->updater.ops, read_ahead, (engine),
+            sherdi_program_read_ahead(&engine->run.program)); /* the update follows this pass */
+    }
+    sherdi_mem_forbid_end();
+    return sherdi_engine_outcome(engine, status);
+}
+
+sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit, sherd_pass pass)
+{
+    sherd_status status;
+
+    SHERDI_TRY(unit_call_check(engine, "sherd_unit_release", unit, pass));
+    if (sherdi_unit_of(engine, unit)->acquired[pass] == 0) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "unit %s is not acquired for %s; every release follows an "
+                           "acquire of the same unit and pass",
+                           engine->model.units[unit].name, sherdi_pass_name(pass));
+    }
+    sherdi_mem_forbid_begin();
+    status = unit_release(engine, unit, pass);
+    sherdi_mem_forbid_end();
+    return sherdi_engine_outcome(engine, status);
 }
 
 /* Ends the transfers of activations; a failure of one that nobody has asked for does not matter. */

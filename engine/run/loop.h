@@ -1,4 +1,4 @@
-/* Acquire and release, the window, and the gathered units. */
+/* The window, and the gathered units. */
 #ifndef SHERDI_ENGINE_RUN_LOOP_H
 #define SHERDI_ENGINE_RUN_LOOP_H
 
@@ -6,13 +6,9 @@
 
 /** Returns "forward", "backward" or "eval". */
 const char *sherdi_pass_name(sherd_pass pass);
-/** Acquires a unit; a call that fails changes nothing. */
-sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass);
 /** Loses the window: a rank cannot keep a gradient, or an activation. The step returns the first
  *  failure; this returns it, too. */
 sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status);
-/** Releases a unit, even if something fails; then the window is lost. */
-sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass);
 /** Ends a micro-batch: completes the gradients that are open, in the order of the plan. */
 sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine);
 /** Begins a window, after the last one is over or dropped. */

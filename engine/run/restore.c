@@ -4,6 +4,7 @@
 #include "engine/run/restore.h"
 
 #include "base/log.h"
+#include "engine/modules.h"
 #include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/failure.h"
@@ -256,10 +257,31 @@ static sherd_status bound_fill(sherd_engine *engine)
     return is_started ? SHERD_OK : sherdi_fill_settle(engine);
 }
 
+/* Drops gathered units, operations in flight, and writes that are not committed. Local. E_IO,
+ * E_DEVICE. */
+static sherd_status run_drop(sherd_engine *engine)
+{
+    sherd_status status;
+
+    if (SHERDI_ASK(updater, join, engine) == SHERD_OK) {
+        SHERDI_TELL(updater, report, engine, &engine->boundary);
+        sherdi_modules_reported(engine);
+    }
+    sherdi_modules_dropped(engine);
+    SHERDI_TELL(updater, forget, engine);
+    engine->fingerprints.is_unreported = 0;
+    for (int ring = 0; ring < SHERDI_RINGS;
+         ring++) { /* failures of dropped operations do not matter */
+        (void)sherdi_run_settle(engine, (sherdi_ring)ring);
+    }
+    status = sherdi_program_forget(&engine->run.program);
+    return status == SHERD_OK ? sherdi_run_generation(engine, SHERDI_OP_ABANDON) : status;
+}
+
 static sherd_status parts_load(sherd_engine *engine, sherdi_walk walk,
                                const sherdi_load_parts *parts)
 {
-    sherd_status own = sherdi_run_drop(engine);
+    sherd_status own = run_drop(engine);
 
     SHERDI_TRY(sherdi_agree_status(engine, own == SHERD_OK ? bound_fill(engine) : own));
     SHERDI_TRY(parts->frozen(parts->ctx));
@@ -352,7 +374,7 @@ static sherd_status previous_check(const sherd_engine *engine)
 /* Drops the window and all that is under way. */
 static sherd_status window_drop(sherd_engine *engine)
 {
-    sherd_status status = sherdi_run_drop(engine);
+    sherd_status status = run_drop(engine);
 
     sherdi_loop_window_begin(engine);
     return status;

@@ -166,11 +166,6 @@ sherd_status sherdi_run_exchange(sherd_engine *engine, sherdi_exchange_kind kind
     return sherdi_program_exchange(&engine->run.program, kind);
 }
 
-sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind)
-{
-    return sherdi_program_generation(sherdi_run_program(engine), kind);
-}
-
 sherd_status sherdi_run_commit_written(sherd_engine *engine)
 {
     SHERDI_TELL(storage, note, engine, engine->counters.step, &engine->scaler, 1);
@@ -251,23 +246,4 @@ void sherdi_run_drop_ahead(sherd_engine *engine, sherdi_ring ring)
     }
     SHERDI_TELL(storage, drop, engine, ring);
     sherdi_progress_forget(&engine->run.progress, ring);
-}
-
-sherd_status sherdi_run_drop(sherd_engine *engine)
-{
-    sherd_status status;
-
-    if (SHERDI_ASK(updater, join, engine) == SHERD_OK) {
-        SHERDI_TELL(updater, report, engine, &engine->boundary);
-        sherdi_modules_reported(engine);
-    }
-    sherdi_modules_dropped(engine);
-    SHERDI_TELL(updater, forget, engine);
-    engine->fingerprints.is_unreported = 0;
-    for (int ring = 0; ring < SHERDI_RINGS;
-         ring++) { /* failures of dropped operations do not matter */
-        (void)sherdi_run_settle(engine, (sherdi_ring)ring);
-    }
-    status = sherdi_program_forget(&engine->run.program);
-    return status == SHERD_OK ? sherdi_run_generation(engine, SHERDI_OP_ABANDON) : status;
 }

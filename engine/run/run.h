@@ -64,9 +64,6 @@ sherd_status sherdi_run_answer(sherd_engine *engine, const sherdi_op *op);
 /** Commits writes of the state between two updates, with the engine's counters and fingerprint;
  *  undo cannot restore the state before it. */
 sherd_status sherdi_run_commit_written(sherd_engine *engine);
-/** Moves the state in files forward (SHERDI_OP_COMMIT) or back (SHERDI_OP_ABANDON,
- *  SHERDI_OP_ROLLBACK). */
-sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind);
 /** Waits until all collectives are over. Returns the first failure. */
 sherd_status sherdi_run_drain(sherd_engine *engine);
 /** Waits until all transfers of a ring are over or dropped; then its slots are empty. Returns the
@@ -75,8 +72,5 @@ sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring);
 /** Does the same with reads that nobody needs any more: how they end does not matter. Nothing of
  *  the ring is being written. */
 void sherdi_run_drop_ahead(sherd_engine *engine, sherdi_ring ring);
-/** Drops gathered units, operations in flight, and writes that are not committed. Local. E_IO,
- *  E_DEVICE. */
-sherd_status sherdi_run_drop(sherd_engine *engine);
 
 #endif

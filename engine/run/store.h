@@ -70,4 +70,11 @@ sherdi_storage_waits sherdi_store_waits_take(sherd_engine *engine, sherdi_user u
  *  (damaged), E_NOMEM. */
 sherd_status sherdi_store_blobs(sherd_engine *engine);
 
+/** Moves the state in files forward (SHERDI_OP_COMMIT) or back (SHERDI_OP_ABANDON,
+ *  SHERDI_OP_ROLLBACK). */
+static inline sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind)
+{
+    return sherdi_program_generation(sherdi_run_program(engine), kind);
+}
+
 #endif

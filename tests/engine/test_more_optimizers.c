@@ -2,6 +2,8 @@
  * bits of the same training over whole arrays, wherever its state rests; the bytes that its table
  * says, planned and moved. */
 #include "base/checked.h"
+#include "engine/optimizers/lamb.h"
+#include "engine/optimizers/muon.h"
 #include "engine/run/engine_impl.h"
 #include "sherd_build.h"
 #include "tests/engine/elements.h"
@@ -221,9 +223,11 @@ static void optimizers_are_whole(void)
         CHECK(optimizer->coeff_bytes > 0 && optimizer->coeffs != NULL);
         CHECK_INT(1 + has_norms + is_whole, optimizer->num_sweeps);
         CHECK_INT(has_norms, optimizer->num_norms > 0);
-        CHECK_INT(has_norms, optimizer->has_ratio != NULL && optimizer->ratios != NULL);
-        CHECK_INT(is_whole, optimizer->matrix != NULL && optimizer->workspace_bytes != NULL &&
-                                optimizer->matrix_flops != NULL);
+        CHECK_INT(has_norms, optimizer->ratios != NULL && optimizer->ratios->has_ratio != NULL &&
+                                 optimizer->ratios->make != NULL);
+        CHECK_INT(is_whole, optimizer->matrices != NULL && optimizer->matrices->make != NULL &&
+                                optimizer->matrices->workspace_bytes != NULL &&
+                                optimizer->matrices->flops != NULL);
         CHECK_INT(is_whole, optimizer->sweeps[0].writes_direction);
         CHECK_INT(is_whole, optimizer->sweeps[1].reads_direction);
         for (int s = 0; s < optimizer->num_sweeps; s++) {
