@@ -145,6 +145,12 @@ static sherd_status groups_settle(sherd_engine *engine)
     for (size_t i = 0; i < SHERDI_MAX_GROUPS && given[i].name[0] != '\0'; i++) {
         SHERDI_TRY(settings_join(engine, &given[i]));
     }
+    engine->model.first_trained = -1; /* parameters may have moved */
+    for (size_t p = 0; p < engine->model.num_params; p++) {
+        if (!engine->model.params[p].is_frozen) {
+            sherdi_model_trains(&engine->model, engine->model.params[p].group);
+        }
+    }
     return SHERD_OK;
 }
 

@@ -196,9 +196,7 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
     model->total_elems += param.elems;
     if (!param.is_frozen) {
         model->trainable_elems += param.elems;
-        if (model->first_trained < 0 || param.group < model->first_trained) {
-            model->first_trained = param.group;
-        }
+        sherdi_model_trains(model, param.group);
     }
     owner->params[owner->num_params++] = (int)model->num_params;
     model->params[model->num_params]   = param;

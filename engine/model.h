@@ -82,6 +82,13 @@ typedef struct sherdi_model {
 sherd_status sherdi_model_init(sherdi_model *model, sherdi_mem *mem);
 void         sherdi_model_fini(sherdi_model *model);
 
+/** Records that a parameter of the group is trainable. */
+static inline void sherdi_model_trains(sherdi_model *model, int group)
+{
+    model->first_trained =
+        model->first_trained < 0 || group < model->first_trained ? group : model->first_trained;
+}
+
 sherd_status sherdi_model_add_unit(sherdi_model *model, const sherd_unit_params *params, int *out);
 sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_param_params *params,
                                     int *out);
