@@ -200,11 +200,16 @@ static sherd_status buffer_open(sherd_engine *engine, const sherdi_plan_buffer *
     return *out == NULL ? SHERD_E_NOMEM : SHERD_OK;
 }
 
-static void buffer_close(sherd_engine *engine, const sherdi_plan_buffer *buffer, void *memory)
+static void buffer_close(sherd_engine *engine, int b)
 {
+    void                     *memory = engine->memory.buffers[b];
+    const sherdi_plan_buffer *buffer;
+
+    engine->memory.buffers[b] = NULL;
     if (memory == NULL || memory == engine->memory.nothing) {
         return;
     }
+    buffer = &engine->plan->packing.buffers[b];
     if (buffer->is_shared) {
         sherdi_world_free(engine->world, memory);
         sherdi_mem_note(&engine->mem, buffer->purpose, -(int64_t)buffer->bytes);
@@ -250,26 +255,16 @@ void sherdi_engine_tables_close(sherd_engine *engine)
     engine->exchange = (sherdi_exchange){0};
 }
 
-static sherd_status memory_open(sherd_engine *engine)
+/* Opens what a rank makes by itself. */
+static sherd_status own_open(sherd_engine *engine)
 {
-    sherd_status status = sherdi_engine_tables_open(engine);
-
-    if (status == SHERD_OK) {
-        status = sherdi_lanes_open(engine);
-    }
-    if (status == SHERD_OK) {
-        status = sherdi_run_open(engine);
-    }
-    if (status == SHERD_OK) {
-        status = sherdi_modules_open(engine);
-    }
-    if (status == SHERD_OK && engine->plan->layout.num_open_ended > 0 &&
-        engine->exchange.used == NULL) {
-        status = sherdi_absent("uses", "SHERD_USES_ANY");
-    }
-    SHERDI_TRY(sherdi_agree_status(engine, status));
-    SHERDI_TRY(buffers_open(engine));
-    return sherdi_agree_status(engine, sherdi_scalars_open(engine));
+    SHERDI_TRY(sherdi_engine_tables_open(engine));
+    SHERDI_TRY(sherdi_lanes_open(engine));
+    SHERDI_TRY(sherdi_run_open(engine));
+    SHERDI_TRY(sherdi_modules_open(engine));
+    return engine->plan->layout.num_open_ended > 0 && engine->exchange.used == NULL
+               ? sherdi_absent("uses", "SHERD_USES_ANY")
+               : SHERD_OK;
 }
 
 static void memory_close(sherd_engine *engine)
@@ -287,8 +282,7 @@ static void memory_close(sherd_engine *engine)
     engine->times   = (sherdi_times){0};
     sherdi_scalars_close(engine);
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
-        buffer_close(engine, &engine->plan->packing.buffers[b], engine->memory.buffers[b]);
-        engine->memory.buffers[b] = NULL;
+        buffer_close(engine, b);
     }
     sherdi_engine_tables_close(engine);
     sherdi_plan_destroy(engine->plan);
@@ -311,6 +305,27 @@ static sherd_status overlap_start(sherd_engine *engine)
     return status;
 }
 
+static sherd_status plan_open(sherd_engine *engine, const sherdi_machine *machine)
+{
+    SHERDI_TRY(sherdi_engine_plan_make(engine, machine, &engine->plan));
+    return sherdi_modules_check(engine);
+}
+
+static sherd_status parts_open(sherd_engine *engine, const sherdi_machine *machine)
+{
+    SHERDI_TRY(sherdi_agree_status(engine, plan_open(engine, machine)));
+    SHERDI_TRY(sherdi_agree_status(engine, own_open(engine)));
+    SHERDI_TRY(buffers_open(engine));
+    SHERDI_TRY(sherdi_agree_status(engine, sherdi_scalars_open(engine)));
+    if (engine->plan->packing.receive_bytes > 0) {
+        SHERDI_TRY(sherdi_world_reserve(engine->world, engine->plan->packing.reduced_bytes));
+    }
+    SHERDI_TRY(sherdi_agree_status(engine, overlap_start(engine)));
+    SHERDI_TRY(sherdi_modules_storage_open(engine));
+    SHERDI_TRY(sherdi_agree_status(engine, sherdi_modules_updater_open(engine)));
+    return engine->storage.is_resumed ? SHERDI_ASK(storage, resume, engine) : SHERD_OK;
+}
+
 sherd_status sherd_engine_seal(sherd_engine *engine)
 {
     sherdi_machine machine;
@@ -326,29 +341,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
         return sherdi_fail(SHERD_E_NOTSUP, "a simulated world of GPUs can make plans, and cannot "
                                            "be sealed; simulate the backend \"cpu\" to run");
     }
-    status = sherdi_engine_plan_make(engine, &machine, &engine->plan);
-    if (status == SHERD_OK) {
-        status = sherdi_modules_check(engine);
-    }
-    status = sherdi_agree_status(engine, status);
-    if (status == SHERD_OK) {
-        status = memory_open(engine);
-    }
-    if (status == SHERD_OK && engine->plan->packing.receive_bytes > 0) {
-        status = sherdi_world_reserve(engine->world, engine->plan->packing.reduced_bytes);
-    }
-    if (status == SHERD_OK) {
-        status = sherdi_agree_status(engine, overlap_start(engine));
-    }
-    if (status == SHERD_OK) {
-        status = sherdi_modules_storage_open(engine);
-    }
-    if (status == SHERD_OK) {
-        status = sherdi_agree_status(engine, sherdi_modules_updater_open(engine));
-    }
-    if (status == SHERD_OK && engine->storage.is_resumed) {
-        status = SHERDI_ASK(storage, resume, engine);
-    }
+    status = parts_open(engine, &machine);
     if (status != SHERD_OK) {
         memory_close(engine);
         return status;

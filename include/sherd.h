@@ -351,38 +351,18 @@ SHERD_CALL sherd_param_fill(sherd_engine *engine, sherd_param param, sherd_fill_
  *  gradients are zero at the first acquire of a micro-batch.
  *
  *  Order      Every rank acquires and releases the same units in the same order, also for EVAL. The
- *             declared order is prefetched. A different order is legal and slower.
+ *             declared order is prefetched. A different order is legal and slower. It is an error
+ *             if only some ranks acquire a unit: sherd_step drops the window, or an operation that
+ *             synchronizes the ranks fails (docs/calls.md).
  *
- *             It is an error if only some ranks acquire a unit. The error is found in one of two
- *             ways. (1) At the next boundary, sherd_step returns E_STATE, names the unit and the
- *             ranks, and drops the window. (2) Earlier, in a *synchronizing* operation, in which
- *             ranks wait for each other. The ranks then get E_INVAL with both calls, or run into
- *             the time limit, and the world is lost. The synchronizing operations are:
- *             - the reductions of BACKWARD at stages 2 and 3, and at all stages with
- *               "deterministic";
- *             - the gathers at stage 3 on GPUs, between hosts, and with offload_param;
- *             - after a queued step, the gathers at stages 1 and 2 too, on GPUs and between hosts;
- *             - every acquire at stage 3 with SHERD_DEBUG=1.
- *
- *             Units with SHERD_USES_ANY are checked only for EVAL. If gathers do not synchronize
- *             the ranks, a rank may acquire such a unit any number of times, or never. If at least
- *             one rank used it in a micro-batch, each other rank contributes a gradient of zero.
- *
- *  Places     A unit has one place in memory. Other units use the place while the plan does not
- *             need it for this unit. The call fails with E_NOMEM if the place overlaps the place of
- *             a held unit, or if the place of its gradient overlaps the place of an open gradient.
- *             A gradient is open from its first use to its last use if backward uses the unit more
- *             than once or if other units read its parameters, even while no unit is held. With
- *             SHERD_USES_ANY it is open until the step.
- *
- *             Acquires of different units may nest if the passes declare it (sherd_pass_add_held)
- *             or if the places do not overlap. A unit may be acquired again while it is acquired,
- *             and must be released as often. For BACKWARD only a unit with SHERD_USES_ANY may be
- *             acquired twice at a time.
+ *  Places     Acquires of different units may nest if the passes declare it (sherd_pass_add_held)
+ *             or if their places in memory do not overlap (docs/calls.md). A unit may be acquired
+ *             again while it is acquired, and must be released as often. For BACKWARD only a unit
+ *             with SHERD_USES_ANY may be acquired twice at a time.
  *
  *  Errors     A call that fails changes nothing.
  *             E_STATE      the state of the engine does not allow the call
- *             E_INVAL      another rank makes another call, in a synchronizing operation (above)
+ *             E_INVAL      another rank makes another call, in an operation that synchronizes
  *             E_NOMEM      the place is taken; the message names the unit
  *             E_PEER_LOST  a rank is lost, or the update of another rank makes no progress within
  *                          the time limit of the world
@@ -486,12 +466,9 @@ SHERD_CALL sherd_step(sherd_engine *engine, sherd_step_report *out);
  *  queued. A device makes its part during the next micro-batch. A thread of the engine updates the
  *  blocks that are updated on the host, with their transfers and their commit. sherd_step_wait
  *  returns the report. An acquire, also for EVAL, waits for the update of its unit on all ranks.
- *  Below stage 3 on a device it also waits for all blocks that the device updates. The following
- *  calls wait for the whole update: sherd_step_wait, the next boundary, the calls that read, write,
- *  save, load, export or undo values or state, the fingerprints, sherd_engine_set_step and
- *  sherd_engine_destroy. sherd_step_discard and sherd_eval_begin do not wait. docs/offload.md lists
- *  the updates that cannot be queued. For these updates, and on a CPU without offload, the call
- *  waits as sherd_step does.
+ *  Below stage 3 on a device it also waits for all blocks that the device updates. docs/calls.md
+ *  lists the calls that wait for the whole update, and docs/offload.md the updates that cannot be
+ *  queued. For these updates, and on a CPU without offload, the call waits as sherd_step does.
  *
  *  All ranks end a window by the same call: sherd_step, _queue or _prepare. Otherwise the window is
  *  dropped, and E_STATE names two ranks that differ. Collective. Errors: those of sherd_step. A
@@ -565,13 +542,9 @@ SHERD_API void sherd_world_traffic(const sherd_world *world, uint64_t *sent_byte
  *  asynchronous save that no boundary and no sherd_checkpoint_wait has ended is dropped, with a
  *  warning in the log, because all ranks are needed to complete it.
  *
- *  State files on NVMe are removed at a clean end, which needs all ranks. A rank that wrote updates
- *  to its file waits for the other ranks, for 10 seconds or the world's time limit, whichever is
- *  shorter. It does not wait if a rank is lost or preserves its state, or after sherd_world_abort.
- *  If not all ranks arrive, every rank that can preserves its file, and the training run can be
- *  resumed. The files of a run that was resumed and made no update are never removed. A rank that
- *  has a lot of work at its end should do it before this call, and then call
- *  sherd_world_barrier. */
+ *  State files on NVMe are removed at a clean end, for which a rank waits for all others, for 10
+ *  seconds at most (docs/offload.md). A rank that has a lot of work at its end should do it before
+ *  this call, and then call sherd_world_barrier. */
 SHERD_API void sherd_engine_destroy(sherd_engine *engine);
 
 /* Calls of modules (modules.txt). In a build without its module a call returns E_NOTSUP. These
