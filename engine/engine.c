@@ -240,25 +240,10 @@ static sherd_status buffers_open(sherd_engine *engine)
     return SHERD_OK;
 }
 
-sherd_status sherdi_engine_tables_open(sherd_engine *engine)
-{
-    engine->exchange.own_uses =
-        sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, engine->model.num_units,
-                           sizeof(*engine->exchange.own_uses));
-    return engine->exchange.own_uses == NULL ? SHERD_E_NOMEM : sherdi_fill_open(engine);
-}
-
-void sherdi_engine_tables_close(sherd_engine *engine)
-{
-    sherdi_fill_close(engine);
-    sherdi_free(engine->exchange.own_uses);
-    engine->exchange = (sherdi_exchange){0};
-}
-
 /* Opens what a rank makes by itself. */
 static sherd_status own_open(sherd_engine *engine)
 {
-    SHERDI_TRY(sherdi_engine_tables_open(engine));
+    SHERDI_TRY(sherdi_fill_open(engine));
     SHERDI_TRY(sherdi_lanes_open(engine));
     SHERDI_TRY(sherdi_run_open(engine));
     SHERDI_TRY(sherdi_modules_open(engine));
@@ -284,7 +269,7 @@ static void memory_close(sherd_engine *engine)
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         buffer_close(engine, b);
     }
-    sherdi_engine_tables_close(engine);
+    sherdi_fill_close(engine);
     sherdi_plan_destroy(engine->plan);
     engine->plan = NULL;
 }

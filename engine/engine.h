@@ -20,9 +20,4 @@ sherd_status sherdi_fingerprint_check(sherd_engine *engine, const void *out, con
 sherd_status sherdi_fingerprint_sum(sherd_engine *engine, sherd_status status, uint64_t share,
                                     int is_shared_out, uint64_t *out);
 
-/** Allocates the tables that the loop needs, because the loop itself allocates nothing. E_NOMEM. */
-sherd_status sherdi_engine_tables_open(sherd_engine *engine);
-/** Frees them; accepts tables that were not opened. */
-void sherdi_engine_tables_close(sherd_engine *engine);
-
 #endif

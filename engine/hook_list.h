@@ -37,8 +37,9 @@ SHERDI_TRIED(planned, (sherdi_plan * plan, const sherdi_model *model), (plan, mo
  * the models. Collective. */
 SHERDI_TRIED(created, (sherd_engine * engine), (engine))
 SHERDI_TRIED(sealing, (sherd_engine * engine), (engine))
-/* The ranks differ in what they used in a window: names how, by a failure. Collective. */
-SHERDI_TRIED(uses_differ, (sherd_engine * engine), (engine))
+/* A window ends, and its gradients are about to be reduced: whether the ranks have used the same
+ * units. Collective. */
+SHERDI_TRIED(window_ending, (sherd_engine * engine), (engine))
 /* The engine is about to carry its plan out: whether it may. */
 SHERDI_TRIED(check, (sherd_engine * engine), (engine))
 /* Makes the module's objects for the time in which the engine is sealed. */

@@ -352,8 +352,8 @@ SHERD_CALL sherd_param_fill(sherd_engine *engine, sherd_param param, sherd_fill_
  *
  *  Order      Every rank acquires and releases the same units in the same order, also for EVAL. The
  *             declared order is prefetched. A different order is legal and slower. It is an error
- *             if only some ranks acquire a unit: sherd_step drops the window, or an operation that
- *             synchronizes the ranks fails (docs/calls.md).
+ *             if only some ranks acquire a unit: an operation that synchronizes the ranks fails, or
+ *             sherd_step drops the window (with the module "differences"; docs/calls.md).
  *
  *  Places     Acquires of different units may nest if the passes declare it (sherd_pass_add_held)
  *             or if their places in memory do not overlap (docs/calls.md). A unit may be acquired

@@ -2,9 +2,10 @@
 
 #include "base/mem.h"
 #include "collectives/simulated.h"
-#include "engine/engine.h"
 #include "engine/run/agree.h"
 #include "engine/run/blobs.h"
+#include "engine/run/differences.h"
+#include "engine/run/fill.h"
 #include "engine/run/queue.h"
 #include "engine/run/store.h"
 #include "engine/run/uses.h"
@@ -157,7 +158,8 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
     engine->plan                     = (sherdi_plan *)(uintptr_t)plan;
     settings_still(&engine->settings);
     sherdi_scaler_init(&engine->scaler, &engine->settings.numerics.scaler);
-    SHERDI_TRY(sherdi_engine_tables_open(engine));
+    SHERDI_TRY(sherdi_fill_open(engine));
+    SHERDI_TRY(sherdi_uses_memory_open(engine));
     SHERDI_TRY(sherdi_uses_open(engine));
     SHERDI_TRY(sherdi_progress_open(&engine->run.progress, plan, model, &engine->mem));
     dry->joined = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL,
@@ -206,7 +208,8 @@ void sherdi_dry_destroy(sherdi_dry *dry)
     sherdi_store_destroy(&dry->engine);
     sherdi_progress_close(&dry->engine.run.progress);
     sherdi_uses_close(&dry->engine);
-    sherdi_engine_tables_close(&dry->engine);
+    sherdi_uses_memory_close(&dry->engine);
+    sherdi_fill_close(&dry->engine);
     sherdi_free(dry->joined);
     sherd_world_destroy(dry->engine.world);
     sherdi_free(dry);

@@ -1,12 +1,9 @@
-/* Exchanges statuses and words between ranks, and compares which units they used. differences.c
- * compares the rest, and names what differs. All calls are collective. */
+/* Exchanges statuses and words between ranks. differences.c compares what they do, and names what
+ * differs. All calls are collective. */
 #include "engine/run/agree.h"
 
 #include "base/checked.h"
-#include "base/hash.h"
-#include "engine/modules.h"
 #include "engine/run/engine_impl.h"
-#include "engine/run/loop.h"
 
 #include <string.h>
 
@@ -99,46 +96,4 @@ uint64_t sherdi_agree_sum(const sherd_engine *engine)
         sum += sherdi_agree_word_of(engine, r);
     }
     return sum;
-}
-
-/* ---------------------------------------------------------------- uses ---- */
-
-sherd_status sherdi_agree_uses(sherd_engine *engine)
-{
-    size_t              num_units = engine->plan->layout.num_units;
-    sherdi_unit_uses   *mine      = engine->exchange.own_uses;
-    sherdi_uses_message message   = {.micro_seen     = (uint64_t)engine->window.micro_seen,
-                                     .micro_backward = (uint64_t)engine->window.micro_backward,
-                                     .call           = (uint64_t)engine->window.call};
-    int                 differs   = 0;
-
-    for (size_t u = 0; u < num_units; u++) {
-        mine[u] = sherdi_unit_of(engine, (int)u)->uses;
-        if (engine->plan->layout.units[u].is_open_ended) { /* ranks may acquire it differently */
-            mine[u].acquired[SHERD_FORWARD]  = 0;
-            mine[u].acquired[SHERD_BACKWARD] = 0;
-        }
-        message.uses_hash = sherdi_hash_bytes(message.uses_hash, &mine[u], sizeof(mine[u]));
-    }
-    SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_USES, SHERD_OK, &message, NULL, NULL));
-    for (int r = 1; r < engine->world_size; r++) {
-        differs |= memcmp(sherdi_agree_message(engine, r), sherdi_agree_message(engine, 0),
-                          sizeof(message)) != 0;
-    }
-    if (!differs && engine->window.micro_backward == engine->window.micro_seen) {
-        return SHERD_OK;
-    }
-    if (!differs) {
-        return sherdi_fail(SHERD_E_STATE,
-                           "%d of the %d micro-batches of this window had no backward pass; the "
-                           "window was dropped, nothing was updated; run the backward pass of each "
-                           "micro-batch before its sherd_step",
-                           engine->window.micro_seen - engine->window.micro_backward,
-                           engine->window.micro_seen);
-    }
-    SHERDI_TRY(sherdi_modules_uses_differ(engine));
-    return sherdi_fail(
-        SHERD_E_STATE,
-        "the ranks disagree about the units or the micro-batches of this window; the "
-        "window was dropped, nothing was updated; " SHERDI_USUAL_CAUSE);
 }

@@ -32,9 +32,4 @@ uint64_t    sherdi_agree_sum(const sherd_engine *engine);
 /** Ends an exchange whose outcome is `status`. */
 sherd_status sherdi_agree_end(const sherd_engine *engine, const sherdi_outcome *own,
                               sherd_status status, const char *when);
-/** Compares which units the ranks used in the window; call it before the window's gradients are
- *  reduced. E_STATE names the unit and the ranks that differ, or says that a micro-batch had no
- *  backward pass. */
-sherd_status sherdi_agree_uses(sherd_engine *engine);
-
 #endif

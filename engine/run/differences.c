@@ -1,5 +1,5 @@
-/* Compares calls and their arguments over the ranks, and names what differs, here and where agree.c
- * found that something does: a setting, the first group, unit or parameter of the model, the unit of a window.
+/* Compares calls and their arguments over the ranks, and names what differs: a setting, the first
+ * group, unit or parameter of the model, the unit of a window.
  * The ranks search together, so all calls are collective. */
 #include "engine/run/differences.h"
 
@@ -369,20 +369,53 @@ static sherd_status uses_name(sherd_engine *engine)
                                       "and " SHERDI_USUAL_CAUSE);
 }
 
-/* -------------------------------------------------------------- memory ---- */
-
-static sherd_status uses_open(sherd_engine *engine)
+/* Compares which units the ranks used in the window. E_STATE names the unit and the ranks that
+ * differ. */
+static sherd_status uses_agree(sherd_engine *engine)
 {
-    engine->exchange.uses = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL,
-                                               (size_t)engine->world_size * engine->model.num_units,
-                                               sizeof(*engine->exchange.uses));
-    return engine->exchange.uses == NULL ? SHERD_E_NOMEM : SHERD_OK;
+    size_t              num_units = engine->plan->layout.num_units;
+    sherdi_unit_uses   *mine      = engine->exchange.own_uses;
+    sherdi_uses_message message   = {.micro_seen     = (uint64_t)engine->window.micro_seen,
+                                     .micro_backward = (uint64_t)engine->window.micro_backward,
+                                     .call           = (uint64_t)engine->window.call};
+    int                 differs   = 0;
+
+    for (size_t u = 0; u < num_units; u++) {
+        mine[u] = sherdi_unit_of(engine, (int)u)->uses;
+        if (engine->plan->layout.units[u].is_open_ended) { /* ranks may acquire it differently */
+            mine[u].acquired[SHERD_FORWARD]  = 0;
+            mine[u].acquired[SHERD_BACKWARD] = 0;
+        }
+        message.uses_hash = sherdi_hash_bytes(message.uses_hash, &mine[u], sizeof(mine[u]));
+    }
+    SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_USES, SHERD_OK, &message, NULL, NULL));
+    for (int r = 1; r < engine->world_size; r++) {
+        differs |= memcmp(sherdi_agree_message(engine, r), sherdi_agree_message(engine, 0),
+                          sizeof(message)) != 0;
+    }
+    return differs ? uses_name(engine) : SHERD_OK;
 }
 
-static void uses_close(sherd_engine *engine)
+/* -------------------------------------------------------------- memory ---- */
+
+sherd_status sherdi_uses_memory_open(sherd_engine *engine)
 {
+    sherdi_exchange *exchange = &engine->exchange;
+    size_t           units    = engine->model.num_units;
+
+    exchange->own_uses =
+        sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, units, sizeof(*exchange->own_uses));
+    exchange->uses =
+        sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, (size_t)engine->world_size * units,
+                           sizeof(*exchange->uses));
+    return exchange->own_uses == NULL || exchange->uses == NULL ? SHERD_E_NOMEM : SHERD_OK;
+}
+
+void sherdi_uses_memory_close(sherd_engine *engine)
+{
+    sherdi_free(engine->exchange.own_uses);
     sherdi_free(engine->exchange.uses);
-    engine->exchange.uses = NULL;
+    engine->exchange.own_uses = engine->exchange.uses = NULL;
 }
 
 sherd_status sherdi_agree_model(sherd_engine *engine)
@@ -409,9 +442,9 @@ static sherd_status settings_agree(sherd_engine *engine)
 }
 
 const sherdi_module sherdi_module_differences = {
-    .open        = uses_open,
-    .close       = uses_close,
-    .created     = settings_agree,
-    .sealing     = sherdi_agree_model,
-    .uses_differ = uses_name,
+    .open          = sherdi_uses_memory_open,
+    .close         = sherdi_uses_memory_close,
+    .created       = settings_agree,
+    .sealing       = sherdi_agree_model,
+    .window_ending = uses_agree,
 };

@@ -8,6 +8,10 @@
 sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings);
 sherd_status sherdi_agree_model(sherd_engine *engine);
 
+/** Allocate and free the memory for the comparison of units. E_NOMEM. */
+sherd_status sherdi_uses_memory_open(sherd_engine *engine);
+void         sherdi_uses_memory_close(sherd_engine *engine);
+
 /** An argument that must be equal on all ranks. */
 typedef struct sherdi_argument {
     const char *name;

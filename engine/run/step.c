@@ -108,6 +108,20 @@ sherd_status sherdi_step_drop_window(sherd_engine *engine, sherd_status status)
     return sherdi_outcome_end(&why);
 }
 
+static sherd_status uses_check(sherd_engine *engine)
+{
+    const sherdi_window *window = &engine->window;
+
+    SHERDI_TRY(sherdi_modules_window_ending(engine));
+    return window->micro_backward == window->micro_seen
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_STATE,
+                             "%d of the %d micro-batches of this window had no backward pass; the "
+                             "window was dropped, nothing was updated; run the backward pass of "
+                             "each micro-batch before its sherd_step",
+                             window->micro_seen - window->micro_backward, window->micro_seen);
+}
+
 static sherd_status boundary_prepare(sherd_engine *engine)
 {
     sherd_step_report  *report = &engine->report;
@@ -119,7 +133,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
         status = SHERDI_ASK(queue, tell, engine);
     }
     if (status == SHERD_OK) {
-        status = sherdi_agree_uses(engine);
+        status = uses_check(engine);
     }
     if (status != SHERD_OK) {
         return sherdi_step_drop_window(engine, status); /* the window's gradients are of no use */
