@@ -42,7 +42,7 @@ sherd_status bench_drive_run(sherd_engine *engine, double *seconds_out)
     size_t          slots    = sherdi_ring_slots(engine->plan, SHERDI_RING_STATE);
     int64_t         start_ns = sherdi_now_ns();
 
-    SHERDI_TRY(sherdi_program_read_ahead(program));
+    SHERDI_TRY(sherdi_rings_read_ahead(program));
     for (size_t e = 0; e < extents; e++) {
         SHERDI_TRY(sherdi_program_write(program, SHERDI_RING_STATE, e, e, -1));
         if (e + slots < extents) {

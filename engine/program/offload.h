@@ -54,7 +54,6 @@ typedef struct sherdi_program_offload_ops {
     /* Passes by a segment that the walk leaves alone. */
     sherd_status (*segment_pass_by)(const sherdi_program *program, sherdi_walk walk,
                                     const sherdi_segment *segment);
-    sherd_status (*read_ahead)(const sherdi_program *program);
     sherd_status (*generation)(const sherdi_program *program, sherdi_op_kind kind);
 
     /* ---- values */

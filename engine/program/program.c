@@ -145,11 +145,6 @@ sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_
     return SHERDI_IF_OFFLOAD(generation(program, kind));
 }
 
-sherd_status sherdi_program_read_ahead(const sherdi_program *program)
-{
-    return SHERDI_IF_OFFLOAD(read_ahead(program));
-}
-
 sherd_status sherdi_program_fetch_ahead(const sherdi_program *program)
 {
     return SHERDI_IF_OFFLOAD(fetch_ahead(program));

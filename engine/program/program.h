@@ -331,8 +331,6 @@ sherd_status sherdi_program_await(const sherdi_program *program, sherdi_post pos
 int sherdi_program_may_gather(const sherdi_program *program, int unit);
 /** Says how far the updater is. */
 sherd_status sherdi_program_post(const sherdi_program *updater, sherdi_post post, int unit);
-/** Reads state for the next walk, into all slots. */
-sherd_status sherdi_program_read_ahead(const sherdi_program *program);
 /** Sums the squares of this rank's part of the gradient, and copies the results of all kernels to
  *  the host. */
 sherd_status sherdi_program_norm(const sherdi_program *program);

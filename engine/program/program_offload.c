@@ -505,7 +505,6 @@ const sherdi_program_offload_ops sherdi_program_rings = {
     .slots_begin     = sherdi_slots_begin,
     .block_walk      = block_walk,
     .segment_pass_by = segment_pass_by,
-    .read_ahead      = sherdi_rings_read_ahead,
     .generation      = sherdi_rings_generation,
     .block_move      = sherdi_slots_block_move,
     .param_move      = sherdi_slots_param_move,

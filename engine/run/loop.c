@@ -137,12 +137,6 @@ sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pas
     SHERDI_TRY(sherdi_fill_finish(engine));
     sherdi_mem_forbid_begin();
     status = unit_acquire(engine, unit, pass);
-    if (status == SHERD_OK && pass == SHERD_BACKWARD && engine->settings.offload.pipeline_read &&
-        sherdi_loop_ends_after(engine, engine->window.micro_seen + 1)) {
-        status = SHERDI_IF(
-            engine->updater.ops, read_ahead, (engine),
-            sherdi_program_read_ahead(&engine->run.program)); /* the update follows this pass */
-    }
     sherdi_mem_forbid_end();
     return sherdi_engine_outcome(engine, status);
 }

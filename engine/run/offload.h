@@ -96,11 +96,9 @@ typedef struct sherdi_updater_ops {
     /* Waits for the update, and ends the thread. If the update has failed, the engine is lost, so
      * that its files stay; a failure that no call has returned is logged. */
     void (*close)(sherd_engine *engine);
-    /* Returns whether the calling thread is the updater. */
-    int (*is_here)(const sherd_engine *engine);
     /* Says that the update makes progress, if the calling thread is the updater. */
     void (*beat)(sherd_engine *engine);
-    /* Returns the program of the calling thread. */
+    /* Returns the program of the calling thread: the updater's, or the trainer's. */
     const sherdi_program *(*program)(const sherd_engine *engine);
     /* A walk is over, except for its writes of the state. If it is a queued update's, parameters and
      * gradients are the trainer's again. Adds failures to `all`. */
@@ -119,8 +117,6 @@ typedef struct sherdi_updater_ops {
     void (*report)(sherd_engine *engine, sherd_step_report *report);
     /* Forgets the failure of an update: the state was loaded, or taken back. */
     void (*forget)(sherd_engine *engine);
-    /* Reads the state ahead for the next update, now or after the commit that is under way. */
-    sherd_status (*read_ahead)(sherd_engine *engine);
     /* Blocks until the updater has begun to read ahead, if it was asked to. */
     void (*settle_ahead)(sherd_engine *engine);
 } sherdi_updater_ops;

@@ -12,15 +12,15 @@
 
 #include <stdlib.h>
 
-sherdi_user sherdi_run_user(const sherd_engine *engine)
-{
-    return SHERDI_IF(engine->updater.ops, is_here, (engine), 0) ? SHERDI_USER_UPDATER
-                                                                : SHERDI_USER_TRAINER;
-}
-
 const sherdi_program *sherdi_run_program(const sherd_engine *engine)
 {
     return SHERDI_IF(engine->updater.ops, program, (engine), &engine->run.program);
+}
+
+sherdi_user sherdi_run_user(const sherd_engine *engine)
+{
+    return sherdi_run_program(engine) == &engine->run.program ? SHERDI_USER_TRAINER
+                                                              : SHERDI_USER_UPDATER;
 }
 
 /* ------------------------------------------------------------------- calls -- */

@@ -5,6 +5,7 @@
 #include "base/thread.h"
 #include "engine/modules.h"
 #include "engine/run/failure.h"
+#include "engine/run/loop.h"
 #include "engine/run/marks.h"
 #include "engine/run/store.h"
 #include "engine/run/update.h"
@@ -145,7 +146,7 @@ static void ahead_read(sherd_engine *engine)
         (void)pthread_mutex_unlock(&updater->lock);
         if (updater->outcome.status == SHERD_OK) {
             /* a failed read is returned when its result is needed */
-            (void)sherdi_program_read_ahead(&updater->program);
+            (void)sherdi_rings_read_ahead(&updater->program);
         }
         (void)pthread_mutex_lock(&updater->lock);
     }
@@ -384,6 +385,7 @@ static void updater_forget(sherd_engine *engine)
     }
 }
 
+/* Reads the state ahead for the next update, now or after the commit that is under way. */
 static sherd_status updater_read_ahead(sherd_engine *engine)
 {
     sherdi_updater_own *updater    = engine->updater.own;
@@ -400,7 +402,19 @@ static sherd_status updater_read_ahead(sherd_engine *engine)
         return SHERD_OK;
     }
     SHERDI_TRY(sherdi_program_await(&engine->run.program, SHERDI_POST_END, -1));
-    return sherdi_program_read_ahead(&engine->run.program);
+    return sherdi_rings_read_ahead(&engine->run.program);
+}
+
+/* The update follows the last backward pass of a window. */
+static sherd_status update_foresee(sherd_engine *engine, int unit, sherd_pass pass)
+{
+    (void)unit;
+    if (pass != SHERD_BACKWARD || !engine->settings.offload.pipeline_read ||
+        !sherdi_loop_ends_after(engine, engine->window.micro_seen + 1)) {
+        return SHERD_OK;
+    }
+    return engine->updater.ops == NULL ? sherdi_rings_read_ahead(&engine->run.program)
+                                       : updater_read_ahead(engine);
 }
 
 static void updater_settle_ahead(sherd_engine *engine)
@@ -609,7 +623,6 @@ static void updater_close(sherd_engine *engine)
 
 const sherdi_updater_ops sherdi_updater_thread = {
     .close        = updater_close,
-    .is_here      = is_here,
     .beat         = updater_beat,
     .program      = program_of,
     .walk_made    = walk_made,
@@ -618,8 +631,8 @@ const sherdi_updater_ops sherdi_updater_thread = {
     .check        = updater_check,
     .report       = updater_report,
     .forget       = updater_forget,
-    .read_ahead   = updater_read_ahead,
     .settle_ahead = updater_settle_ahead,
 };
 
-const sherdi_module sherdi_module_updater = {.updater_open = updater_open};
+const sherdi_module sherdi_module_updater = {.updater_open  = updater_open,
+                                             .unit_acquired = update_foresee};
