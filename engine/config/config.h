@@ -10,31 +10,16 @@
 #include "sherd.h"
 
 /* The types of the settings of modules. */
-#define SHERDI_SETTINGS_OF(type, name)
 #include "engine/config/members_list.h"
-#undef SHERDI_SETTINGS_OF
 
 /* engine/optimizers/optimizer.h */
 typedef struct sherdi_optimizer sherdi_optimizer;
-
-/* LAMB's hyper-parameters in addition to Adam's. */
-typedef struct sherdi_lamb_settings {
-    double max_coeff, min_coeff; /* of the trust ratio */
-    int    eps_inside_sqrt;
-    int    is_papers; /* 1: bias corrections as in the paper; 0: as in DeepSpeed */
-    int    exclude_1d;
-} sherdi_lamb_settings;
 
 typedef struct sherdi_sgd_settings {
     double momentum, dampening; /* momentum 0: the state has no buffer */
     int    is_nesterov;
     int    has_momentum, has_nesterov; /* 1: set; 0: the optimizer's defaults hold */
 } sherdi_sgd_settings;
-
-typedef struct sherdi_muon_settings {
-    int steps;
-    int matches_rms; /* adjust_lr_fn match_rms_adamw */
-} sherdi_muon_settings;
 
 typedef struct sherdi_adagrad_settings {
     double lr_decay;
@@ -62,36 +47,6 @@ typedef enum sherdi_accumulate {
     SHERDI_ACCUMULATE_HOST,
     SHERDI_ACCUMULATE_DEVICE,
 } sherdi_accumulate;
-
-/* The kinds of monitors (engine/monitor/). */
-enum { SHERDI_MONITOR_CSV = 0, SHERDI_MONITOR_TENSORBOARD, SHERDI_MONITORS };
-
-#define SHERDI_MONITOR_FOLDER_BYTES 1024
-
-typedef struct sherdi_monitor_settings {
-    int  is_on;
-    char folder[SHERDI_MONITOR_FOLDER_BYTES]; /* output_path/job_name */
-} sherdi_monitor_settings;
-
-typedef enum sherdi_io_engine {
-    SHERDI_IO_AUTO = 0,
-    SHERDI_IO_URING,
-    SHERDI_IO_THREADS,
-} sherdi_io_engine;
-
-/* How parts of a state are stored, as configured. engine/plan/plan_encoding.c decides it for each
- * segment. */
-typedef enum sherdi_master_encoding {
-    SHERDI_MASTER_F32 = 0,
-    SHERDI_MASTER_BESIDE,
-    SHERDI_MASTER_BF16,
-} sherdi_master_encoding;
-
-typedef enum sherdi_moment_encoding {
-    SHERDI_MOMENTS_F32 = 0,
-    SHERDI_MOMENTS_BF16,
-    SHERDI_MOMENTS_FP8,
-} sherdi_moment_encoding;
 
 /* Everything that the engine needs to know, resolved: no value is "auto". Sizes are in elements, as
  * in the file, and may be 0 (except sub_group_size); "unlimited" is SIZE_MAX. A struct for each
@@ -127,16 +82,11 @@ typedef struct sherdi_update_settings {
     int                     has_lr, has_betas, has_eps; /* 1: set; 0: the optimizer's defaults */
     int                     bias_correction;
     int                     decouples_decay; /* adam_w_mode */
-    sherdi_lamb_settings    lamb;
     sherdi_sgd_settings     sgd;
     sherdi_adagrad_settings adagrad;
-    sherdi_muon_settings    muon;
     double                  gradient_clipping; /* 0: off */
-    int                     master_encoding;   /* sherdi_master_encoding */
-    int                     moment_encoding;   /* sherdi_moment_encoding */
-#define SHERDI_SETTINGS_OF(type, name) type name;
+#define SHERDI_UPDATE_OF(type, name, dims, ...) type name dims;
 #include "engine/config/members_list.h"
-#undef SHERDI_SETTINGS_OF
 } sherdi_update_settings;
 
 typedef struct sherdi_sharding_settings {
@@ -167,38 +117,24 @@ typedef struct sherdi_offloads_settings {
     size_t params_in_cpu;
 } sherdi_offloads_settings;
 
-typedef struct sherdi_checkpoint_settings {
-    int is_async;  /* a copy of the state is planned in host memory */
-    int keep_last; /* complete checkpoints that stay; 0: all */
-} sherdi_checkpoint_settings;
-
-typedef struct sherdi_io_settings {
-    sherdi_io_engine engine;
-    size_t           block_bytes;
-    int              depth;
-    double           step_seconds; /* for the plan's estimate of wear; 0: not set */
-    double           drive_tbw;    /* rated endurance of the drive, in 1e12 bytes written */
-} sherdi_io_settings;
-
-/* Monitors. */
+/* What people watch. */
 typedef struct sherdi_watch_settings {
-    int                     steps_per_print; /* 0: not set */
-    int                     wall_clock_breakdown;
-    int                     memory_breakdown;
-    int                     logs_comms, logs_each_comm;
-    sherdi_monitor_settings monitors[SHERDI_MONITORS];
+    int steps_per_print; /* 0: not set */
+    int wall_clock_breakdown;
+    int memory_breakdown;
+    int logs_comms, logs_each_comm;
 } sherdi_watch_settings;
 
 typedef struct sherdi_settings {
-    sherdi_batch_settings      batch;
-    sherdi_numerics_settings   numerics;
-    sherdi_update_settings     update;
-    sherdi_sharding_settings   sharding;
-    sherdi_offloads_settings   offload;
-    sherdi_checkpoint_settings checkpoint;
-    sherdi_io_settings         io;
-    sherdi_watch_settings      watch;
-    int                        is_debug; /* SHERD_DEBUG in the environment, filled by the engine */
+    sherdi_batch_settings    batch;
+    sherdi_numerics_settings numerics;
+    sherdi_update_settings   update;
+    sherdi_sharding_settings sharding;
+    sherdi_offloads_settings offload;
+    sherdi_watch_settings    watch;
+#define SHERDI_SETTINGS_OF(type, name, dims, ...) type name dims;
+#include "engine/config/members_list.h"
+    int is_debug; /* SHERD_DEBUG in the environment, filled by the engine */
 } sherdi_settings;
 
 /** Returns whether a window may have several micro-batches, whose gradients are added up. */

@@ -78,25 +78,25 @@ PLAIN("csv_monitor", BLOCK,
     "([monitors.md](monitors.md))",
     CLOSED)
 KEY(CSV_ENABLED, "csv_monitor.enabled", BOOL,
-    "writes the files", SETS(watch.monitors[SHERDI_MONITOR_CSV].is_on), LOCAL)
+    "writes the files", SETS(monitors[SHERDI_MONITOR_CSV].is_on), LOCAL)
 KEY(CSV_PATH, "csv_monitor.output_path", TEXT,
     "folder that contains the folder `job_name`; the engine makes both. Empty: the folder in "
     "which the program was started",
-    DERIVES(watch.monitors[SHERDI_MONITOR_CSV].folder), WORD(""), LOCAL)
+    DERIVES(monitors[SHERDI_MONITOR_CSV].folder), WORD(""), LOCAL)
 KEY(CSV_JOB, "csv_monitor.job_name", TEXT,
     "folder inside `output_path`, in which the files lie",
-    DERIVES(watch.monitors[SHERDI_MONITOR_CSV].folder), WORD("DeepSpeedJobName"), LOCAL)
+    DERIVES(monitors[SHERDI_MONITOR_CSV].folder), WORD("DeepSpeedJobName"), LOCAL)
 PLAIN("tensorboard", BLOCK,
     "event files, which TensorBoard opens; rank 0 writes them ([monitors.md](monitors.md))", CLOSED)
 KEY(BOARD_ENABLED, "tensorboard.enabled", BOOL,
-    "writes the files", SETS(watch.monitors[SHERDI_MONITOR_TENSORBOARD].is_on), LOCAL)
+    "writes the files", SETS(monitors[SHERDI_MONITOR_TENSORBOARD].is_on), LOCAL)
 KEY(BOARD_PATH, "tensorboard.output_path", TEXT,
     "folder that contains the folder `job_name`; the engine makes both. Empty: the folder in "
     "which the program was started",
-    DERIVES(watch.monitors[SHERDI_MONITOR_TENSORBOARD].folder), WORD(""), LOCAL)
+    DERIVES(monitors[SHERDI_MONITOR_TENSORBOARD].folder), WORD(""), LOCAL)
 KEY(BOARD_JOB, "tensorboard.job_name", TEXT,
     "folder inside `output_path`, in which the files lie",
-    DERIVES(watch.monitors[SHERDI_MONITOR_TENSORBOARD].folder), WORD("DeepSpeedJobName"), LOCAL)
+    DERIVES(monitors[SHERDI_MONITOR_TENSORBOARD].folder), WORD("DeepSpeedJobName"), LOCAL)
 PLAIN("comms_logger", BLOCK, "rank 0 logs (level info) the bytes of gathers and reductions", CLOSED)
 PLAIN("comms_logger.enabled", BOOL,
     "logs a summary with each line of `steps_per_print`, and when the engine ends",

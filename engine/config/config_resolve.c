@@ -593,7 +593,7 @@ sherd_status sherdi_config_json_resolve(const sherd_config *config, int world_si
     rules_apply(config, &settings);
     SHERDI_TRY(schedule_resolve(config, &settings));
     SHERDI_TRY(encodings_resolve(config, &settings));
-    SHERDI_TRY(monitors_resolve(config, settings.watch.monitors));
+    SHERDI_TRY(monitors_resolve(config, settings.monitors));
     memcpy(out, &settings, sizeof(settings));
     return SHERD_OK;
 }

@@ -151,8 +151,8 @@ static const sherdi_settings STANDARD = {
     .update =
         {
             .decouples_decay = 1,
-            .lamb            = {.max_coeff = 10, .min_coeff = 0.01},
-            .muon            = {.steps = 5},
+#define SHERDI_UPDATE_OF(type, name, dims, ...) .name = __VA_ARGS__,
+#include "engine/config/members_list.h"
         },
     .offload =
         {
@@ -167,7 +167,8 @@ static const sherdi_settings STANDARD = {
             .pipeline_write = 1,
             .durable        = 1,
         },
-    .io = {.block_bytes = 1048576, .depth = 8, .drive_tbw = 600},
+#define SHERDI_SETTINGS_OF(type, name, dims, ...) .name = __VA_ARGS__,
+#include "engine/config/members_list.h"
 };
 
 /* Finds the optimizer by its name. */

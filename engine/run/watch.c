@@ -257,7 +257,7 @@ static sherd_status watch_open(sherd_engine *engine)
     }
     engine->times.own->logs_transfers =
         engine->settings.watch.logs_comms && engine->settings.watch.logs_each_comm;
-    return sherdi_monitors_open(&watch->monitors, engine->settings.watch.monitors, &engine->mem);
+    return sherdi_monitors_open(&watch->monitors, engine->settings.monitors, &engine->mem);
 }
 
 static void watch_sealed(sherd_engine *engine)
