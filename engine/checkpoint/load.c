@@ -13,6 +13,7 @@
 #include "engine/checkpoint/save.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/values.h"
+#include "engine/program/program_rings.h"
 #include "engine/run/blobs.h"
 #include "engine/run/blocks.h"
 #include "engine/run/differences.h"
@@ -640,8 +641,8 @@ static void fill_settle(load *l)
     }
     engine->fill.is_loaded  = 1;
     engine->fill.is_changed = 0;
-    sherdi_progress_complete(&engine->run.progress, SHERDI_RING_STATE);
-    sherdi_progress_complete(&engine->run.progress, SHERDI_RING_PARAMS);
+    sherdi_rings_complete(&engine->run.progress, SHERDI_RING_STATE);
+    sherdi_rings_complete(&engine->run.progress, SHERDI_RING_PARAMS);
 }
 
 static sherd_status frozen_load(void *ctx)

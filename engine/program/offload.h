@@ -12,10 +12,9 @@ struct sherdi_cuts;
 struct sherdi_value_range;
 
 typedef struct sherdi_program_offload_ops {
-    /* sherdi_progress_forget, _keep and _complete. */
+    /* Forgets the contents of the slots of a ring: they are read again, or the slots are used
+     * otherwise. */
     void (*forget)(sherdi_progress *progress, sherdi_ring ring);
-    void (*keep)(sherdi_progress *progress, sherdi_ring ring);
-    void (*complete)(sherdi_progress *progress, sherdi_ring ring);
 
     /* Return where `bytes` bytes of a block's state, or of its gradient, rest that are not on the
      * device, or where they pass. */
@@ -81,15 +80,5 @@ const sherdi_program_offload_ops *sherdi_program_offload(void);
 /* Calls a function of the table, if this build has it. */
 #define SHERDI_IF_OFFLOAD(call)                                                                    \
     (sherdi_program_offload() == NULL ? SHERD_OK : sherdi_program_offload()->call)
-
-/** Forgets the contents of the slots of a ring: they are read again, or the slots are used
- *  otherwise. */
-void sherdi_progress_forget(sherdi_progress *progress, sherdi_ring ring);
-/** Records that not all writes of a ring were made: the contents of its slots are written again. */
-void sherdi_progress_keep(sherdi_progress *progress, sherdi_ring ring);
-
-/** Records that all first values of a ring are complete: an extent with later writes is read
- *  first. */
-void sherdi_progress_complete(sherdi_progress *progress, sherdi_ring ring);
 
 #endif

@@ -204,16 +204,3 @@ void sherdi_progress_close(sherdi_progress *progress)
     sherdi_modules_progress_close(progress);
     *progress = (sherdi_progress){0};
 }
-
-/* Defines a function that calls the one of the table, if this build has it. */
-#define RING_CALL(name)                                                                            \
-    void sherdi_progress_##name(sherdi_progress *progress, sherdi_ring ring)                       \
-    {                                                                                              \
-        if (sherdi_program_offload() != NULL) {                                                    \
-            sherdi_program_offload()->name(progress, ring);                                        \
-        }                                                                                          \
-    }
-
-RING_CALL(forget)
-RING_CALL(keep)
-RING_CALL(complete)

@@ -263,7 +263,7 @@ void         sherdi_progress_close(sherdi_progress *progress);
 
 /** Fills this rank's part of a parameter, from the trainer, or from the parameter's own memory; in
  *  any order, and repeatedly. After a failure, the same call once more makes it good; after one of
- *  a drive, call sherdi_progress_keep before. */
+ *  a drive, settle the rings before. */
 sherd_status sherdi_program_fill(const sherdi_program *program, size_t param, int is_given);
 /** Writes the extents that are still in slots to the drive. */
 sherd_status sherdi_program_fill_end(const sherdi_program *program);

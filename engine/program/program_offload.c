@@ -490,8 +490,6 @@ static sherd_status segment_pass_by(const sherdi_program *program, sherdi_walk w
 
 const sherdi_program_offload_ops sherdi_program_rings = {
     .forget          = sherdi_rings_forget,
-    .keep            = sherdi_rings_write_again,
-    .complete        = sherdi_rings_complete,
     .state_at        = state_at,
     .gradient_at     = gradient_at,
     .acquire_begin   = sherdi_rings_acquire_begin,

@@ -79,11 +79,15 @@ sherd_status sherdi_slot_go_on(const sherdi_program *program, sherdi_walk walk, 
  *  of two sweeps. */
 int sherdi_walk_visits(const sherdi_plan *plan, sherdi_walk walk, sherdi_ring ring, size_t extent);
 
+/** Records that not all writes of a ring were made: the contents of its slots are written again. */
+void sherdi_rings_write_again(sherdi_progress *progress, sherdi_ring ring);
+/** Records that all first values of a ring are complete: an extent with later writes is read
+ *  first. */
+void sherdi_rings_complete(sherdi_progress *progress, sherdi_ring ring);
+
 /* ---- functions of the table, which offload.h explains */
 
 void         sherdi_rings_forget(sherdi_progress *progress, sherdi_ring ring);
-void         sherdi_rings_write_again(sherdi_progress *progress, sherdi_ring ring);
-void         sherdi_rings_complete(sherdi_progress *progress, sherdi_ring ring);
 sherd_status sherdi_rings_acquire_begin(const sherdi_program *program);
 sherd_status sherdi_slice_fetch(const sherdi_program *program, const sherdi_segment *segment,
                                 const sherdi_live_range *live_range, sherdi_range own);

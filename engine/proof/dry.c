@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "collectives/simulated.h"
 #include "engine/run/agree.h"
+#include "engine/program/program_rings.h"
 #include "engine/run/blobs.h"
 #include "engine/run/differences.h"
 #include "engine/run/fill.h"
@@ -114,7 +115,6 @@ static sherd_status op_take(void *ctx, const sherdi_op *op)
 static sherdi_storage_ops storage_of(void)
 {
     return (sherdi_storage_ops){
-        .begin       = sherdi_storage_drive.begin,
         .note        = sherdi_storage_drive.note,
         .commit      = sherdi_storage_drive.commit,
         .agreed      = sherdi_storage_drive.agreed,
@@ -222,8 +222,8 @@ sherd_status sherdi_dry_start(sherdi_dry *dry)
     for (size_t p = 0; p < engine->model.num_params; p++) {
         engine->fill.is_filled[p] = 1;
     }
-    sherdi_progress_complete(&engine->run.progress, SHERDI_RING_STATE);
-    sherdi_progress_complete(&engine->run.progress, SHERDI_RING_PARAMS);
+    sherdi_rings_complete(&engine->run.progress, SHERDI_RING_STATE);
+    sherdi_rings_complete(&engine->run.progress, SHERDI_RING_PARAMS);
     engine->storage.store->dry.live = engine->storage.store->agreed =
         sherdi_plan_has_generations(engine->plan);
     engine->phase = SHERDI_PHASE_RUNNING;

@@ -108,21 +108,6 @@ sherd_status sherdi_fill_ask(void *raw, int part, size_t at, size_t count, float
     return SHERD_OK;
 }
 
-sherd_status sherdi_fill_rings_settle(sherd_engine *engine)
-{
-    sherd_status status = SHERD_OK;
-
-    for (int ring = SHERDI_RING_STATE; ring <= SHERDI_RING_PARAMS; ring++) {
-        sherd_status own = SHERDI_ASK(storage, settle, engine, (sherdi_ring)ring);
-
-        if (own != SHERD_OK) {
-            sherdi_progress_keep(&engine->run.progress, (sherdi_ring)ring);
-            status = own;
-        }
-    }
-    return status;
-}
-
 static sherd_status values_fill(sherd_engine *engine, sherdi_fill_source *given)
 {
     sherdi_outcome outcome;
@@ -131,7 +116,7 @@ static sherd_status values_fill(sherd_engine *engine, sherdi_fill_source *given)
     outcome             = sherdi_outcome_of(
                     sherdi_program_fill(&engine->run.program, given->param, given->fn != NULL));
     if (outcome.status != SHERD_OK) {
-        (void)sherdi_fill_rings_settle(engine);
+        (void)SHERDI_ASK(storage, settle_filled, engine);
     }
     return sherdi_outcome_end(&outcome);
 }
@@ -228,7 +213,7 @@ static uint64_t filled_fingerprint(const sherd_engine *engine, int is_frozen)
 sherd_status sherdi_fill_settle(sherd_engine *engine)
 {
     sherd_status status = sherdi_program_fill_end(&engine->run.program);
-    sherd_status own    = sherdi_fill_rings_settle(engine);
+    sherd_status own    = SHERDI_ASK(storage, settle_filled, engine);
 
     SHERDI_TRY(own);
     SHERDI_TRY(status);
@@ -268,12 +253,8 @@ static sherd_status filling_end(sherd_engine *engine)
     SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_FIRST_VALUES, status,
                                  filled_fingerprint(engine, 1), SHERDI_FILL_BEGINS));
     engine->fingerprints.frozen = sherdi_agree_sum(engine);
-    SHERDI_TRY(SHERDI_ASK(storage, begin, engine));
-    SHERDI_TELL(storage, agreed, engine);
     SHERDI_TRY(sherdi_run_drain(engine));
     SHERDI_TRY(sherdi_modules_filled(engine));
-    sherdi_progress_complete(&engine->run.progress, SHERDI_RING_STATE);
-    sherdi_progress_complete(&engine->run.progress, SHERDI_RING_PARAMS);
     sherdi_loop_fetch_ahead(engine);
     return SHERD_OK;
 }

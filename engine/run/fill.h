@@ -33,10 +33,6 @@ sherd_status sherdi_fill_check_function(const sherd_engine *engine, sherd_param 
 /** Returns whether the parameter already has values from the state of an earlier run, or from a
  *  checkpoint. */
 int sherdi_fill_is_kept(const sherd_engine *engine, sherd_param param);
-/** Settles the rings that are filled. Extents that could not be written stay in the ring's slots, to
- *  be written again. */
-sherd_status sherdi_fill_rings_settle(sherd_engine *engine);
-
 /** Allocates the tables of the filling; call it after the plan was made. E_NOMEM. */
 sherd_status sherdi_fill_open(sherd_engine *engine);
 void         sherdi_fill_close(sherd_engine *engine);

@@ -70,7 +70,7 @@ static sherd_status portions_fill(root_fill *fill)
 
         if (all.status == SHERD_OK && own != SHERD_OK) {
             sherdi_outcome_add(&all, own);
-            (void)sherdi_fill_rings_settle(engine);
+            (void)SHERDI_ASK(storage, settle_filled, engine);
         }
         if (own == SHERD_E_PEER_LOST || fill->portion->status != SHERD_OK) {
             break;

@@ -52,6 +52,9 @@ typedef struct sherdi_storage_ops {
     /* Blocks until all transfers of a ring are over; reads that have not started are dropped.
      * Returns the first failure, and forgets it. */
     sherd_status (*settle)(sherd_engine *engine, sherdi_ring ring);
+    /* Does so with the rings that are filled. Extents that could not be written stay in the rings'
+     * slots, to be written again. */
+    sherd_status (*settle_filled)(sherd_engine *engine);
     /* Blocks in the same way for reads whose results nobody needs: failures do not matter. */
     void (*drop)(sherd_engine *engine, sherdi_ring ring);
     /* Adds to a report for how long the trainer's thread has waited and what its calls have moved
@@ -62,8 +65,6 @@ typedef struct sherdi_storage_ops {
 
     /* ---- generations of state in files */
 
-    /* Commits the first values, so that all ranks are at one generation. Collective. */
-    sherd_status (*begin)(sherd_engine *engine);
     /* Records the note of the next commit, with the state after update `step`: counters, scaler and
      * blobs. is_written: values or counters were written between two updates, and undo cannot
      * restore the state before them. `commit` returns a failure of this. */

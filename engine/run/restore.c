@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "engine/modules.h"
+#include "engine/program/program_rings.h"
 #include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/failure.h"
@@ -197,7 +198,7 @@ sherd_status sherdi_restore_resume(sherd_engine *engine)
     for (size_t p = 0; p < engine->model.num_params; p++) {
         engine->fill.is_filled[p] = !engine->model.params[p].is_frozen;
     }
-    sherdi_progress_complete(&engine->run.progress, SHERDI_RING_STATE);
+    sherdi_rings_complete(&engine->run.progress, SHERDI_RING_STATE);
     sherdi_log(SHERD_LOG_INFO, engine->rank, "resumed from step %lld of run %016llx",
                (long long)engine->counters.step, (unsigned long long)engine->storage.run);
     run_compare(engine, &found.note);

@@ -227,6 +227,13 @@ void sherdi_run_close(sherd_engine *engine)
     sherdi_progress_close(&run->progress);
 }
 
+static void ring_forget(sherd_engine *engine, sherdi_ring ring)
+{
+    if (sherdi_program_offload() != NULL) {
+        sherdi_program_offload()->forget(&engine->run.progress, ring);
+    }
+}
+
 sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring)
 {
     sherd_status status;
@@ -235,7 +242,7 @@ sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring)
         SHERDI_TRY(sherdi_program_await(&engine->run.program, SHERDI_POST_END, -1));
     }
     status = SHERDI_ASK(storage, settle, engine, ring);
-    sherdi_progress_forget(&engine->run.progress, ring);
+    ring_forget(engine, ring);
     return status;
 }
 
@@ -245,5 +252,5 @@ void sherdi_run_drop_ahead(sherd_engine *engine, sherdi_ring ring)
         (void)sherdi_program_await(&engine->run.program, SHERDI_POST_END, -1);
     }
     SHERDI_TELL(storage, drop, engine, ring);
-    sherdi_progress_forget(&engine->run.progress, ring);
+    ring_forget(engine, ring);
 }

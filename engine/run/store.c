@@ -664,6 +664,21 @@ static sherd_status store_settle(sherd_engine *engine, sherdi_ring ring)
     return sherdi_drive_settle(&engine->storage.store->drive, ring);
 }
 
+static sherd_status store_settle_filled(sherd_engine *engine)
+{
+    sherd_status status = SHERD_OK;
+
+    for (int ring = SHERDI_RING_STATE; ring <= SHERDI_RING_PARAMS; ring++) {
+        sherd_status own = store_settle(engine, (sherdi_ring)ring);
+
+        if (own != SHERD_OK) {
+            sherdi_rings_write_again(&engine->run.progress, (sherdi_ring)ring);
+            status = own;
+        }
+    }
+    return status;
+}
+
 static void store_drop(sherd_engine *engine, sherdi_ring ring)
 {
     sherdi_drive_drop(&engine->storage.store->drive, ring);
@@ -908,22 +923,34 @@ static void store_verify(sherd_engine *engine, int is_on)
     }
 }
 
-const sherdi_module sherdi_module_store = {.storage_open = store_open};
+/* Commits the first values, so that all ranks are at one generation. */
+static sherd_status store_begin(sherd_engine *engine)
+{
+    if (engine->storage.store != NULL) {
+        SHERDI_TRY(sherdi_restore_begin(engine));
+        sherdi_store_agreed(engine);
+    }
+    sherdi_rings_complete(&engine->run.progress, SHERDI_RING_STATE);
+    sherdi_rings_complete(&engine->run.progress, SHERDI_RING_PARAMS);
+    return SHERD_OK;
+}
+
+const sherdi_module sherdi_module_store = {.storage_open = store_open, .filled = store_begin};
 
 const sherdi_storage_ops sherdi_storage_drive = {
-    .resume      = sherdi_restore_resume,
-    .stop        = store_stop,
-    .close       = store_close,
-    .settle      = store_settle,
-    .drop        = store_drop,
-    .report      = store_report,
-    .traffic     = sherdi_updater_traffic,
-    .begin       = sherdi_restore_begin,
-    .note        = sherdi_store_note,
-    .commit      = sherdi_store_commit,
-    .agreed      = sherdi_store_agreed,
-    .restore     = sherdi_restore_agreed,
-    .stored_step = sherdi_store_step,
-    .verify      = store_verify,
-    .blob_bytes  = blob_bytes,
+    .resume        = sherdi_restore_resume,
+    .stop          = store_stop,
+    .close         = store_close,
+    .settle        = store_settle,
+    .settle_filled = store_settle_filled,
+    .drop          = store_drop,
+    .report        = store_report,
+    .traffic       = sherdi_updater_traffic,
+    .note          = sherdi_store_note,
+    .commit        = sherdi_store_commit,
+    .agreed        = sherdi_store_agreed,
+    .restore       = sherdi_restore_agreed,
+    .stored_step   = sherdi_store_step,
+    .verify        = store_verify,
+    .blob_bytes    = blob_bytes,
 };
