@@ -1,12 +1,14 @@
 /* The store: an engine's storage in files (offload.h). It has the tiers of state, parameters and
- * gradients, and the drive's lane. store.c opens them and changes generations of the state; which
- * extents are read and written, and when, the program decides (program.h). */
+ * gradients, and the drive's lane. store_open.c opens them, and store.c moves their data
+ * and changes generations of the state; which extents are read and written, and when, the program
+ * decides (program.h). */
 #ifndef SHERDI_ENGINE_RUN_STORE_H
 #define SHERDI_ENGINE_RUN_STORE_H
 
 #include "collectives/ending.h"
 #include "engine/run/drive.h"
 #include "engine/run/engine_impl.h"
+#include "engine/run/lanes_impl.h"
 #include "engine/run/state_note.h"
 
 /* The substitute for state on a drive in a dry engine. */
@@ -69,6 +71,11 @@ sherdi_storage_waits sherdi_store_waits_take(sherd_engine *engine, sherdi_user u
 /** Replaces the blobs by those of the live generation of the state. Collective. Errors: E_IO
  *  (damaged), E_NOMEM. */
 sherd_status sherdi_store_blobs(sherd_engine *engine);
+
+/** Functions of the table (offload.h), and of the lanes' table for transfers. */
+void                              sherdi_store_stop(sherd_engine *engine);
+void                              sherdi_store_close(sherd_engine *engine);
+extern const sherdi_transfers_ops sherdi_store_transfers;
 
 /** Moves the state in files forward (SHERDI_OP_COMMIT) or back (SHERDI_OP_ABANDON,
  *  SHERDI_OP_ROLLBACK). */
