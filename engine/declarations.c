@@ -1,5 +1,6 @@
 /* Declarations that not every model has: groups, and passes. */
 #include "engine/engine.h"
+#include "engine/declarations.h"
 
 #include "base/checked.h"
 #include "engine/run/engine_impl.h"
@@ -114,7 +115,7 @@ sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int uni
 {
     sherdi_model_pass *order;
 
-    SHERDI_TRY(sherdi_model_check_unit(model, unit));
+    SHERDI_TRY(sherdi_model_check_unit(model, NULL, unit));
     if ((int)pass < SHERD_FORWARD || (int)pass > SHERD_EVAL) {
         return sherdi_fail(
             SHERD_E_INVAL,

@@ -1,6 +1,7 @@
 /* Merges the parameter groups of the configuration (sherd.groups) with those of the program, before
  * a plan is made. E_INVAL: they contradict each other, or no parameter is in a group. */
 #include "engine/engine.h"
+#include "engine/declarations.h"
 #include "engine/modules.h"
 #include "engine/run/engine_impl.h"
 

@@ -107,22 +107,23 @@ sherd_status sherdi_model_add_unit(sherdi_model *model, const sherd_unit_params 
     return SHERD_OK;
 }
 
-sherd_status sherdi_model_check_unit(const sherdi_model *model, int unit)
+static sherd_status number_check(const char *call, const char *what, int number, size_t count)
 {
-    if (unit < 0 || (size_t)unit >= model->num_units) {
-        return sherdi_fail(SHERD_E_INVAL, "unit %d does not exist; the model has %zu", unit,
-                           model->num_units);
-    }
-    return SHERD_OK;
+    return number >= 0 && (size_t)number < count
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_INVAL, "%s%s%s %d does not exist; the model has %zu",
+                             call == NULL ? "" : call, call == NULL ? "" : ": ", what, number,
+                             count);
 }
 
-sherd_status sherdi_model_check_param(const sherdi_model *model, int param)
+sherd_status sherdi_model_check_unit(const sherdi_model *model, const char *call, int unit)
 {
-    if (param < 0 || (size_t)param >= model->num_params) {
-        return sherdi_fail(SHERD_E_INVAL, "parameter %d does not exist; the model has %zu", param,
-                           model->num_params);
-    }
-    return SHERD_OK;
+    return number_check(call, "unit", unit, model->num_units);
+}
+
+sherd_status sherdi_model_check_param(const sherdi_model *model, const char *call, int param)
+{
+    return number_check(call, "parameter", param, model->num_params);
 }
 
 static sherd_status shape_elems(const sherd_param_params *params, size_t *out)
@@ -150,7 +151,7 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
     sherdi_model_unit *owner;
     long long          known;
 
-    SHERDI_TRY(sherdi_model_check_unit(model, unit));
+    SHERDI_TRY(sherdi_model_check_unit(model, NULL, unit));
     SHERDI_TRY(name_check("parameter", params->name));
     SHERDI_TRY(sherdi_api_check_flag(params->frozen, "sherd_param_params.frozen"));
     SHERDI_TRY(sherdi_model_check_count("parameters", model->num_params, SHERDI_MOST_PARAMS));
@@ -224,8 +225,8 @@ sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param)
     sherdi_model_unit *reader;
     int                owner;
 
-    SHERDI_TRY(sherdi_model_check_unit(model, unit));
-    SHERDI_TRY(sherdi_model_check_param(model, param));
+    SHERDI_TRY(sherdi_model_check_unit(model, NULL, unit));
+    SHERDI_TRY(sherdi_model_check_param(model, NULL, param));
     owner  = model->params[param].unit;
     reader = &model->units[unit];
     if (owner == unit) {

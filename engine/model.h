@@ -94,27 +94,17 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
                                     int *out);
 /** Returns the parameter of that name; -1: there is none. */
 int sherdi_model_find_param(const sherdi_model *model, const char *name);
-/** Declares the activation of a unit; its tier is found already (NULL: as in the configuration). Of
- *  the module activations. */
-sherd_status sherdi_model_add_activation(sherdi_model *model, int unit, size_t len_bytes,
-                                         const struct sherdi_tier_kind *tier);
 /** Checks a number of declarations. A model with more is a mistake; its names and tables would take
  *  all memory there is. */
 sherd_status sherdi_model_check_count(const char *what, size_t count, size_t most);
-/** E_INVAL: the unit, or the parameter, does not exist. */
-sherd_status sherdi_model_check_unit(const sherdi_model *model, int unit);
-sherd_status sherdi_model_check_param(const sherdi_model *model, int param);
+/** E_INVAL: the unit, or the parameter, does not exist; the message begins with `call`, if it is not
+ *  NULL. */
+sherd_status sherdi_model_check_unit(const sherdi_model *model, const char *call, int unit);
+sherd_status sherdi_model_check_param(const sherdi_model *model, const char *call, int param);
 /** Returns the n-th unit that an acquire of `unit` reaches: the unit itself, then those it reads;
  *  -1: there are no more. */
 int          sherdi_model_reached(const sherdi_model *model, int unit, size_t n);
 sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param);
-/** Of the module declarations. */
-sherd_status sherdi_model_add_group(sherdi_model *model, const sherd_group_params *params,
-                                    int *out);
-sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int unit,
-                                   size_t held_acquires);
-/** Of the module memory. */
-sherd_status sherdi_model_bind(sherdi_model *model, int param, void *data, void *grad);
 
 /** Return the number of acquires of a pass, and the unit of acquire `index`: as the trainer listed
  *  them, else by the default orders. */

@@ -13,6 +13,7 @@
 #include "engine/checkpoint/save.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/values.h"
+#include "engine/optimizers/scaling.h"
 #include "engine/program/program_rings.h"
 #include "engine/run/blobs.h"
 #include "engine/run/blocks.h"

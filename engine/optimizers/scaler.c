@@ -1,6 +1,6 @@
 /* The loss scaler: a small state machine over plain numbers, which each boundary updates once. The scale is halved after `hysteresis` overflows, and doubled after `scale_window`
  * boundaries without an overflow since the last one. */
-#include "engine/optimizers/scaler.h"
+#include "engine/optimizers/scaling.h"
 
 #include <float.h>
 

@@ -32,4 +32,8 @@ typedef struct sherdi_plan_activations {
 sherd_status sherdi_plan_activations_lay_out(sherdi_plan *plan, const sherdi_model *model);
 void         sherdi_plan_activations_destroy(sherdi_plan *plan);
 
+/** Declares the activation of a unit; its tier is found already (NULL: as in the configuration). */
+sherd_status sherdi_model_add_activation(sherdi_model *model, int unit, size_t len_bytes,
+                                         const struct sherdi_tier_kind *tier);
+
 #endif

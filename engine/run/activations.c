@@ -1,6 +1,7 @@
 /* The calls of a trainer for activations. The program decides the moves
  * (engine/program/program_activations.c). */
 #include "engine/modules.h"
+#include "engine/plan/activations.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/loop.h"
 #include "engine/run/needs.h"
@@ -45,7 +46,7 @@ sherd_status sherdi_model_add_activation(sherdi_model *model, int unit, size_t l
 {
     sherdi_model_unit *info;
 
-    SHERDI_TRY(sherdi_model_check_unit(model, unit));
+    SHERDI_TRY(sherdi_model_check_unit(model, NULL, unit));
     info = &model->units[unit];
     if (info->activation_bytes > 0) {
         return sherdi_fail(SHERD_E_INVAL,
@@ -94,7 +95,7 @@ static sherd_status unit_check(const sherd_engine *engine, const char *call, she
                                const void *out)
 {
     SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_SEALED | SHERDI_NEED_UNPREPARED));
-    SHERDI_TRY(sherdi_engine_need_unit(engine, call, unit));
+    SHERDI_TRY(sherdi_model_check_unit(&engine->model, call, unit));
     if (engine->plan->layout.units[unit].activation == SHERDI_NO_ACTIVATION) {
         return sherdi_fail(SHERD_E_STATE,
                            "%s: unit %s has no activation; declare one with sherd_activation_add",

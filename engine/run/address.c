@@ -21,7 +21,7 @@ static const sherdi_segment *acquired_segment(const sherd_engine *engine, const 
     const sherdi_segment *segment;
 
     if (sherdi_engine_check_alive(engine, call) != SHERD_OK ||
-        sherdi_engine_need_param(engine, call, param) != SHERD_OK) {
+        sherdi_model_check_param(&engine->model, call, param) != SHERD_OK) {
         return NULL;
     }
     if (engine->phase != SHERDI_PHASE_RUNNING) {

@@ -12,11 +12,4 @@ size_t sherdi_param_offset(const sherd_engine *engine, sherd_param param);
 sherd_status sherdi_param_gradient(sherd_engine *engine, const sherdi_segment *segment,
                                    sherd_param param, void **out);
 
-/** Like sherd_param_address and sherd_param_grad_address, with a status; messages name `call`. Of
- *  the module memory. */
-sherd_status sherdi_param_locate(sherd_engine *engine, const char *call, sherd_param param,
-                                 void **out);
-sherd_status sherdi_param_locate_grad(sherd_engine *engine, const char *call, sherd_param param,
-                                      void **out);
-
 #endif

@@ -4,7 +4,7 @@
  * consume a tensor have dlpack.h. */
 #include "engine/run/engine_impl.h"
 
-#include "engine/run/address.h"
+#include "engine/run/memory.h"
 
 #include <stdlib.h>
 

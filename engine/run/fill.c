@@ -147,7 +147,7 @@ sherd_status sherdi_fill_check(const sherd_engine *engine, const char *call, she
                            "them before the first acquire, or write values with sherd_param_write",
                            call);
     }
-    return sherdi_engine_need_param(engine, call, param);
+    return sherdi_model_check_param(&engine->model, call, param);
 }
 
 int sherdi_fill_is_kept(const sherd_engine *engine, sherd_param param)

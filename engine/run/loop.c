@@ -113,7 +113,7 @@ static sherd_status unit_call_check(const sherd_engine *engine, const char *call
                                     sherd_pass pass)
 {
     SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_SEALED | SHERDI_NEED_UNPREPARED));
-    SHERDI_TRY(sherdi_engine_need_unit(engine, call, unit));
+    SHERDI_TRY(sherdi_model_check_unit(&engine->model, call, unit));
     if ((int)pass < SHERD_FORWARD || (int)pass > SHERD_EVAL) {
         return sherdi_fail(
             SHERD_E_INVAL,

@@ -1,5 +1,7 @@
 /* Memory that the trainer binds to parameters, and addresses that stay the same for the life of the
  * engine (sherd_param_address), for a caller that keeps them in a table. */
+#include "engine/run/memory.h"
+
 #include "engine/run/address.h"
 
 #include "engine/run/failure.h"
@@ -12,7 +14,7 @@ sherd_status sherdi_model_bind(sherdi_model *model, int param, void *data, void 
 {
     sherdi_model_param *bound;
 
-    SHERDI_TRY(sherdi_model_check_param(model, param));
+    SHERDI_TRY(sherdi_model_check_param(model, NULL, param));
     bound = &model->params[param];
     if (data == NULL || (grad == NULL && !bound->is_frozen)) {
         return sherdi_fail(SHERD_E_INVAL,
@@ -60,7 +62,7 @@ static sherd_status addressed_segment(const sherd_engine *engine, const char *ca
                                       sherd_param param, const sherdi_segment **out)
 {
     SHERDI_TRY(sherdi_engine_check_alive(engine, call));
-    SHERDI_TRY(sherdi_engine_need_param(engine, call, param));
+    SHERDI_TRY(sherdi_model_check_param(&engine->model, call, param));
     if (engine->phase == SHERDI_PHASE_OPEN) {
         return sherdi_fail(SHERD_E_STATE,
                            "%s: parameter %s has no address before sherd_engine_seal", call,

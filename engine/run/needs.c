@@ -84,20 +84,3 @@ sherd_status sherdi_engine_need(const sherd_engine *engine, const char *call, un
     }
     return SHERD_OK;
 }
-
-sherd_status sherdi_engine_need_unit(const sherd_engine *engine, const char *call, sherd_unit unit)
-{
-    return unit >= 0 && (size_t)unit < engine->model.num_units
-               ? SHERD_OK
-               : sherdi_fail(SHERD_E_INVAL, "%s: unit %d does not exist; the model has %zu", call,
-                             unit, engine->model.num_units);
-}
-
-sherd_status sherdi_engine_need_param(const sherd_engine *engine, const char *call,
-                                      sherd_param param)
-{
-    return param >= 0 && (size_t)param < engine->model.num_params
-               ? SHERD_OK
-               : sherdi_fail(SHERD_E_INVAL, "%s: parameter %d does not exist; the model has %zu",
-                             call, param, engine->model.num_params);
-}

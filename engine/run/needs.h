@@ -26,9 +26,4 @@ typedef enum sherdi_need {
  *  `needs` (an OR of sherdi_need) that does not hold; the message begins with `call`. A call with
  *  SHERDI_NEED_STEPS or a later need must also have SHERDI_NEED_SEALED. */
 sherd_status sherdi_engine_need(const sherd_engine *engine, const char *call, unsigned needs);
-/** Return E_INVAL unless the parameter, or the unit, exists; the message begins with `call`. */
-sherd_status sherdi_engine_need_unit(const sherd_engine *engine, const char *call, sherd_unit unit);
-sherd_status sherdi_engine_need_param(const sherd_engine *engine, const char *call,
-                                      sherd_param param);
-
 #endif

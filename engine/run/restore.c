@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "engine/modules.h"
+#include "engine/optimizers/scaling.h"
 #include "engine/program/program_rings.h"
 #include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"

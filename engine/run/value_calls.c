@@ -82,7 +82,7 @@ static sherd_status range_check(const sherd_engine *engine, value_call *call)
 {
     const sherdi_model_param *param;
 
-    SHERDI_TRY(sherdi_engine_need_param(engine, call->name, call->param));
+    SHERDI_TRY(sherdi_model_check_param(&engine->model, call->name, call->param));
     SHERDI_TRY(sherdi_api_need(call->value != NULL, call->name, "value"));
     SHERDI_TRY(value_part(engine, (size_t)call->param, call->value, &call->part));
     param              = &engine->model.params[call->param];
@@ -344,7 +344,7 @@ sherd_status sherd_param_local(sherd_engine *engine, sherd_param param, size_t *
                                size_t *count_elems_out)
 {
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_param_local", SHERDI_NEED_SEALED));
-    SHERDI_TRY(sherdi_engine_need_param(engine, "sherd_param_local", param));
+    SHERDI_TRY(sherdi_model_check_param(&engine->model, "sherd_param_local", param));
     SHERDI_TRY(sherdi_api_need(first_elem_out != NULL, "sherd_param_local", "first_elem_out"));
     SHERDI_TRY(sherdi_api_need(count_elems_out != NULL, "sherd_param_local", "count_elems_out"));
     sherdi_values_owned(engine, (size_t)param, engine->rank, first_elem_out, count_elems_out);
@@ -565,7 +565,7 @@ sherd_status sherd_param_fingerprint(sherd_engine *engine, sherd_param param, ui
     int           is_frozen;
 
     SHERDI_TRY(sherdi_fingerprint_check(engine, out, "sherd_param_fingerprint"));
-    SHERDI_TRY(sherdi_engine_need_param(engine, "sherd_param_fingerprint", param));
+    SHERDI_TRY(sherdi_model_check_param(&engine->model, "sherd_param_fingerprint", param));
     is_frozen    = engine->model.params[param].is_frozen; /* counted by slice at every stage */
     values.count = engine->model.params[param].elems;
     SHERDI_TRY(SHERDI_ASK(queue, tell, engine));

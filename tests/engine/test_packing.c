@@ -1,6 +1,7 @@
 /* Where units lie in the pools, and how far ahead they are gathered: plans of layered models,
  * without an engine. */
 #include "engine/plan/plan.h"
+#include "engine/declarations.h"
 #include "engine/proof/check.h"
 #include "engine/proof/emit.h"
 #include "tests/engine/rig.h"

@@ -1,6 +1,7 @@
 /* Tests of the plan without an engine: what must hold for any model, settings and world. The checks
  * here walk through the plan by themselves, in addition to those of engine/proof/check.c. */
 #include "engine/proof/check.h"
+#include "engine/declarations.h"
 #include "engine/proof/emit.h"
 #include "tests/engine/planner.h"
 #include "tests/lib/check.h"

@@ -1,6 +1,9 @@
 /* The proof of plans. Plans of drawn layouts have no hazard; if an order is taken out, the check
  * names the hazard that this makes. */
 #include "engine/proof/prove.h"
+#include "engine/declarations.h"
+#include "engine/plan/activations.h"
+#include "engine/run/memory.h"
 #include "engine/proof/emit.h"
 
 #include "base/checked.h"

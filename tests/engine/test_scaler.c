@@ -1,5 +1,5 @@
 /* The loss scaler against the cases that its state machine is known by. */
-#include "engine/optimizers/scaler.h"
+#include "engine/optimizers/scaling.h"
 #include "tests/lib/check.h"
 
 #include <float.h>
