@@ -141,7 +141,7 @@ static sherd_status settings_join(sherd_engine *engine, const sherdi_group_setti
 
 static sherd_status groups_settle(sherd_engine *engine)
 {
-    const sherdi_group_settings *given = engine->settings.update.groups;
+    const sherdi_group_settings *given = engine->settings.groups;
 
     for (size_t i = 0; i < SHERDI_MAX_GROUPS && given[i].name[0] != '\0'; i++) {
         SHERDI_TRY(settings_join(engine, &given[i]));

@@ -85,8 +85,6 @@ typedef struct sherdi_update_settings {
     sherdi_sgd_settings     sgd;
     sherdi_adagrad_settings adagrad;
     double                  gradient_clipping; /* 0: off */
-#define SHERDI_UPDATE_OF(type, name, dims, ...) type name dims;
-#include "engine/config/members_list.h"
 } sherdi_update_settings;
 
 typedef struct sherdi_sharding_settings {
@@ -132,7 +130,7 @@ typedef struct sherdi_settings {
     sherdi_sharding_settings sharding;
     sherdi_offloads_settings offload;
     sherdi_watch_settings    watch;
-#define SHERDI_SETTINGS_OF(type, name, dims, ...) type name dims;
+#define SHERDI_SETTINGS_OF(member, ...) member;
 #include "engine/config/members_list.h"
     int is_debug; /* SHERD_DEBUG in the environment, filled by the engine */
 } sherdi_settings;

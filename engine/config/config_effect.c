@@ -289,26 +289,27 @@ void sherdi_config_effective(const sherd_config *config, int world_size, sherdi_
     }
 }
 
-int64_t sherdi_config_integer(const sherd_config *config, sherdi_config_id id)
+static sherdi_config_value value_of(const sherd_config *config, sherdi_config_id id)
 {
     sherdi_config_effect effect;
 
     sherdi_config_effective(config, 0, id, &effect);
-    return effect.value.integer;
+    return effect.value;
+}
+
+int64_t sherdi_config_integer(const sherd_config *config, sherdi_config_id id)
+{
+    return value_of(config, id).integer;
 }
 
 double sherdi_config_real(const sherd_config *config, sherdi_config_id id)
 {
-    sherdi_config_effect effect;
-
-    sherdi_config_effective(config, 0, id, &effect);
-    return effect.value.real;
+    return value_of(config, id).real;
 }
 
 const char *sherdi_config_text(const sherd_config *config, sherdi_config_id id)
 {
-    sherdi_config_effect effect;
+    const char *text = value_of(config, id).text;
 
-    sherdi_config_effective(config, 0, id, &effect);
-    return effect.value.text == NULL ? "" : effect.value.text;
+    return text == NULL ? "" : text;
 }

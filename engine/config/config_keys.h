@@ -10,7 +10,7 @@
  *                        element type and of a tier, with the choices
  *   DERIVES(field)       a rule of config_resolve.c computes the field from this key and others; a
  *                        row without SETS and DERIVES has another effect, in config_*.c
- *   SCHEDULE(field)      SETS of update.schedule, for a parameter of a schedule; the schedules that
+ *   SCHEDULE(field)      SETS of schedule, for a parameter of a schedule; the schedules that
  *                        read it list it. SCHEDULE_DERIVES: the same of DERIVES
  *   NUMBER ON BOTH WORD  the default; a BOOL without it is false
  *   RULE("sentence")     how the default is derived
@@ -168,16 +168,16 @@ KEY(GROUPS, "sherd.groups", GROUPS,
     "`[]`) of parameter names. A parameter that is in the default group of the program goes to "
     "the first group that matches its name. Without `matching`, the program adds a group of this "
     "name. If the program and the entry contradict each other, the engine is refused",
-    SETS(update.groups), RULE("none"))
+    SETS(groups), RULE("none"))
 KEY(MASTER_ENCODING, "sherd.master_encoding", TEXT,
     "how the master weights of bf16 parameters are stored. `fp32`: in 4 bytes. `bf16_beside`: as "
     "the 2 bytes that the bf16 parameter lacks, without loss; parameter and state must rest "
     "together, or the state on `nvme`. `bf16`: in 2 bytes, rounded at random",
-    SETS(update.master_encoding), FIRST_OF("fp32", "bf16_beside|bf16"))
+    SETS(master_encoding), FIRST_OF("fp32", "bf16_beside|bf16"))
 PLAIN("sherd.moment_encoding", TEXT,
     "how the other parts of an optimizer's state are stored. `fp8`: 8-bit floats, with a power of "
     "two as scale for each 64 elements. `bf16` and `fp8` are rounded at random",
-    SETS(update.moment_encoding), FIRST_OF("fp32", "bf16|fp8"))
+    SETS(moment_encoding), FIRST_OF("fp32", "bf16|fp8"))
 KEY(HIDDEN_SIZE, "sherd.hidden_size", INT,
     "width of the model; the program gives it. The \"auto\" values of "
     "`stage3_prefetch_bucket_size` and `stage3_param_persistence_threshold` are computed from it",
@@ -219,11 +219,11 @@ PLAIN("bf16.check_grad_overflow", BOOL,
 KEY(BF16_MASTER, "bf16.bf16_master_weights_and_grads", BOOL,
     "`true` means `sherd.master_encoding` `bf16`. Gradients are still added up in "
     "`data_types.grad_accum_dtype` (DeepSpeed adds them up in bf16)",
-    DERIVES(update.master_encoding))
+    DERIVES(master_encoding))
 KEY(BF16_STATES, "bf16.bf16_optimizer_states", BOOL,
     "`true` means `sherd.moment_encoding` `bf16`, which rounds at random (DeepSpeed rounds to "
     "nearest). As in DeepSpeed it needs `bf16_master_weights_and_grads`",
-    DERIVES(update.moment_encoding))
+    DERIVES(moment_encoding))
 PLAIN("data_types", BLOCK, "element types of parameters and of sums of gradients")
 PLAIN("data_types.grad_accum_dtype", TEXT,
     "element type in which the gradients of micro-batches are added up (DeepSpeed's default is "
@@ -268,19 +268,19 @@ KEY(TORCH_ADAM, "optimizer.params.torch_adam", BOOL,
     "AdamW decays as AdamW does. It makes no other difference",
     TRUTHY)
 KEY(MAX_COEFF, "optimizer.params.max_coeff", REAL,
-    "Lamb: largest trust ratio", SETS(update.lamb.max_coeff), NUMBER(10.0))
+    "Lamb: largest trust ratio", SETS(lamb.max_coeff), NUMBER(10.0))
 KEY(MIN_COEFF, "optimizer.params.min_coeff", REAL,
-    "Lamb: smallest trust ratio", SETS(update.lamb.min_coeff), NUMBER(0.01))
+    "Lamb: smallest trust ratio", SETS(lamb.min_coeff), NUMBER(0.01))
 PLAIN("optimizer.params.eps_inside_sqrt", BOOL,
-    "Lamb: eps is added under the square root", SETS(update.lamb.eps_inside_sqrt))
+    "Lamb: eps is added under the square root", SETS(lamb.eps_inside_sqrt))
 PLAIN("optimizer.params.lamb_form", TEXT,
     "Lamb: use of the bias corrections. `deepspeed`: they multiply the whole step. `paper`: they "
     "correct the moments from which the direction is made (a key of sherd's own)",
-    SETS(update.lamb.is_papers), FIRST_OF("deepspeed", "paper"))
+    SETS(lamb.is_papers), FIRST_OF("deepspeed", "paper"))
 KEY(EXCLUDE_1D, "optimizer.params.exclude_1d", BOOL,
     "Lamb: parameters with at most one dimension have a trust ratio of 1. A group may say "
     "otherwise for its own parameters (a key of sherd's own)",
-    SETS(update.lamb.exclude_1d))
+    SETS(lamb.exclude_1d))
 KEY(MOMENTUM, "optimizer.params.momentum", REAL,
     "SGD and Muon: share of the momentum buffer that stays at each step. Muon's default is 0.95. "
     "With 0, SGD has no buffer",
@@ -293,12 +293,12 @@ KEY(NESTEROV, "optimizer.params.nesterov", BOOL,
     "SGD and Muon: Nesterov's momentum. Muon's default is `true`",
     SETS(update.sgd.is_nesterov), EFFECT(nesterov))
 PLAIN("optimizer.params.ns_steps", INT,
-    "Muon: number of Newton-Schulz iterations", SETS(update.muon.steps), NUMBER(5), RANGE(1, 20))
+    "Muon: number of Newton-Schulz iterations", SETS(muon.steps), NUMBER(5), RANGE(1, 20))
 PLAIN("optimizer.params.adjust_lr_fn", TEXT,
     "Muon: factor of the learning rate for a matrix of r rows and c columns, as in PyTorch. "
     "`original`: max(1, r / c)^0.5. `match_rms_adamw`: 0.2 max(r, c)^0.5, with which you can keep "
     "the rate and the decay of AdamW",
-    SETS(update.muon.matches_rms), FIRST_OF("original", "match_rms_adamw"))
+    SETS(muon.matches_rms), FIRST_OF("original", "match_rms_adamw"))
 PLAIN("optimizer.params.lr_decay", REAL,
     "Adagrad: step t divides the learning rate by 1 + (t - 1) times this number",
     SETS(update.adagrad.lr_decay), NUMBER(0.0))
@@ -313,7 +313,7 @@ PLAIN("scheduler", BLOCK, "the learning rate over time; without this block it is
 KEY(SCHEDULER_TYPE, "scheduler.type", TEXT,
     "name of the schedule: one of DeepSpeed's, with DeepSpeed's indexing of steps, or one of "
     "transformers', under its name there ([schedules.md](schedules.md))",
-    SETS(update.schedule.kind), CHOICES(sherdi_schedule_types + 1))
+    SETS(schedule.kind), CHOICES(sherdi_schedule_types + 1))
 KEY(SCHEDULER_PARAMS, "scheduler.params", BLOCK,
     "numbers of the schedule. A list, where it is allowed, has one number for each parameter group",
     CLOSED, NULLABLE)

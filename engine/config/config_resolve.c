@@ -543,23 +543,25 @@ static sherd_status bf16_state_resolve(const sherd_config *config, sherdi_settin
             "needs bf16.bf16_master_weights_and_grads; for bf16 moments with another master set "
             "sherd.moment_encoding");
     }
-    if ((masters && settings->update.master_encoding == SHERDI_MASTER_BESIDE) ||
-        (moments && settings->update.moment_encoding == SHERDI_MOMENTS_FP8)) {
+    if ((masters && settings->master_encoding == SHERDI_MASTER_BESIDE) ||
+        (moments && settings->moment_encoding == SHERDI_MOMENTS_FP8)) {
         return sherdi_config_key_fail(
             config, SHERDI_CONFIG_BF16_MASTER,
             "contradicts sherd.master_encoding or sherd.moment_encoding; remove one of the two");
     }
-    settings->update.master_encoding =
-        masters ? SHERDI_MASTER_BF16 : settings->update.master_encoding;
-    settings->update.moment_encoding =
-        moments ? SHERDI_MOMENTS_BF16 : settings->update.moment_encoding;
+    if (masters) {
+        settings->master_encoding = SHERDI_MASTER_BF16;
+    }
+    if (moments) {
+        settings->moment_encoding = SHERDI_MOMENTS_BF16;
+    }
     return SHERD_OK;
 }
 
 static sherd_status encodings_resolve(const sherd_config *config, sherdi_settings *settings)
 {
     SHERDI_TRY(bf16_state_resolve(config, settings));
-    if (settings->update.master_encoding != SHERDI_MASTER_F32 &&
+    if (settings->master_encoding != SHERDI_MASTER_F32 &&
         settings->numerics.compute_dtype != SHERD_BF16) {
         return sherdi_config_key_fail(
             config, SHERDI_CONFIG_MASTER_ENCODING,

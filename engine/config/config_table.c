@@ -55,8 +55,8 @@
 #define TIER(block)       SETS(block.tier), DEFAULT("none"), CHOICES(sherdi_tier_choices + 1)
 #define DERIVES(field)    FIELD(field, KIND_OF(field), 1)
 
-#define SCHEDULE(field)         SETS(update.schedule.field), .is_schedules = 1
-#define SCHEDULE_DERIVES(field) DERIVES(update.schedule.field), .is_schedules = 1
+#define SCHEDULE(field)         SETS(schedule.field), .is_schedules = 1
+#define SCHEDULE_DERIVES(field) DERIVES(schedule.field), .is_schedules = 1
 
 #define ROW(why, key_path, key_type, ...) \
     {.use = SHERDI_USE_##why, .path = (key_path), .type = SHERDI_TYPE_##key_type, .meaning = __VA_ARGS__},

@@ -148,12 +148,7 @@ static void numerics_complete(const sherd_settings *given, sherdi_numerics_setti
 /* Settings that no field of sherd_settings gives: as those of a file without these keys. A test
  * compares. */
 static const sherdi_settings STANDARD = {
-    .update =
-        {
-            .decouples_decay = 1,
-#define SHERDI_UPDATE_OF(type, name, dims, ...) .name = __VA_ARGS__,
-#include "engine/config/members_list.h"
-        },
+    .update = {.decouples_decay = 1},
     .offload =
         {
             .state          = {&sherdi_tier_device, .buffer_count = 4, .buffer_elems = 4194304,
@@ -167,7 +162,7 @@ static const sherdi_settings STANDARD = {
             .pipeline_write = 1,
             .durable        = 1,
         },
-#define SHERDI_SETTINGS_OF(type, name, dims, ...) .name = __VA_ARGS__,
+#define SHERDI_SETTINGS_OF(member, ...) __VA_ARGS__
 #include "engine/config/members_list.h"
 };
 
@@ -203,15 +198,14 @@ static sherd_status update_complete(const sherd_settings *given, sherdi_settings
 {
     sherdi_update_settings   *out = &all->update;
     sherdi_optimizer_defaults numbers;
-    int                       has_beta1, has_beta2;
 
     SHERDI_TRY(optimizer_put(given, all));
     numbers        = sherdi_optimizer_numbers(all, out->optimizer);
     out->has_lr    = number_complete(&out->lr, numbers.lr);
     out->has_eps   = number_complete(&out->eps, numbers.eps);
-    has_beta1      = number_complete(&out->betas[0], numbers.betas[0]);
-    has_beta2      = number_complete(&out->betas[1], numbers.betas[1]);
-    out->has_betas = !out->sgd.has_momentum && (has_beta1 || has_beta2);
+    out->has_betas = number_complete(&out->betas[0], numbers.betas[0]);
+    out->has_betas |= number_complete(&out->betas[1], numbers.betas[1]);
+    out->has_betas &= !out->sgd.has_momentum;
     if (out->optimizer->with_momentum != NULL) { /* beta1 is the momentum, which is there already */
         out->betas[0] = SHERDI_STANDARD_BETA1;
     }

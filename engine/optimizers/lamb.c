@@ -10,7 +10,7 @@ enum { LAMB_PARTS = 3, ALL_PARTS = (1 << LAMB_PARTS) - 1 };
 
 static void lamb_coeffs(const sherdi_settings *settings, const sherdi_group_step *group, void *out)
 {
-    const sherdi_lamb_settings *lamb = &settings->update.lamb;
+    const sherdi_lamb_settings *lamb = &settings->lamb;
     double step = lamb->is_papers ? group->lr : group->lr * sqrt(group->bias2) / group->bias1;
 
     *(sherdi_lamb_coeffs *)out = (sherdi_lamb_coeffs){
@@ -49,7 +49,7 @@ static void update_run(const sherdi_backend *lane, const sherdi_sweep_args *args
 static int lamb_has_ratio(const sherdi_settings *settings, const sherdi_model_group *group,
                           const sherdi_model_param *param)
 {
-    int is_excluded = group->exclude_1d < 0 ? settings->update.lamb.exclude_1d : group->exclude_1d;
+    int is_excluded = group->exclude_1d < 0 ? settings->lamb.exclude_1d : group->exclude_1d;
 
     return !is_excluded || param->ndim > 1;
 }

@@ -46,7 +46,7 @@ static float rate_factor(const sherdi_settings *settings, size_t rows, size_t co
 {
     double longest = (double)sherdi_max_size(rows, cols);
 
-    return settings->update.muon.matches_rms
+    return settings->muon.matches_rms
                ? (float)(0.2 * sqrt(longest))
                : (float)sqrt(longest / (double)cols); /* sqrt(max(1, rows / cols)) */
 }
@@ -59,7 +59,7 @@ static void muon_matrix(const sherdi_backend *lane, const sherdi_settings *setti
                                 .src       = args->matrix,
                                 .rows      = args->rows,
                                 .cols      = args->cols,
-                                .steps     = settings->update.muon.steps,
+                                .steps     = settings->muon.steps,
                                 .scale     = rate_factor(settings, args->rows, args->cols),
                                 .workspace = args->workspace,
                             });
@@ -67,7 +67,7 @@ static void muon_matrix(const sherdi_backend *lane, const sherdi_settings *setti
 
 static double muon_flops(const sherdi_settings *settings, size_t rows, size_t cols)
 {
-    return sherdi_orthogonal_flops(rows, cols, settings->update.muon.steps);
+    return sherdi_orthogonal_flops(rows, cols, settings->muon.steps);
 }
 
 const sherdi_optimizer sherdi_optimizer_muon = {

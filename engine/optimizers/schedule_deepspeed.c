@@ -90,8 +90,8 @@ static double warmup_then_cosine(const sherdi_schedule_params *params,
 static sherd_status warmup_resolve(const sherd_config *config, sherdi_settings *settings)
 {
     (void)config;
-    if (settings->update.schedule.warmup_ramp != SHERDI_RAMP_LINEAR) {
-        settings->update.schedule.warmup_ramp = SHERDI_RAMP_LOG;
+    if (settings->schedule.warmup_ramp != SHERDI_RAMP_LINEAR) {
+        settings->schedule.warmup_ramp = SHERDI_RAMP_LOG;
     }
     return SHERD_OK;
 }

@@ -131,7 +131,7 @@ static sherd_status cosine_min_resolve(const sherd_config *config, sherdi_settin
                                       "cosine_with_min_lr needs one of scheduler.params.min_lr and "
                                       "min_lr_rate, and not both");
     }
-    settings->update.schedule.min_lr_rate =
+    settings->schedule.min_lr_rate =
         has_lr ? sherdi_config_real(config, SHERDI_CONFIG_MIN_LR) / settings->update.lr
                : sherdi_config_real(config, SHERDI_CONFIG_MIN_LR_RATE);
     return SHERD_OK;
@@ -170,8 +170,8 @@ static const int POLYNOMIAL_KEYS[] = {SHERDI_CONFIG_TOTAL_STEPS, SHERDI_CONFIG_W
 
 static sherd_status polynomial_resolve(const sherd_config *config, sherdi_settings *settings)
 {
-    settings->update.schedule.lr_start = settings->update.lr;
-    return settings->update.schedule.lr_end < settings->update.lr
+    settings->schedule.lr_start = settings->update.lr;
+    return settings->schedule.lr_end < settings->update.lr
                ? SHERD_OK
                : sherdi_config_key_fail(config, SHERDI_CONFIG_LR_END,
                                         "is not below optimizer.params.lr, from which the "
@@ -261,7 +261,7 @@ static sherd_status stable_decay_resolve(const sherd_config *config, sherdi_sett
 {
     static const sherdi_ramp RAMPS[] = {/* in the order of the choices of "decay_type" */
                                         SHERDI_RAMP_COSINE, SHERDI_RAMP_LINEAR, SHERDI_RAMP_1_SQRT};
-    sherdi_schedule_params  *params  = &settings->update.schedule;
+    sherdi_schedule_params  *params  = &settings->schedule;
 
     params->min_lr_rate = sherdi_config_real(config, SHERDI_CONFIG_MIN_LR_RATIO);
     params->decay_ramp  = RAMPS[sherdi_config_integer(config, SHERDI_CONFIG_DECAY_TYPE)];

@@ -17,7 +17,7 @@ static int ties_part_of(const sherdi_segment *segment)
 static sherdi_encoding moment_encoding(const sherdi_settings       *settings,
                                        const sherdi_optimizer_part *part)
 {
-    switch (settings->update.moment_encoding) {
+    switch (settings->moment_encoding) {
     case SHERDI_MOMENTS_BF16:
         return SHERDI_ENCODING_BF16;
     case SHERDI_MOMENTS_FP8:
@@ -29,9 +29,9 @@ static sherdi_encoding moment_encoding(const sherdi_settings       *settings,
 
 static void master_encode(const sherdi_settings *settings, sherdi_segment *segment)
 {
-    if (settings->update.master_encoding == SHERDI_MASTER_BF16) {
+    if (settings->master_encoding == SHERDI_MASTER_BF16) {
         segment->encodings[0] = SHERDI_ENCODING_BF16;
-    } else if (settings->update.master_encoding == SHERDI_MASTER_BESIDE) {
+    } else if (settings->master_encoding == SHERDI_MASTER_BESIDE) {
         segment->ties_part = ties_part_of(segment);
         segment->encodings[0] =
             segment->ties_part > 0 ? SHERDI_ENCODING_BESIDE : SHERDI_ENCODING_BESIDE_PLANE;
@@ -46,7 +46,7 @@ static int can_be_encoded(const sherdi_plan *plan, const sherdi_segment *segment
                    plan->settings.offload.state.space == SHERDI_SPACE_HOST;
 
     return segment->types.compute == SHERD_BF16 &&
-           (!is_apart || plan->settings.update.master_encoding != SHERDI_MASTER_BESIDE);
+           (!is_apart || plan->settings.master_encoding != SHERDI_MASTER_BESIDE);
 }
 
 /* An fp32 parameter is its own master, or has an fp32 master: its master is never encoded. */

@@ -60,7 +60,7 @@ static int other_fits(const sherdi_plan *plan, const sherdi_model *model, const 
         settings.sharding.max_reuse_distance   = 0;
     }
     if (how->is_beside) {
-        settings.update.master_encoding = SHERDI_MASTER_BESIDE;
+        settings.master_encoding = SHERDI_MASTER_BESIDE;
     }
     space_set(&settings.offload.state, how->state);
     space_set(&settings.offload.params, how->params);
@@ -126,7 +126,7 @@ static int beside_fits(const sherdi_plan *plan, const sherdi_model *model, char 
     other_plan how = {.is_beside = 1, .world_size = plan->world_size};
     char       need[NEED_CHARS];
 
-    if (plan->settings.update.master_encoding != SHERDI_MASTER_F32) {
+    if (plan->settings.master_encoding != SHERDI_MASTER_F32) {
         return 0;
     }
     for (how.has_prefetch = 1; how.has_prefetch >= 0; how.has_prefetch--) {

@@ -13,7 +13,7 @@ static int first_listed(const sherdi_model *model)
 static void scheduled(const sherd_engine *engine, int group, int64_t step, double *lr,
                       double *betas)
 {
-    const sherdi_schedule_params *schedule = &engine->settings.update.schedule;
+    const sherdi_schedule_params *schedule = &engine->settings.schedule;
     int                           first    = first_listed(&engine->model);
     sherdi_schedule_point         point    = {.group    = group < first ? 0 : (size_t)(group - first),
                                               .group_lr = lr == NULL ? 0 : *lr,
@@ -29,7 +29,7 @@ static void scheduled(const sherd_engine *engine, int group, int64_t step, doubl
 
 static sherd_status lists_check(sherdi_plan *plan, const sherdi_model *model)
 {
-    const sherdi_schedule_params *schedule = &plan->settings.update.schedule;
+    const sherdi_schedule_params *schedule = &plan->settings.schedule;
     const struct {
         const char         *key;
         const sherdi_rates *rates;

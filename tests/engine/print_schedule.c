@@ -26,10 +26,9 @@ int main(int argc, char **argv)
                                               .step     = step};
             double                betas[2] = {settings.update.betas[0], settings.update.betas[1]};
 
-            sherdi_schedule_betas(&settings.update.schedule, &point, betas);
-            (void)printf("%.17g %.17g %.17g%s",
-                         sherdi_schedule_lr(&settings.update.schedule, &point), betas[0], betas[1],
-                         group == 0 ? " " : "\n");
+            sherdi_schedule_betas(&settings.schedule, &point, betas);
+            (void)printf("%.17g %.17g %.17g%s", sherdi_schedule_lr(&settings.schedule, &point),
+                         betas[0], betas[1], group == 0 ? " " : "\n");
         }
     }
     sherd_config_destroy(config);

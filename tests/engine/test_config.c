@@ -29,7 +29,7 @@ static void config_smallest_file_resolves_to_the_defaults(void)
     CHECK_CLOSE(1e-8, got.update.eps, 0);
     CHECK_CLOSE(0, got.update.weight_decay, 0);
     CHECK_INT(1, got.update.bias_correction);
-    CHECK_INT(SHERDI_SCHEDULE_CONSTANT, got.update.schedule.kind);
+    CHECK_INT(SHERDI_SCHEDULE_CONSTANT, got.schedule.kind);
     CHECK_CLOSE(1, got.update.gradient_clipping, 0);
     CHECK_INT(0, got.sharding.stage);
     CHECK_INT(100000, got.sharding.persistence_threshold);
@@ -73,12 +73,12 @@ static void config_every_honoured_key_arrives(void)
     CHECK_INT(3, got.numerics.scaler.hysteresis);
     CHECK_INT(1, got.numerics.scaler.is_consecutive_hysteresis);
     CHECK_CLOSE(0.25, got.numerics.scaler.min_scale, 0);
-    CHECK_INT(SHERDI_SCHEDULE_WARMUP_DECAY, got.update.schedule.kind);
-    CHECK_CLOSE(1e-6, got.update.schedule.min_lr.at[0], 0);
-    CHECK_CLOSE(2e-4, got.update.schedule.max_lr.at[0], 0);
-    CHECK_INT(20, got.update.schedule.warmup_steps);
-    CHECK_INT(300, got.update.schedule.total_steps);
-    CHECK_INT(SHERDI_RAMP_LINEAR, got.update.schedule.warmup_ramp);
+    CHECK_INT(SHERDI_SCHEDULE_WARMUP_DECAY, got.schedule.kind);
+    CHECK_CLOSE(1e-6, got.schedule.min_lr.at[0], 0);
+    CHECK_CLOSE(2e-4, got.schedule.max_lr.at[0], 0);
+    CHECK_INT(20, got.schedule.warmup_steps);
+    CHECK_INT(300, got.schedule.total_steps);
+    CHECK_INT(SHERDI_RAMP_LINEAR, got.schedule.warmup_ramp);
     CHECK_INT(2, got.sharding.stage);
     CHECK_INT(1, got.sharding.overlap_comm);
     CHECK_INT(3, got.sharding.sub_group_size);
@@ -270,8 +270,8 @@ static void config_muon_has_numbers_of_its_own(void)
     sherdi_settings got    = resolved(config, 1);
 
     CHECK(got.update.optimizer == &sherdi_optimizer_muon);
-    CHECK_INT(3, got.update.muon.steps);
-    CHECK_INT(1, got.update.muon.matches_rms);
+    CHECK_INT(3, got.muon.steps);
+    CHECK_INT(1, got.muon.matches_rms);
     CHECK_CLOSE(0.95, sherdi_optimizer_momentum(&got, got.update.optimizer), 0);
     CHECK_INT(1, sherdi_optimizer_numbers(&got, got.update.optimizer).is_nesterov);
     CHECK_INT(0, sherd_config_warning_count(config));
@@ -898,32 +898,30 @@ static void config_auto_of_the_optimizer_and_schedule_has_rules(void)
     CHECK_INT(SHERD_BF16, got.numerics.comm_dtype);
     CHECK_CLOSE(2e-5, got.update.lr, 0);
     CHECK_CLOSE(0.999, got.update.betas[1], 0);
-    CHECK_CLOSE(0, got.update.schedule.min_lr.at[0], 0);
-    CHECK(isnan(got.update.schedule.max_lr.at[0]));
-    CHECK_INT(0, got.update.schedule.warmup_steps);
-    CHECK_INT(500, got.update.schedule.total_steps);
+    CHECK_CLOSE(0, got.schedule.min_lr.at[0], 0);
+    CHECK(isnan(got.schedule.max_lr.at[0]));
+    CHECK_INT(0, got.schedule.warmup_steps);
+    CHECK_INT(500, got.schedule.total_steps);
     CHECK_INT(0, sherd_config_warning_count(config));
     sherd_config_destroy(config);
 }
 
 static void config_warmup_maximum_depends_on_the_schedule(void)
 {
-    CHECK(
-        isnan(settings_of("\"scheduler\": {\"type\": \"WarmupLR\"}").update.schedule.max_lr.at[0]));
+    CHECK(isnan(settings_of("\"scheduler\": {\"type\": \"WarmupLR\"}").schedule.max_lr.at[0]));
     CHECK(isnan(settings_of("\"scheduler\": {\"type\": \"WarmupLR\", \"params\": "
                             "{\"warmup_max_lr\": null}}")
-                    .update.schedule.max_lr.at[0]));
+                    .schedule.max_lr.at[0]));
     CHECK_CLOSE(0.001,
                 settings_of("\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": "
                             "{\"total_num_steps\": 5}}")
-                    .update.schedule.max_lr.at[0],
+                    .schedule.max_lr.at[0],
                 0);
-    CHECK_INT(1000,
-              settings_of("\"scheduler\": {\"type\": \"WarmupLR\"}").update.schedule.warmup_steps);
+    CHECK_INT(1000, settings_of("\"scheduler\": {\"type\": \"WarmupLR\"}").schedule.warmup_steps);
     CHECK_CLOSE(1e-4,
                 settings_of("\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": "
                             "{\"total_num_steps\": 5}}")
-                    .update.schedule.cos_min_ratio,
+                    .schedule.cos_min_ratio,
                 0);
 }
 
@@ -935,7 +933,7 @@ static void config_schedules_have_defaults_of_their_own(void)
         settings_of(SCHEDULE("OneCycle", "\"cycle_min_lr\": 0.1, \"cycle_max_lr\": [0.2, 0.3],"
                                          " \"cycle_first_step_size\": 30,"
                                          " \"cycle_first_stair_count\": 4"))
-            .update.schedule;
+            .schedule;
 
     CHECK_INT(0, cycle.cycle_min_lr.count);
     CHECK_INT(2, cycle.cycle_max_lr.count);
@@ -945,16 +943,14 @@ static void config_schedules_have_defaults_of_their_own(void)
     CHECK_INT(4, cycle.second_stairs);
     CHECK_CLOSE(0.9, cycle.cycle_max_mom.at[0], 0);
     CHECK_INT(1, cycle.cycles_momentum);
-    CHECK_INT(
-        0, settings_of(SCHEDULE("linear", "\"total_num_steps\": 9")).update.schedule.warmup_steps);
-    CHECK_INT(10000, settings_of(SCHEDULE("inverse_sqrt", "")).update.schedule.timescale);
-    CHECK_INT(
-        7,
-        settings_of(SCHEDULE("inverse_sqrt", "\"num_warmup_steps\": 7")).update.schedule.timescale);
+    CHECK_INT(0, settings_of(SCHEDULE("linear", "\"total_num_steps\": 9")).schedule.warmup_steps);
+    CHECK_INT(10000, settings_of(SCHEDULE("inverse_sqrt", "")).schedule.timescale);
+    CHECK_INT(7,
+              settings_of(SCHEDULE("inverse_sqrt", "\"num_warmup_steps\": 7")).schedule.timescale);
     CHECK_CLOSE(
         0.25,
         settings_of(SCHEDULE("cosine_with_min_lr", "\"total_num_steps\": 9, \"min_lr\": 25e-6"))
-            .update.schedule.min_lr_rate,
+            .schedule.min_lr_rate,
         1e-15);
 }
 
@@ -1035,11 +1031,11 @@ static void config_bf16_states_are_encodings(void)
                                          "\"bf16_optimizer_states\": true}");
     sherdi_settings got    = resolved(config, 2);
 
-    CHECK_INT(SHERDI_MASTER_BF16, got.update.master_encoding);
-    CHECK_INT(SHERDI_MOMENTS_BF16, got.update.moment_encoding);
+    CHECK_INT(SHERDI_MASTER_BF16, got.master_encoding);
+    CHECK_INT(SHERDI_MOMENTS_BF16, got.moment_encoding);
     sherd_config_destroy(config);
     config = completed("\"bf16\": {\"bf16_master_weights_and_grads\": true}");
-    CHECK_INT(SHERDI_MASTER_F32, resolved(config, 2).update.master_encoding);
+    CHECK_INT(SHERDI_MASTER_F32, resolved(config, 2).master_encoding);
     sherd_config_destroy(config);
     config = completed("\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}");
     CHECK(sherdi_config_resolve(config, 2, &got) != SHERD_OK);

@@ -216,7 +216,7 @@ static void extents_check(const rig *r, const sherd_step_report *report)
 static void flops_check(const rig *r)
 {
     const sherdi_plan *plan  = r->engine->plan;
-    int                steps = r->engine->settings.update.muon.steps;
+    int                steps = r->engine->settings.muon.steps;
     double             flops = 0;
 
     for (size_t p = 0; p < PARAMS - 1; p++) {

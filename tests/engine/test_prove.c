@@ -145,8 +145,8 @@ static int can_be_encoded(const bench *b)
  * encodings that were drawn for state in the memory of a CPU. */
 static int is_on_host_alone(const bench *b)
 {
-    return b->what.is_bound || (b->settings.update.master_encoding != SHERDI_MASTER_F32 &&
-                                !is_all_on_storage(&b->settings));
+    return b->what.is_bound ||
+           (b->settings.master_encoding != SHERDI_MASTER_F32 && !is_all_on_storage(&b->settings));
 }
 
 static void bench_open(bench *b, uint64_t seed)
@@ -168,8 +168,8 @@ static void bench_open(bench *b, uint64_t seed)
     b->settings.is_debug = test_random(&state) % 16 == 0;
     b->machine           = machine_of(is_on_host_alone(b) ? 0 : test_random(&state) % 3);
     if (can_be_encoded(b)) {
-        b->settings.update.master_encoding = (int)(test_random(&state) % 3);
-        b->settings.update.moment_encoding = (int)(test_random(&state) % 3);
+        b->settings.master_encoding = (int)(test_random(&state) % 3);
+        b->settings.moment_encoding = (int)(test_random(&state) % 3);
     }
 }
 
