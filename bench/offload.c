@@ -21,6 +21,7 @@
 #include "bench/options.h"
 #include "bench/timing.h"
 #include "engine/run/fill.h"
+#include "engine/report.h"
 #include "models/clock.h"
 
 #include <stdio.h>
@@ -214,7 +215,7 @@ static bench_stat row_stat(const bench *b, const double *seconds, int row, int t
 static double row_bytes(const bench *b, int row)
 {
     const sherd_engine      *engine = (row == ROW_BESIDE ? &b->beside : &b->piped)->engine;
-    const sherdi_plan_moves *moves  = &engine->plan->moves;
+    const sherdi_plan_moves *moves  = sherdi_plan_moves_of(engine->plan);
 
     return row == ROW_UPDATE
                ? 0

@@ -4,6 +4,7 @@
 
 #include "bench/link.h"
 #include "engine/run/store.h"
+#include "engine/report.h"
 
 #include "models/blas.h"
 #include "models/clock.h"
@@ -301,7 +302,7 @@ static void means_take(offload_turn *turn, size_t count)
 
 static void drive_run(rank *r, offload_turn *turn)
 {
-    const sherdi_plan_moves *moves   = &r->engine->plan->moves;
+    const sherdi_plan_moves *moves   = sherdi_plan_moves_of(r->engine->plan);
     double                   state_s = 0.0, activations_s = 0.0;
 
     if (strcmp(r->setup->place, "nvme") == 0) {
@@ -317,8 +318,8 @@ static void drive_run(rank *r, offload_turn *turn)
 static offload_turn turn_run(rank *r, const question *q)
 {
     const sherdi_plan *plan = r->engine->plan;
-    offload_turn       turn = {.drive_bytes = plan->moves.step[SHERDI_MOVES_READ] +
-                                              plan->moves.step[SHERDI_MOVES_WRITTEN],
+    offload_turn       turn = {.drive_bytes = sherdi_plan_moves_of(plan)->step[SHERDI_MOVES_READ] +
+                                              sherdi_plan_moves_of(plan)->step[SHERDI_MOVES_WRITTEN],
                                .param_elems = arch_elems(&r->setup->sizes)};
 
     switch (q->what) {

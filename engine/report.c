@@ -21,6 +21,20 @@ void sherd_traffic_report_init(sherd_traffic_report *report)
 
 /* ---------------------------------------------------------------- plan ---- */
 
+const sherdi_plan_moves *sherdi_plan_moves_of(const sherdi_plan *plan)
+{
+    static const sherdi_plan_moves NONE;
+
+    return plan->moves == NULL ? &NONE : plan->moves;
+}
+
+uint64_t sherdi_plan_moved(const sherdi_plan *plan, sherdi_medium medium)
+{
+    const sherdi_plan_moves *moves = sherdi_plan_moves_of(plan);
+
+    return moves->micro[medium] * (uint64_t)plan->settings.batch.accumulation + moves->step[medium];
+}
+
 sherd_status sherdi_engine_plan_borrow(sherd_engine *engine, const char *call, sherdi_plan **out)
 {
     sherdi_machine machine = {.ranks_per_host =
@@ -204,8 +218,8 @@ sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *ou
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API(sherd_traffic_report)));
     SHERDI_TRY(sherdi_engine_plan_borrow(engine, "sherd_engine_traffic", &plan));
     wear                         = sherdi_plan_drive_wear(plan);
-    micro                        = plan->moves.micro;
-    step                         = plan->moves.step;
+    micro                        = sherdi_plan_moves_of(plan)->micro;
+    step                         = sherdi_plan_moves_of(plan)->step;
     report.accumulation          = plan->settings.batch.accumulation;
     report.wire_micro_planned    = micro[SHERDI_MOVES_WIRE];
     report.wire_step_planned     = step[SHERDI_MOVES_WIRE];

@@ -4,6 +4,35 @@
 
 #include "engine/plan/plan.h"
 
+/* The media that move bytes, and other counts of operations. */
+typedef enum sherdi_medium {
+    SHERDI_MOVES_WIRE = 0, /* sent by this rank, control data included */
+    SHERDI_MOVES_DOWN,     /* device to host */
+    SHERDI_MOVES_UP,
+    SHERDI_MOVES_READ, /* drive */
+    SHERDI_MOVES_WRITTEN,
+    SHERDI_MOVES_DEVICE, /* memory that norm and update read and write */
+    SHERDI_MOVES_HOST,
+    SHERDI_MOVES_FLOPS, /* no bytes: floating-point operations of products of matrices */
+    SHERDI_MEDIA,
+} sherdi_medium;
+
+/* The bytes that this rank moves when the trainer follows the plan, by medium. */
+typedef struct sherdi_plan_moves {
+    uint64_t micro[SHERDI_MEDIA]; /* in a micro-batch */
+    uint64_t step[SHERDI_MEDIA];  /* at a boundary */
+    uint64_t index_bytes;         /* written at a boundary: the part that is a commit's record */
+    /* Collectives of the plain sequence of calls. The hash is of their kinds and sizes, which are
+     * the same on all ranks. */
+    size_t   num_collectives;
+    uint64_t collectives_hash;
+} sherdi_plan_moves;
+
+/** Returns the moves of a plan; zeros: they were not counted. */
+const sherdi_plan_moves *sherdi_plan_moves_of(const sherdi_plan *plan);
+/** Returns the bytes that this rank moves in a step. */
+uint64_t sherdi_plan_moved(const sherdi_plan *plan, sherdi_medium medium);
+
 /** The wear of a drive: the bytes that a step writes, the duration of a step (set or assumed), and
  *  the drive's rating. */
 typedef struct sherdi_plan_wear {

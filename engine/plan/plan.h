@@ -176,26 +176,6 @@ typedef enum sherdi_buffer_id {
     SHERDI_BUFFERS,
 } sherdi_buffer_id;
 
-/* The media that move bytes, and other counts of operations. */
-typedef enum sherdi_medium {
-    SHERDI_MOVES_WIRE = 0, /* sent by this rank, control data included */
-    SHERDI_MOVES_DOWN,     /* device to host */
-    SHERDI_MOVES_UP,
-    SHERDI_MOVES_READ, /* drive */
-    SHERDI_MOVES_WRITTEN,
-    SHERDI_MOVES_DEVICE, /* memory that norm and update read and write */
-    SHERDI_MOVES_HOST,
-    SHERDI_MOVES_FLOPS, /* no bytes: floating-point operations of products of matrices */
-    SHERDI_MEDIA,
-} sherdi_medium;
-
-/* The bytes that this rank moves when the trainer follows the plan, by medium. */
-typedef struct sherdi_plan_moves {
-    uint64_t micro[SHERDI_MEDIA]; /* in a micro-batch */
-    uint64_t step[SHERDI_MEDIA];  /* at a boundary */
-    uint64_t index_bytes;         /* written at a boundary: the part that is a commit's record */
-} sherdi_plan_moves;
-
 /* The properties of the machine that the plan uses. A size of 0: unknown. */
 /* The limit of the host memory that may still be allocated. */
 typedef enum sherdi_memory_bound {
@@ -324,6 +304,7 @@ typedef struct sherdi_plan_ring {
 
 struct sherdi_plan_offload;
 struct sherdi_plan_activations;
+struct sherdi_plan_moves;
 
 typedef struct sherdi_plan {
     sherdi_mem          *mem;
@@ -339,12 +320,8 @@ typedef struct sherdi_plan {
     uint64_t index_bytes;                 /* of the index file, in addition to those of the state */
     struct sherdi_plan_offload     *offload;     /* of its module (plan/offload.h), and ... */
     struct sherdi_plan_activations *activations; /* ... of its own (plan/activations.h) */
+    struct sherdi_plan_moves       *moves;       /* of the module reports; NULL: not counted */
     sherdi_plan_scalars             scalars;
-    sherdi_plan_moves               moves;
-    /* Collectives of the plain sequence of calls. The hash is of their kinds and sizes, which are
-     * the same on all ranks. */
-    size_t   num_collectives;
-    uint64_t collectives_hash;
 } sherdi_plan;
 
 /* Results of kernels, at the start of the scalars. */
@@ -483,13 +460,6 @@ sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model);
 
 /** Returns the bytes of a block's state: all its parts together. */
 size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block);
-
-/** Returns the bytes that this rank moves in a step. */
-static inline uint64_t sherdi_plan_moved(const sherdi_plan *plan, sherdi_medium medium)
-{
-    return plan->moves.micro[medium] * (uint64_t)plan->settings.batch.accumulation +
-           plan->moves.step[medium];
-}
 
 /** Returns whether the sum of a window's gradients stays on the device and goes down once. */
 int sherdi_plan_accumulates_on_device(const sherdi_plan *plan);

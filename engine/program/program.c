@@ -3,7 +3,6 @@
 #include "engine/program/offload.h"
 
 #include "base/checked.h"
-#include "collectives/world.h"
 #include "engine/modules.h"
 
 sherdi_op sherdi_op_of(sherdi_op_kind kind, sherdi_lane_id lane)
@@ -61,7 +60,6 @@ void sherdi_op_gather_in_place(sherdi_op *op, const sherdi_plan *plan, sherdi_ra
     sherdi_op_use(op, SHERDI_USE_DST, SHERDI_WRITES, before);
     sherdi_op_use(op, SHERDI_USE_SRC, SHERDI_READS, own);
     sherdi_op_use(op, SHERDI_USE_BEHIND, SHERDI_WRITES, behind);
-    op->moves[SHERDI_MOVES_WIRE] = sherdi_wire_all_gather(plan->world_size, slice);
 }
 
 sherd_status sherdi_program_emit(const sherdi_program *program, const sherdi_op *op)
@@ -91,9 +89,7 @@ sherd_status sherdi_program_move(const sherdi_program *program, sherdi_op op, sh
                                  sherdi_range src)
 {
     if (op.kind == SHERDI_OP_COPY) {
-        dst.bytes                   = src.bytes;
-        op.moves[SHERDI_MOVES_DOWN] = op.lane == SHERDI_LANE_DOWN ? src.bytes : 0;
-        op.moves[SHERDI_MOVES_UP]   = op.lane == SHERDI_LANE_UP ? src.bytes : 0;
+        dst.bytes = src.bytes;
     }
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, dst);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, src);
@@ -117,13 +113,11 @@ sherdi_range sherdi_program_trainer(const sherdi_program *program, int where, si
 
 sherd_status sherdi_program_exchange(const sherdi_program *program, sherdi_exchange_kind kind)
 {
-    size_t    len_bytes = sherdi_exchange_bytes(program->plan, kind);
-    sherdi_op op        = sherdi_op_of(SHERDI_OP_EXCHANGE, SHERDI_LANE_WIRE);
+    sherdi_op op = sherdi_op_of(SHERDI_OP_EXCHANGE, SHERDI_LANE_WIRE);
 
-    op.flags                    = SHERDI_OP_MEETS | SHERDI_OP_WAITS;
-    op.part                     = (int)kind;
-    op.elems                    = len_bytes;
-    op.moves[SHERDI_MOVES_WIRE] = sherdi_wire_all_gather(program->plan->world_size, len_bytes);
+    op.flags = SHERDI_OP_MEETS | SHERDI_OP_WAITS;
+    op.part  = (int)kind;
+    op.elems = sherdi_exchange_bytes(program->plan, kind);
     return sherdi_program_emit(program, &op);
 }
 

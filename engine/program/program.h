@@ -162,7 +162,6 @@ typedef struct sherdi_op {
     int          sweep;  /* of the optimizer */
     sherdi_space space;  /* whose kernels and scalars are used */
     sherdi_range uses[SHERDI_USES];
-    uint64_t     moves[SHERDI_MEDIA];
 } sherdi_op;
 
 /** Receives every operation, borrowed for the call. A return other than SHERD_OK ends the event. */
@@ -410,8 +409,7 @@ sherd_status sherdi_program_emit(const sherdi_program *program, const sherdi_op 
 /** Adds these flags to all operations from now on. Returns what progress->flags has to be set to
  *  again. */
 uint32_t sherdi_program_flag(const sherdi_program *program, uint32_t flags);
-/** Emits an operation that makes `dst` of `src`. A copy is as long as its source, and counts what
- *  passes over the link. */
+/** Emits an operation that makes `dst` of `src`. A copy is as long as its source. */
 sherd_status sherdi_program_move(const sherdi_program *program, sherdi_op op, sherdi_range dst,
                                  sherdi_range src);
 /** Emits a copy of a segment's bytes on a lane of the link. */
@@ -455,6 +453,14 @@ sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_space space);
 sherd_status sherdi_program_clear(const sherdi_program *program, sherdi_lane_id lane, size_t offset,
                                   size_t bytes);
 
+/** Returns SHERDI_LANE_DOWN or _UP of a copy that passes over the link between host and device. */
+static inline sherdi_lane_id sherdi_copy_way(const sherdi_op *op)
+{
+    if (op->uses[SHERDI_USE_DST].where == SHERDI_BUFFER_HOST_SCALARS) {
+        return SHERDI_LANE_DOWN;
+    }
+    return op->uses[SHERDI_USE_SRC].where == SHERDI_BUFFER_HOST_SCALARS ? SHERDI_LANE_UP : op->lane;
+}
 /** Returns whether an operation is the trainer's own work, which lasts to the release. */
 static inline int sherdi_op_is_trainers(sherdi_op_kind kind)
 {

@@ -52,10 +52,9 @@ static sherd_status transfer_give(const sherdi_program *program, const sherdi_ac
            SHERDI_AT_ACTIVATION_FILE,
            program->plan->rings[SHERDI_RING_ACTIVATIONS].extents[a->extent].offset_bytes, a->bytes);
 
-    op.unit                                                      = a->unit;
-    op.extent                                                    = a->extent;
-    op.ring                                                      = SHERDI_RING_ACTIVATIONS;
-    op.moves[is_read ? SHERDI_MOVES_READ : SHERDI_MOVES_WRITTEN] = a->bytes;
+    op.unit   = a->unit;
+    op.extent = a->extent;
+    op.ring   = SHERDI_RING_ACTIVATIONS;
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, is_read ? memory : file);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, is_read ? file : memory);
     return sherdi_program_emit(program, &op);

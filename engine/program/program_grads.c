@@ -17,7 +17,6 @@
 
 #include "base/checked.h"
 #include "engine/modules.h"
-#include "collectives/world.h"
 
 #include <stddef.h>
 
@@ -185,20 +184,13 @@ static sherd_status wire_gradient(const sherdi_program *program, const sherdi_se
     return sherdi_program_add(program, op, 1, *out, wire, gradient, made_in);
 }
 
-static uint64_t wire_bytes(const sherdi_plan *plan, const sherdi_segment *segment)
-{
-    return sherdi_wire_all_gather(plan->world_size,
-                                  segment->slice_elems * sherd_dtype_bytes(segment->types.wire));
-}
-
 static sherdi_op reduce_of(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_REDUCE, SHERDI_LANE_WIRE, segment);
 
-    op.from                     = segment->types.wire;
-    op.to                       = segment->types.grad;
-    op.flags                    = SHERDI_OP_MEETS;
-    op.moves[SHERDI_MOVES_WIRE] = wire_bytes(plan, segment);
+    op.from  = segment->types.wire;
+    op.to    = segment->types.grad;
+    op.flags = SHERDI_OP_MEETS;
     return op;
 }
 
@@ -358,7 +350,6 @@ static sherd_status segment_reduce_late(const sherdi_program *program,
     }
     op.kind = SHERDI_OP_ALL_REDUCE;
     op.to   = segment->types.wire;
-    op.moves[SHERDI_MOVES_WIRE] *= 2;
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS, send);
     SHERDI_TRY(sherdi_program_emit(program, &op));
     if (send.where == kept.where) {

@@ -53,8 +53,6 @@ static sherd_status matrix_make(const sherdi_program *program, const sherdi_segm
         sherdi_op_use(&op, SHERDI_USE_WORKSPACE, SHERDI_WRITES,
                       sherdi_range_of(SHERDI_BUFFER_DIRECTIONS, plan->packing.workspace_offset,
                                       by->workspace_bytes(model->shape[0], model->shape[1])));
-        op.moves[SHERDI_MOVES_FLOPS] =
-            (uint64_t)by->flops(&plan->settings, model->shape[0], model->shape[1]);
     }
     return sherdi_program_emit(program, &op);
 }

@@ -12,11 +12,6 @@
 
 #include <stddef.h>
 
-static int norm_medium(sherdi_space space)
-{
-    return sherdi_is_on_device(space) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST;
-}
-
 sherdi_range sherdi_program_norm_at(const sherdi_plan *plan, sherdi_space space)
 {
     return sherdi_program_scalars_at(plan, space, offsetof(sherdi_scalars_head, norm),
@@ -33,7 +28,6 @@ sherdi_op sherdi_program_norm_op(const sherdi_plan *plan, const sherdi_segment *
     op.elems = gradient.bytes / sherd_dtype_bytes(dtype);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
     sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS, sherdi_program_norm_at(plan, space));
-    op.moves[norm_medium(space)] = op.elems * sherdi_grad_bytes(plan, segment);
     return op;
 }
 
@@ -79,9 +73,8 @@ sherd_status sherdi_program_norm_flush(const sherdi_program *program, sherdi_op 
  * with `op`. */
 static sherd_status norm_add(const sherdi_program *program, sherdi_op *run, const sherdi_op *op)
 {
-    sherdi_range       *all          = &run->uses[SHERDI_USE_SRC];
-    const sherdi_range *more         = &op->uses[SHERDI_USE_SRC];
-    size_t              before_bytes = all->bytes;
+    sherdi_range       *all  = &run->uses[SHERDI_USE_SRC];
+    const sherdi_range *more = &op->uses[SHERDI_USE_SRC];
 
     if (!norm_goes_on(program->plan, run, op)) {
         SHERDI_TRY(sherdi_program_norm_flush(program, run));
@@ -90,7 +83,6 @@ static sherd_status norm_add(const sherdi_program *program, sherdi_op *run, cons
     }
     all->bytes = more->offset + more->bytes - all->offset;
     run->elems = all->bytes / sherd_dtype_bytes(run->from);
-    run->moves[norm_medium(run->space)] += all->bytes - before_bytes;
     if (run->segment != op->segment) {
         run->segment = run->unit = -1;
     }

@@ -103,11 +103,6 @@ static sherd_status extent_move(const sherdi_program *program, sherdi_op_kind ki
     op.unit   = unit;
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, is_read ? slot : file);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, is_read ? file : slot);
-    if (!is_read) {
-        op.moves[SHERDI_MOVES_WRITTEN] = slot.bytes;
-    } else if (which != SHERDI_RING_PARAMS || !plan->offload->pieces[extent].is_never_written) {
-        op.moves[SHERDI_MOVES_READ] = slot.bytes;
-    }
     return sherdi_program_emit(program, &op);
 }
 

@@ -4,8 +4,6 @@
  * which they are added. */
 #include "engine/program/program_walk.h"
 
-#include "collectives/world.h"
-
 sherdi_range sherdi_program_scalars_at(const sherdi_plan *plan, sherdi_space space, size_t offset,
                                        size_t bytes)
 {
@@ -30,15 +28,13 @@ static sherdi_range inputs_at(const sherdi_plan *plan, sherdi_space space)
 }
 
 /* Copies scalars between host and device, in the order of the kernels that use them. */
-static sherd_status scalars_copy(const sherdi_program *program, int medium, sherdi_range dst,
-                                 sherdi_range src)
+static sherd_status scalars_copy(const sherdi_program *program, sherdi_range dst, sherdi_range src)
 {
     sherdi_op op = sherdi_op_of(SHERDI_OP_COPY, SHERDI_LANE_UPDATE);
 
     if (!program->plan->machine.has_device) {
         return SHERD_OK;
     }
-    op.moves[medium] = src.bytes;
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, dst);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, src);
     return sherdi_program_emit(program, &op);
@@ -56,7 +52,7 @@ sherd_status sherdi_program_scalars_send(const sherdi_program *program, sherdi_o
                                                 plan->scalars.results_bytes - plan->scalars.norms));
     }
     SHERDI_TRY(sherdi_program_emit(program, &op));
-    return scalars_copy(program, SHERDI_MOVES_UP, inputs_at(plan, SHERDI_SPACE_DEVICE),
+    return scalars_copy(program, inputs_at(plan, SHERDI_SPACE_DEVICE),
                         inputs_at(plan, SHERDI_SPACE_HOST));
 }
 
@@ -91,7 +87,7 @@ static sherd_status results_send(const sherdi_program *program, size_t offset, s
 {
     const sherdi_plan *plan = program->plan;
 
-    return scalars_copy(program, SHERDI_MOVES_DOWN, arrived_at(plan, offset, bytes),
+    return scalars_copy(program, arrived_at(plan, offset, bytes),
                         sherdi_program_scalars_at(plan, SHERDI_SPACE_DEVICE, offset, bytes));
 }
 
@@ -135,9 +131,8 @@ sherd_status sherdi_program_sum(const sherdi_program *program)
     if (!plan->layout.is_sliced) {
         return SHERD_OK;
     }
-    op.flags                    = SHERDI_OP_MEETS | SHERDI_OP_WAITS;
-    op.elems                    = bytes / sizeof(uint64_t);
-    op.moves[SHERDI_MOVES_WIRE] = sherdi_wire_sum_u64(plan->world_size, op.elems);
+    op.flags = SHERDI_OP_MEETS | SHERDI_OP_WAITS;
+    op.elems = bytes / sizeof(uint64_t);
     sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
                   sherdi_program_scalars_at(plan, SHERDI_SPACE_HOST, plan->scalars.norms, bytes));
     return sherdi_program_emit(program, &op);

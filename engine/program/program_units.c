@@ -6,7 +6,6 @@
 
 #include "base/checked.h"
 #include "engine/modules.h"
-#include "collectives/world.h"
 
 #include <string.h>
 
@@ -170,7 +169,6 @@ static sherd_status segment_gather(const sherdi_program *program, const sherdi_s
     op.flags         = SHERDI_OP_STABLE;
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, whole);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, own);
-    op.moves[SHERDI_MOVES_WIRE] = sherdi_wire_all_gather(plan->world_size, slice);
     return sherdi_program_emit(program, &op);
 }
 

@@ -6,7 +6,6 @@
 #include "engine/program/offload.h"
 
 #include "base/checked.h"
-#include "collectives/world.h"
 
 #include <stddef.h>
 
@@ -164,34 +163,6 @@ static sherd_status segment_close(const sherdi_program *program, const sherdi_se
 
 /* ------------------------------------------------------------------- walks -- */
 
-/* Returns the bytes of those parts of a block whose bits are in `which`. A master that is the
- * parameter itself counts in the same way. */
-static uint64_t parts_bytes(const sherdi_segment *segment, size_t elems, unsigned which)
-{
-    uint64_t bytes = 0;
-
-    for (int i = 0; i < sherdi_segment_parts(segment); i++) {
-        bytes += (which >> i & 1) * sherdi_segment_part_bytes(segment, i, elems);
-    }
-    return bytes;
-}
-
-/* Counts the bytes that a sweep moves through memory. */
-static void sweep_count(const sherdi_plan *plan, const sherdi_segment *segment, sherdi_op *op)
-{
-    const sherdi_sweep *sweep = &segment->optimizer->sweeps[op->sweep];
-    uint64_t            grad  = sweep->reads_gradient ? sherdi_grad_bytes(plan, segment) : 0;
-    uint64_t            direction =
-        (uint64_t)(sweep->reads_direction + sweep->writes_direction) * sizeof(float);
-    uint64_t param = sweep->writes_param && segment->has_master ? sherdi_compute_bytes(segment) : 0;
-
-    param += sherdi_segment_is_beside(segment) ? sherdi_compute_bytes(segment) : 0; /* it is read */
-
-    op->moves[sherdi_is_on_device(op->space) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
-        parts_bytes(segment, op->elems, sweep->reads) +
-        parts_bytes(segment, op->elems, sweep->writes) + op->elems * (grad + direction + param);
-}
-
 /* Emits the last sweep, which writes the parameter, or the first, which takes norms or makes
  * directions. `gradient`: the gradient of the block, or its matrices. */
 static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
@@ -208,7 +179,6 @@ static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
     if (walk == SHERDI_WALK_DIRECT) {
         sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, param);
-        sweep_count(plan, segment, &op);
         return sherdi_program_emit(program, &op);
     }
     if (is_written || !segment->has_master || sherdi_segment_is_beside(segment)) {
@@ -220,7 +190,6 @@ static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
         is_written ? sherdi_fingerprint_at(plan, block->space)
                    : sherdi_program_scalars_at(plan, block->space, plan->scalars.norms,
                                                plan->scalars.results_bytes - plan->scalars.norms));
-    sweep_count(plan, segment, &op);
     return sherdi_program_emit(program, &op);
 }
 

@@ -4,6 +4,7 @@
 #include "engine/proof/check.h"
 
 #include "base/checked.h"
+#include "engine/report.h"
 
 #include <string.h>
 
@@ -364,8 +365,10 @@ static int live_ranges_equal(const sherdi_live_range *a, const sherdi_live_range
  * collectives and their order. */
 static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *plan)
 {
+    const sherdi_plan_moves *moves = sherdi_plan_moves_of(plan);
+
     if (plan->layout.num_segments != first->layout.num_segments ||
-        plan->num_collectives != first->num_collectives ||
+        moves->num_collectives != sherdi_plan_moves_of(first)->num_collectives ||
         plan->schedule.train.num_live_ranges != first->schedule.train.num_live_ranges ||
         plan->schedule.eval.num_live_ranges != first->schedule.eval.num_live_ranges ||
         plan->schedule.num_transients != first->schedule.num_transients) {
@@ -383,9 +386,9 @@ static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *pla
             return BROKEN(plan, "ranks have the same slices at the same places", "segment", s);
         }
     }
-    if (plan->collectives_hash != first->collectives_hash) {
+    if (moves->collectives_hash != sherdi_plan_moves_of(first)->collectives_hash) {
         return BROKEN(plan, "ranks make the same collectives", "collectives",
-                      plan->num_collectives);
+                      moves->num_collectives);
     }
     if (!live_ranges_equal(plan->schedule.train.live_ranges, first->schedule.train.live_ranges,
                            plan->schedule.train.num_live_ranges) ||

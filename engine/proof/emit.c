@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "base/hash.h"
 #include "engine/proof/dry.h"
+#include "engine/proof/moves.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/fill.h"
 #include "offload/state.h"
@@ -194,27 +195,29 @@ sherd_status sherdi_dry_emit(const sherdi_plan *plan, const sherdi_model *model,
 /* ---------------------------------------------------------------- counting -- */
 
 typedef struct counts {
-    sherdi_plan *plan;                /* gets them */
-    uint64_t     later[SHERDI_MEDIA]; /* of the second micro-batch */
-    int          is_second;
-    int          was_backward;
+    const sherdi_plan  *plan; /* its moves get them */
+    const sherdi_model *model;
+    uint64_t            later[SHERDI_MEDIA]; /* of the second micro-batch */
+    int                 is_second;
+    int                 was_backward;
 } counts;
 
-static void collective_count(sherdi_plan *plan, sherdi_phase_name phase, const sherdi_op *op)
+static void collective_count(const sherdi_plan *plan, sherdi_phase_name phase, const sherdi_op *op)
 {
     uint64_t what[] = {(uint64_t)phase, (uint64_t)op->kind, (uint64_t)op->segment, op->elems,
-                       op->moves[SHERDI_MOVES_WIRE]};
+                       sherdi_op_wire(plan, op)};
 
     if (op->lane == SHERDI_LANE_WIRE) {
-        plan->num_collectives++;
-        plan->collectives_hash = sherdi_hash_bytes(plan->collectives_hash, what, sizeof(what));
+        plan->moves->num_collectives++;
+        plan->moves->collectives_hash =
+            sherdi_hash_bytes(plan->moves->collectives_hash, what, sizeof(what));
     }
 }
 
 /* Returns where what an operation moves is added. */
 static uint64_t *sums_of(counts *c, sherdi_phase_name phase, const sherdi_op *op)
 {
-    sherdi_plan_moves *moves = &c->plan->moves;
+    sherdi_plan_moves *moves = c->plan->moves;
 
     /* once in a window, also where a slice is measured in its last backward */
     if (op->kind == SHERDI_OP_NORM) {
@@ -233,16 +236,11 @@ static uint64_t *sums_of(counts *c, sherdi_phase_name phase, const sherdi_op *op
 
 static sherd_status op_count(void *ctx, sherdi_phase_name phase, const sherdi_op *op)
 {
-    counts   *c = ctx;
-    uint64_t *sums;
+    counts *c = ctx;
 
     collective_count(c->plan, phase, op);
-    if (phase == SHERDI_IN_EVAL) {
-        return SHERD_OK;
-    }
-    sums = sums_of(c, phase, op);
-    for (int medium = 0; medium < SHERDI_MEDIA; medium++) {
-        sums[medium] += op->moves[medium];
+    if (phase != SHERDI_IN_EVAL) {
+        sherdi_op_moves_add(c->plan, c->model, op, sums_of(c, phase, op));
     }
     return SHERD_OK;
 }
@@ -251,10 +249,14 @@ static sherd_status op_count(void *ctx, sherdi_phase_name phase, const sherdi_op
  * added to the step. */
 sherd_status sherdi_dry_count(sherdi_plan *plan, const sherdi_model *model)
 {
-    counts             c     = {.plan = plan};
-    sherdi_plan_moves *moves = &plan->moves;
+    counts             c     = {.plan = plan, .model = model};
     uint64_t           times = (uint64_t)plan->settings.batch.accumulation - 1;
+    sherdi_plan_moves *moves = sherdi_alloc(plan->mem, SHERDI_MEM_CONTROL, sizeof(*moves));
 
+    if (moves == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    plan->moves = moves;
     SHERDI_TRY(sherdi_dry_emit(plan, model, SHERDI_EMIT_ALL, op_count, &c));
     for (int medium = 0; medium < SHERDI_MEDIA && c.is_second; medium++) {
         moves->step[medium] += (c.later[medium] - moves->micro[medium]) * times;

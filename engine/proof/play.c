@@ -11,6 +11,7 @@
 #include "base/checked.h"
 #include "engine/program/order.h"
 #include "engine/program/program_rings.h"
+#include "engine/proof/moves.h"
 
 /* When the operations of a lane end, by number. */
 typedef struct ends {
@@ -32,13 +33,14 @@ typedef struct beside {
 } beside;
 
 typedef struct play {
-    const sherdi_plan *plan;
-    const sherd_rates *rates;
-    sherdi_order      *order;
-    double             clocks[SHERDI_LANES]; /* of what does one operation after the other */
-    ends               ends[SHERDI_LANES];
-    double             host; /* the calling thread's clock */
-    double compute_elems;    /* elements of all uses in a micro-batch; backward counts twice */
+    const sherdi_plan  *plan;
+    const sherdi_model *model;
+    const sherd_rates  *rates;
+    sherdi_order       *order;
+    double              clocks[SHERDI_LANES]; /* of what does one operation after the other */
+    ends                ends[SHERDI_LANES];
+    double              host; /* the calling thread's clock */
+    double compute_elems;     /* elements of all uses in a micro-batch; backward counts twice */
     double marks[2 * SHERDI_EMIT_WINDOWS]; /* ends of the micro-batches */
     int    num_micros;
     beside beside;
@@ -85,20 +87,22 @@ static double use_elems(const play *p, sherdi_phase_name phase, const sherdi_op 
 
 static double seconds_of(const play *p, const sherdi_op *op)
 {
-    const sherd_rates *r = p->rates;
+    const sherd_rates *r                   = p->rates;
+    uint64_t           moves[SHERDI_MEDIA] = {0};
 
     if (op->kind == SHERDI_OP_USE) {
         return p->compute_elems == 0 ? 0
                                      : r->compute_s * use_elems(p, p->phase, op) / p->compute_elems;
     }
-    return seconds_at(op->moves[SHERDI_MOVES_WIRE], r->wire) +
-           seconds_at(op->moves[SHERDI_MOVES_DOWN], r->down) +
-           seconds_at(op->moves[SHERDI_MOVES_UP], r->up) +
-           seconds_at(op->moves[SHERDI_MOVES_READ], r->nvme_read) +
-           seconds_at(op->moves[SHERDI_MOVES_WRITTEN], r->nvme_write) +
-           seconds_at(op->moves[SHERDI_MOVES_DEVICE], r->device) +
-           seconds_at(op->moves[SHERDI_MOVES_HOST], r->host) +
-           seconds_at(op->moves[SHERDI_MOVES_FLOPS], r->products);
+    sherdi_op_moves_add(p->plan, p->model, op, moves);
+    return seconds_at(moves[SHERDI_MOVES_WIRE], r->wire) +
+           seconds_at(moves[SHERDI_MOVES_DOWN], r->down) +
+           seconds_at(moves[SHERDI_MOVES_UP], r->up) +
+           seconds_at(moves[SHERDI_MOVES_READ], r->nvme_read) +
+           seconds_at(moves[SHERDI_MOVES_WRITTEN], r->nvme_write) +
+           seconds_at(moves[SHERDI_MOVES_DEVICE], r->device) +
+           seconds_at(moves[SHERDI_MOVES_HOST], r->host) +
+           seconds_at(moves[SHERDI_MOVES_FLOPS], r->products);
 }
 
 /* ------------------------------------------------------------------ playing -- */
@@ -352,7 +356,7 @@ static sherd_status play_run(const sherdi_plan *plan, const sherdi_model *model,
                              void (*fill)(const play *p, sherd_prediction *out),
                              sherd_prediction *out)
 {
-    play         p      = {.plan = plan, .rates = rates};
+    play         p      = {.plan = plan, .model = model, .rates = rates};
     sherd_status status = play_open(&p);
 
     if (status == SHERD_OK) {

@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "engine/program/order.h"
+#include "engine/proof/moves.h"
 #include "engine/proof/names.h"
 
 #include <jansson.h>
@@ -128,7 +129,7 @@ static const struct {
 /* Prints what passes between the media in a step of this rank. */
 static void print_moves(printer *out, const sherdi_plan *plan)
 {
-    const sherdi_plan_moves *moves = &plan->moves;
+    const sherdi_plan_moves *moves = sherdi_plan_moves_of(plan);
     sherdi_plan_wear         wear  = sherdi_plan_drive_wear(plan);
 
     if (plan->packing.host_bytes == 0) {
@@ -232,7 +233,7 @@ static sherd_status print_collective(void *ctx, sherdi_phase_name phase, const s
               collective_name(p->plan, phase, op),
               op->unit < 0 ? "(control)" : op_unit(p->model, op),
               op->segment < 0 ? "" : op_segment(p->plan, op),
-              (unsigned long long)op->moves[SHERDI_MOVES_WIRE]);
+              (unsigned long long)sherdi_op_wire(p->plan, op));
     }
     return p->out->status;
 }
@@ -247,8 +248,8 @@ static sherd_status print_ops(printer *out, const sherdi_plan *plan, const sherd
     print(out,
           "\nwire: %llu bytes sent by this rank per micro-batch, %llu per boundary, "
           "%llu per step of %d micro-batches\n",
-          (unsigned long long)plan->moves.micro[SHERDI_MOVES_WIRE],
-          (unsigned long long)plan->moves.step[SHERDI_MOVES_WIRE],
+          (unsigned long long)sherdi_plan_moves_of(plan)->micro[SHERDI_MOVES_WIRE],
+          (unsigned long long)sherdi_plan_moves_of(plan)->step[SHERDI_MOVES_WIRE],
           (unsigned long long)sherdi_plan_moved(plan, SHERDI_MOVES_WIRE),
           plan->settings.batch.accumulation);
     return out->status;
@@ -416,7 +417,7 @@ static sherd_status op_list(void *ctx, sherdi_phase_name phase, const sherdi_op 
             json_pack("{s:s, s:s, s:s?, s:s?, s:o}", "phase", sherdi_phase_name_text(phase),
                       "collective", collective_name(l->plan, phase, op), "unit",
                       op_unit(l->model, op), "segment", op_segment(l->plan, op), "sent_bytes",
-                      json_size(op->moves[SHERDI_MOVES_WIRE])));
+                      json_size(sherdi_op_wire(l->plan, op))));
     }
     (void)json_array_append_new(
         l->program,
@@ -452,9 +453,11 @@ static json_t *moves_json(const sherdi_plan *plan)
 
     for (size_t i = 0; i < NUM_MEDIA; i++) {
         (void)snprintf(key, sizeof(key), "%s_bytes_per_micro_batch", MEDIA[i].key);
-        (void)json_object_set_new(root, key, json_size(plan->moves.micro[MEDIA[i].medium]));
+        (void)json_object_set_new(root, key,
+                                  json_size(sherdi_plan_moves_of(plan)->micro[MEDIA[i].medium]));
         (void)snprintf(key, sizeof(key), "%s_bytes_per_boundary", MEDIA[i].key);
-        (void)json_object_set_new(root, key, json_size(plan->moves.step[MEDIA[i].medium]));
+        (void)json_object_set_new(root, key,
+                                  json_size(sherdi_plan_moves_of(plan)->step[MEDIA[i].medium]));
     }
     (void)json_object_set_new(root, "wear_bytes_per_step", json_real(wear.written_bytes));
     (void)json_object_set_new(root, "wear_bytes_per_day", json_real(wear.bytes_a_day));
@@ -491,8 +494,8 @@ static void sizes_set(json_t *root, const sherdi_plan *plan)
         {"checkpoint_bytes", sherdi_plan_checkpoint_bytes(plan)},
         {"pinned_bytes", plan->packing.pinned_bytes},
         {"nvme_bytes", nvme[0] + nvme[1] + nvme[2] + nvme[3]},
-        {"wire_bytes_per_micro_batch", plan->moves.micro[SHERDI_MOVES_WIRE]},
-        {"wire_bytes_per_boundary", plan->moves.step[SHERDI_MOVES_WIRE]},
+        {"wire_bytes_per_micro_batch", sherdi_plan_moves_of(plan)->micro[SHERDI_MOVES_WIRE]},
+        {"wire_bytes_per_boundary", sherdi_plan_moves_of(plan)->step[SHERDI_MOVES_WIRE]},
     };
 
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {

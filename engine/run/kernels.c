@@ -101,12 +101,13 @@ static void copy_make(const sherdi_backend *lane, const sherdi_op *op, void *dst
 
 static void op_copy(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    size_t      bytes = op->uses[SHERDI_USE_DST].bytes;
-    void       *dst   = sherdi_run_address(engine, op, SHERDI_USE_DST);
-    const void *src   = sherdi_run_address(engine, op, SHERDI_USE_SRC);
+    size_t       bytes = op->uses[SHERDI_USE_DST].bytes;
+    void        *dst   = sherdi_run_address(engine, op, SHERDI_USE_DST);
+    const void  *src   = sherdi_run_address(engine, op, SHERDI_USE_SRC);
+    sherdi_link *link  = &engine->run.links[sherdi_run_user(engine)];
 
-    engine->run.links[sherdi_run_user(engine)].down_bytes += op->moves[SHERDI_MOVES_DOWN];
-    engine->run.links[sherdi_run_user(engine)].up_bytes += op->moves[SHERDI_MOVES_UP];
+    link->down_bytes += sherdi_copy_way(op) == SHERDI_LANE_DOWN ? bytes : 0;
+    link->up_bytes += sherdi_copy_way(op) == SHERDI_LANE_UP ? bytes : 0;
     if (op->flags & SHERDI_OP_MEASURES &&
         (op->lane == SHERDI_LANE_DOWN || op->lane == SHERDI_LANE_UP)) {
         make_measured(engine, lane, op, copy_make);

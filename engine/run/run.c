@@ -37,7 +37,8 @@ static sherd_status op_gather(sherd_engine *engine, const sherdi_op *op, uint64_
     };
 
     if (op->flags & SHERDI_OP_ALONE) { /* it publishes the values of a queued update */
-        engine->updater.published_bytes += op->moves[SHERDI_MOVES_WIRE];
+        engine->updater.published_bytes +=
+            sherdi_wire_all_gather(engine->world_size, args.slice_bytes);
     }
     return sherdi_world_all_gather(engine->world, &args, number_out);
 }

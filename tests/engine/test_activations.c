@@ -1,6 +1,7 @@
 /* Activations: backward reads what forward wrote, on every tier, in the memory that was planned,
  * with the moves that were planned. */
 #include "engine/run/engine_impl.h"
+#include "engine/report.h"
 #include "kernels/lanes.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/tier_rows.h"

@@ -1,6 +1,7 @@
 /* Messages between ranks: every exchange of a sealed engine is an operation of its kind, so that
  * all of its bytes are counted. */
 #include "engine/run/engine_impl.h"
+#include "engine/proof/moves.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 
@@ -24,7 +25,7 @@ static sherd_status op_record(void *ctx, const sherdi_op *op)
 {
     recorder *recorder = ctx;
 
-    recorder->wire += op->moves[SHERDI_MOVES_WIRE];
+    recorder->wire += sherdi_op_wire(recorder->r->engine->plan, op);
     if (op->kind == SHERDI_OP_EXCHANGE && recorder->count < MOST) {
         recorder->kinds[recorder->count++] = op->part;
     }

@@ -3,6 +3,7 @@
  * others all layouts give the same bits. Checkpoints go from any encoding to any other. What is not
  * possible is refused with the reason. */
 #include "engine/run/engine_impl.h"
+#include "engine/report.h"
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/toy.h"
@@ -186,7 +187,8 @@ static void budget_body(sherd_world *world, void *ctx)
     (void)rig_train(&r, 2);
     report = rig_train(&r, 1);
     CHECK_INT(want->read * elems, report.nvme_read_bytes);
-    CHECK_INT(want->written * elems + r.engine->plan->moves.index_bytes, report.nvme_written_bytes);
+    CHECK_INT(want->written * elems + sherdi_plan_moves_of(r.engine->plan)->index_bytes,
+              report.nvme_written_bytes);
     CHECK_INT(want->down * elems + rig_scalars_down(&r), report.link_down_bytes);
     if (want->up > 0) {
         CHECK_INT(want->up * elems + rig_scalars_up(&r), report.link_up_bytes);

@@ -9,6 +9,7 @@
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 #include "engine/plan/offload.h"
+#include "engine/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,7 +156,7 @@ static int piece_has_elems(const rig *r, const sherdi_piece *piece)
 static uint64_t bytes_to_write(const rig *r)
 {
     const sherdi_plan *plan  = r->engine->plan;
-    uint64_t           bytes = plan->moves.index_bytes;
+    uint64_t           bytes = sherdi_plan_moves_of(plan)->index_bytes;
     size_t             last  = SIZE_MAX;
 
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {

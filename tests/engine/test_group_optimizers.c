@@ -6,6 +6,7 @@
 #include "engine/checkpoint/folder.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/run/engine_impl.h"
+#include "engine/report.h"
 #include "offload/checksum.h"
 #include "sherd_tools.h"
 #include "tests/engine/elements.h"
@@ -211,9 +212,10 @@ static void bytes_check(const rig *r, const sherd_step_report *report)
         measured += is_lamb ? len : 0;
     }
     if (all > 0 && plan->rings[SHERDI_RING_GRADS].num_extents == 0) {
-        CHECK_INT(all + measured, plan->moves.step[SHERDI_MOVES_READ]);
-        CHECK_INT(plan->moves.step[SHERDI_MOVES_READ], report->nvme_read_bytes);
-        CHECK_INT(plan->moves.step[SHERDI_MOVES_WRITTEN], report->nvme_written_bytes);
+        CHECK_INT(all + measured, sherdi_plan_moves_of(plan)->step[SHERDI_MOVES_READ]);
+        CHECK_INT(sherdi_plan_moves_of(plan)->step[SHERDI_MOVES_READ], report->nvme_read_bytes);
+        CHECK_INT(sherdi_plan_moves_of(plan)->step[SHERDI_MOVES_WRITTEN],
+                  report->nvme_written_bytes);
         CHECK(measured < all);
     }
 }

@@ -2,6 +2,7 @@
  * is written plainly, whose norms are of whole tensors. */
 #include "engine/run/engine_impl.h"
 #include "engine/run/store.h"
+#include "engine/report.h"
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/toy.h"
@@ -151,7 +152,7 @@ static void check_bytes(sherd_world *world, void *ctx)
     rig_seal(&r);
     (void)rig_train(&r, 2);
     report = rig_train(&r, 1);
-    moves  = &r.engine->plan->moves;
+    moves  = sherdi_plan_moves_of(r.engine->plan);
     CHECK_INT(moves->micro[SHERDI_MOVES_DOWN] + moves->step[SHERDI_MOVES_DOWN],
               report.link_down_bytes);
     CHECK_INT(moves->micro[SHERDI_MOVES_UP] + moves->step[SHERDI_MOVES_UP], report.link_up_bytes);
@@ -210,8 +211,8 @@ static void check_wire(sherd_world *world, void *ctx)
     sherd_world_traffic(world, &before, &received);
     (void)rig_train(&r, 1);
     sherd_world_traffic(world, &after, &received);
-    CHECK_INT(r.engine->plan->moves.micro[SHERDI_MOVES_WIRE] +
-                  r.engine->plan->moves.step[SHERDI_MOVES_WIRE],
+    CHECK_INT(sherdi_plan_moves_of(r.engine->plan)->micro[SHERDI_MOVES_WIRE] +
+                  sherdi_plan_moves_of(r.engine->plan)->step[SHERDI_MOVES_WIRE],
               after - before);
     rig_close(&r);
 }

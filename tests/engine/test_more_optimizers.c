@@ -5,6 +5,7 @@
 #include "engine/optimizers/lamb.h"
 #include "engine/optimizers/muon.h"
 #include "engine/run/engine_impl.h"
+#include "engine/report.h"
 #include "sherd_build.h"
 #include "tests/engine/elements.h"
 #include "tests/engine/plain.h"
@@ -133,10 +134,11 @@ static void bytes_check(const rig *r, const sherd_step_report *report)
                   ((is_measured ? 1 : 2) * elem + 4 * sizeof(float) + (has_master ? elem : 0));
         update += b == 0 || is_measured ? 0 : norm_padding(plan, b, elem);
     }
-    CHECK_INT(update, plan->moves.step[SHERDI_MOVES_DEVICE] + plan->moves.step[SHERDI_MOVES_HOST]);
+    CHECK_INT(update, sherdi_plan_moves_of(plan)->step[SHERDI_MOVES_DEVICE] +
+                          sherdi_plan_moves_of(plan)->step[SHERDI_MOVES_HOST]);
     if (plan->rings[SHERDI_RING_STATE].num_extents > 0) {
         CHECK_INT(state, report->nvme_read_bytes);
-        CHECK_INT(state + plan->moves.index_bytes, report->nvme_written_bytes);
+        CHECK_INT(state + sherdi_plan_moves_of(plan)->index_bytes, report->nvme_written_bytes);
     } else {
         CHECK_INT(state, plan->packing.buffers[SHERDI_BUFFER_STATE].bytes +
                              plan->packing.buffers[SHERDI_BUFFER_HOST_STATE].bytes);

@@ -3,6 +3,7 @@
  * planned for it and moved, and what is refused. */
 #include "base/checked.h"
 #include "engine/run/engine_impl.h"
+#include "engine/report.h"
 #include "kernels/orthogonal.h"
 #include "sherd_tools.h"
 #include "tests/engine/elements.h"
@@ -206,9 +207,11 @@ static void extents_check(const rig *r, const sherd_step_report *report)
     if (plan->rings[SHERDI_RING_GRADS].num_extents == 0) {
         CHECK_INT(all, report->nvme_read_bytes);
     }
-    CHECK_INT(plan->moves.micro[SHERDI_MOVES_READ] + plan->moves.step[SHERDI_MOVES_READ],
+    CHECK_INT(sherdi_plan_moves_of(plan)->micro[SHERDI_MOVES_READ] +
+                  sherdi_plan_moves_of(plan)->step[SHERDI_MOVES_READ],
               report->nvme_read_bytes);
-    CHECK_INT(plan->moves.micro[SHERDI_MOVES_WRITTEN] + plan->moves.step[SHERDI_MOVES_WRITTEN],
+    CHECK_INT(sherdi_plan_moves_of(plan)->micro[SHERDI_MOVES_WRITTEN] +
+                  sherdi_plan_moves_of(plan)->step[SHERDI_MOVES_WRITTEN],
               report->nvme_written_bytes);
 }
 
@@ -229,7 +232,7 @@ static void flops_check(const rig *r)
             flops += sherdi_orthogonal_flops(MODEL[p].rows, MODEL[p].cols, steps);
         }
     }
-    CHECK_INT((uint64_t)flops, plan->moves.step[SHERDI_MOVES_FLOPS]);
+    CHECK_INT((uint64_t)flops, sherdi_plan_moves_of(plan)->step[SHERDI_MOVES_FLOPS]);
 }
 
 /* Checks that the steps moved what was planned. */

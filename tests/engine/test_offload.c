@@ -2,6 +2,7 @@
  * training written plainly, for every offload, stage, number of ranks and way of driving the
  * engine; bytes counted as planned; the undo. Real files on a real file system. */
 #include "engine/run/engine_impl.h"
+#include "engine/report.h"
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/toy.h"
@@ -260,7 +261,7 @@ static void check_counted(sherd_world *world, void *ctx)
     wide_open(&r, world, options);
     (void)rig_train(&r, options->accumulation * 2); /* reading ahead is in its stride */
     report = rig_train(&r, options->accumulation);
-    moves  = &r.engine->plan->moves;
+    moves  = sherdi_plan_moves_of(r.engine->plan);
     CHECK_INT(moves->micro[SHERDI_MOVES_DOWN] * micro + moves->step[SHERDI_MOVES_DOWN],
               report.link_down_bytes);
     CHECK_INT(moves->micro[SHERDI_MOVES_UP] * micro + moves->step[SHERDI_MOVES_UP],
@@ -403,7 +404,7 @@ static void check_budget(sherd_world *world, void *ctx)
     wide_open(&r, world, ctx);
     (void)rig_train(&r, 2);
     report = rig_train(&r, 1);
-    index  = r.engine->plan->moves.index_bytes;
+    index  = sherdi_plan_moves_of(r.engine->plan)->index_bytes;
     CHECK_INT(elems * 2 + rig_scalars_down(&r), report.link_down_bytes);
     CHECK_INT(elems * 2 + rig_scalars_up(&r), report.link_up_bytes);
     CHECK_INT(elems * 12, report.nvme_read_bytes);

@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "engine/program/program.h"
+#include "engine/proof/moves.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -259,13 +260,13 @@ static void gather_expect(told_ops *told, sherdi_phase_name phase, const sherdi_
         segment_wire(plan, op->segment, plan->layout.segments[op->segment].types.compute);
 
     if (phase != SHERDI_IN_BOUNDARY) {
-        IS(op->moves[SHERDI_MOVES_WIRE] == bytes);
+        IS(sherdi_op_wire(plan, op) == bytes);
         IS(plan->settings.sharding.stage == 3);
     } else if (plan->settings.sharding.stage > 0) {
-        IS(op->moves[SHERDI_MOVES_WIRE] == bytes);
+        IS(sherdi_op_wire(plan, op) == bytes);
         told->published[op->segment % 64]++;
     } else {
-        IS(op->moves[SHERDI_MOVES_WIRE] == segment_wire(plan, op->segment, SHERD_F32));
+        IS(sherdi_op_wire(plan, op) == segment_wire(plan, op->segment, SHERD_F32));
         IS(plan->layout.is_deterministic);
     }
 }
@@ -275,7 +276,7 @@ static sherd_status op_expect(void *ctx, sherdi_phase_name phase, const sherdi_o
     told_ops          *told  = ctx;
     const sherdi_plan *plan  = told->plan;
     const char        *what  = told->what;
-    uint64_t           bytes = op->moves[SHERDI_MOVES_WIRE];
+    uint64_t           bytes = sherdi_op_wire(plan, op);
 
     if (op->lane != SHERDI_LANE_WIRE) {
         IS(bytes == 0);
@@ -312,8 +313,8 @@ static void expect_ops(const sherdi_plan *plan, const sherdi_model *model, const
     told_ops told = {.plan = plan, .what = what};
 
     IS(sherdi_dry_emit(plan, model, SHERDI_EMIT_ONE, op_expect, &told) == SHERD_OK);
-    IS(told.micro == plan->moves.micro[SHERDI_MOVES_WIRE]);
-    IS(told.boundary == plan->moves.step[SHERDI_MOVES_WIRE]);
+    IS(told.micro == sherdi_plan_moves_of(plan)->micro[SHERDI_MOVES_WIRE]);
+    IS(told.boundary == sherdi_plan_moves_of(plan)->step[SHERDI_MOVES_WIRE]);
     IS(told.control ==
        (uint64_t)(plan->world_size - 1) * (sherdi_exchange_bytes(plan, SHERDI_EXCHANGE_USES) +
                                            sherdi_exchange_bytes(plan, SHERDI_EXCHANGE_NORM) +

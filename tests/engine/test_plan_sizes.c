@@ -4,6 +4,7 @@
 #include "tests/engine/planner.h"
 
 #include "engine/limits.h"
+#include "engine/report.h"
 #include "engine/run/engine_impl.h"
 #include "tests/lib/check.h"
 
@@ -69,9 +70,9 @@ static void plan_is_pure(void)
         }
         /* ranks own different parts, but hold and send the same number of bytes */
         CHECK_INT(plans[0]->packing.total_bytes, plans[1]->packing.total_bytes);
-        CHECK_INT(plans[0]->moves.micro[SHERDI_MOVES_WIRE],
-                  plans[1]->moves.micro[SHERDI_MOVES_WIRE]);
-        CHECK_INT(plans[0]->moves.step[SHERDI_MOVES_WIRE], plans[1]->moves.step[SHERDI_MOVES_WIRE]);
+        CHECK_INT(sherdi_plan_moves_of(plans[0])->micro[SHERDI_MOVES_WIRE],
+                  sherdi_plan_moves_of(plans[1])->micro[SHERDI_MOVES_WIRE]);
+        CHECK_INT(sherdi_plan_moves_of(plans[0])->step[SHERDI_MOVES_WIRE], sherdi_plan_moves_of(plans[1])->step[SHERDI_MOVES_WIRE]);
         CHECK_INT(plans[0]->layout.num_blocks, plans[1]->layout.num_blocks);
         for (int i = 0; i < 3; i++) {
             sherdi_plan_destroy(plans[i]);
