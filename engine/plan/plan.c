@@ -233,6 +233,7 @@ static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)
         (plan->machine.receives_own ? 0 : plan->packing.reduced_bytes / (size_t)plan->world_size);
     SHERDI_TRY(sherdi_plan_schedule_make(plan, model));
     SHERDI_TRY(sherdi_modules_lay_out(plan, model));
+    SHERDI_TRY(sherdi_plan_pack(plan, model));
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         plan->layout.padding_elems +=
             plan->layout.segments[s].padded_elems - plan->layout.segments[s].elems;
@@ -323,6 +324,7 @@ void sherdi_plan_destroy(sherdi_plan *plan)
     sherdi_free(plan->schedule.eval.steps);
     sherdi_free(plan->schedule.eval.live_ranges);
     sherdi_free(plan->schedule.transients);
+    sherdi_free(plan->schedule.stays);
     sherdi_free(plan->moves);
     sherdi_free(plan);
 }

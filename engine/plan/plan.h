@@ -94,8 +94,6 @@ typedef struct sherdi_plan_unit {
     int    is_open_ended; /* SHERD_USES_ANY: backward_uses are listed, but any number may come; the
                              gradient is open until the micro-batch ends */
     int    retains_grads; /* a complete gradient keeps its place until the micro-batch ends */
-    /* number among the units that stay gathered in evaluation, from 1 on; 0: does not stay */
-    size_t eval_kept;
     size_t activation; /* what its forward leaves for its backward; SHERDI_NO_ACTIVATION: nothing */
 } sherdi_plan_unit;
 
@@ -261,6 +259,8 @@ typedef struct sherdi_plan_schedule {
     sherdi_sequence    train, eval;
     sherdi_live_range *transients;
     size_t             num_transients, cap_transients;
+    sherdi_live_range *stays; /* units that evaluation keeps gathered, in the order of EVAL */
+    size_t             num_stays, cap_stays;
     uint32_t *fetches; /* pieces in the order of the gathers: train_fetches, then eval_fetches */
     size_t    num_train_fetches, num_eval_fetches;
     int       publishes_early; /* new values are published while later blocks are updated */

@@ -1,7 +1,7 @@
 /* Packing: gives units their offsets in the gather pool and in the transient pool. All live ranges
  * of a unit have one offset, so that a parameter has one address for the life of the engine; units
  * that are in the pool together do not overlap. With sherd.free_packing each live range has an
- * offset of its own. plan_schedule.c calls this, and says when units are in the pools. */
+ * offset of its own. plan_schedule.c has decided when units are in the pools. */
 #include "engine/plan/plan.h"
 
 #include "base/checked.h"
@@ -152,19 +152,6 @@ static sherd_status strays_add(packing *p)
     return SHERD_OK;
 }
 
-/* A unit that evaluation keeps is in the pool from the first acquire of EVAL to the last. */
-static sherd_status eval_keeps_add(packing *p, size_t begin)
-{
-    const sherdi_plan *plan = p->plan;
-
-    for (size_t u = 0; u < plan->layout.num_units; u++) {
-        if (plan->layout.units[u].eval_kept > 0) {
-            SHERDI_TRY(time_add(p, u, begin, begin + plan->schedule.eval.num_steps - 1));
-        }
-    }
-    return SHERD_OK;
-}
-
 /* A unit and the units that it reads are in the pool together whenever the unit is acquired; this
  * counts as a separate time. */
 static sherd_status reads_add(packing *p, const sherdi_model *model, size_t begin)
@@ -195,7 +182,7 @@ static sherd_status units_times(packing *p, const sherdi_model *model, sherdi_bu
                                    plan->schedule.train.num_live_ranges, 0));
         SHERDI_TRY(live_ranges_add(p, plan->schedule.eval.live_ranges,
                                    plan->schedule.eval.num_live_ranges, train));
-        SHERDI_TRY(eval_keeps_add(p, train));
+        SHERDI_TRY(live_ranges_add(p, plan->schedule.stays, plan->schedule.num_stays, train));
     }
     if (pool == SHERDI_BUFFER_TRANSIENT) {
         SHERDI_TRY(live_ranges_add(p, plan->schedule.transients, plan->schedule.num_transients, 0));

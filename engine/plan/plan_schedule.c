@@ -304,26 +304,6 @@ static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *m
     return SHERD_OK;
 }
 
-/* Chooses the units of EVAL that get offsets of their own: the first eval_keep_units that are
- * gathered. */
-static void eval_keeps_choose(sherdi_plan *plan, const sherdi_model *model)
-{
-    size_t count = 0;
-
-    for (size_t p = 0; p < plan->schedule.eval.num_steps; p++) {
-        int unit;
-
-        for (size_t n = 0;
-             (unit = sherdi_model_reached(model, plan->schedule.eval.steps[p].unit, n)) >= 0; n++) {
-            if (count < plan->settings.sharding.eval_keep_units &&
-                plan->layout.units[unit].gather_bytes > 0 &&
-                plan->layout.units[unit].eval_kept == 0) {
-                plan->layout.units[unit].eval_kept = ++count;
-            }
-        }
-    }
-}
-
 sherd_status sherdi_plan_schedule_make(sherdi_plan *plan, const sherdi_model *model)
 {
     static const sherd_pass TRAIN[] = {SHERD_FORWARD, SHERD_BACKWARD};
@@ -334,7 +314,5 @@ sherd_status sherdi_plan_schedule_make(sherdi_plan *plan, const sherdi_model *mo
     SHERDI_TRY(sequence_make(plan, model, &plan->schedule.eval, EVAL, 1));
     SHERDI_TRY(gathers_schedule(plan, model, &plan->schedule.train));
     SHERDI_TRY(gathers_schedule(plan, model, &plan->schedule.eval));
-    SHERDI_TRY(transients_schedule(plan, model));
-    eval_keeps_choose(plan, model);
-    return sherdi_plan_pack(plan, model);
+    return transients_schedule(plan, model);
 }

@@ -184,6 +184,7 @@ typedef struct sherdi_unit_state {
     int    is_measured;    /* the squares of its staged slices are summed where these are made */
     int    is_updating;    /* by the updater; nobody has waited for it yet */
     int    is_unpublished; /* ... and the other ranks' slices have not been gathered */
+    int    stays;          /* a release leaves it gathered, until evaluation ends */
     int    uses_left; /* planned BACKWARD uses to come in this micro-batch; below 0: unplanned */
     sherdi_unit_uses uses;
 } sherdi_unit_state;
@@ -226,9 +227,6 @@ typedef struct sherdi_values {
 typedef struct sherdi_progress {
     sherdi_unit_state *units;
     sherdi_cursor      train, eval;
-    /* Units of EVAL that a release leaves gathered: this many of those that the plan keeps, the
-     * first ones. */
-    size_t             eval_keep;
     sherdi_staged_grad staged[SHERDI_MOST_STAGED];
     int                staged_next;
     size_t             bounced; /* blocks whose gradient went down in this walk */
@@ -276,11 +274,11 @@ sherd_status sherdi_program_acquire(const sherdi_program *program, int unit, she
 /** Releases all that the acquire reached, whatever fails meanwhile; reduces gradients that are
  *  complete. */
 sherd_status sherdi_program_release(const sherdi_program *program, int unit, sherd_pass pass);
-/** Counts all acquired units, for any pass, as released; emits no operation. Call
+/** Counts all acquired units, for any pass, as released, and none stays; emits no operation. Call
  *  sherdi_program_forget and _window_begin after it. */
 void sherdi_program_let_go(const sherdi_program *program);
-/** Drops the units that stayed gathered for evaluation (eval_keep). */
-sherd_status sherdi_program_eval_leave(const sherdi_program *program);
+/** Drops a gathered unit. */
+sherd_status sherdi_program_unit_leave(const sherdi_program *program, int unit);
 /** Forgets all that is gathered, and begins the passes anew. */
 sherd_status sherdi_program_forget(const sherdi_program *program);
 /** Reads parameters for the next micro-batch, into all slots. */
@@ -369,8 +367,6 @@ static inline sherdi_unit_state *sherdi_program_unit(const sherdi_program *progr
 {
     return &program->progress->units[unit];
 }
-/** Returns whether the unit stays gathered between sherd_eval_begin and sherd_eval_end. */
-int                       sherdi_program_is_kept_for_eval(const sherdi_program *program, int unit);
 static inline const char *sherdi_program_name(const sherdi_program *program, int unit)
 {
     return program->model->units[unit].name;

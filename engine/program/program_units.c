@@ -58,13 +58,6 @@ static int is_kept(const sherdi_cursor *cursor, int unit)
     return live_range != NULL && cursor->next <= live_range->last;
 }
 
-int sherdi_program_is_kept_for_eval(const sherdi_program *program, int unit)
-{
-    size_t number = program->plan->layout.units[unit].eval_kept;
-
-    return number > 0 && number <= program->progress->eval_keep;
-}
-
 /* ----------------------------------------------------------------- offsets -- */
 
 /* Returns where `unit` lies for an acquire; `step` is NULL off the plan. All live ranges of a unit
@@ -292,7 +285,7 @@ sherd_status sherdi_program_poison(const sherdi_program *program, int unit, sher
     return sherdi_program_emit(program, &op);
 }
 
-static sherd_status unit_leave(const sherdi_program *program, int unit)
+sherd_status sherdi_program_unit_leave(const sherdi_program *program, int unit)
 {
     sherdi_unit_state *state = sherdi_program_unit(program, unit);
 
@@ -413,8 +406,8 @@ sherd_status sherdi_program_release(const sherdi_program *program, int unit, she
         sherd_status status = SHERD_OK;
 
         if (--sherdi_program_unit(program, reached)->held == 0 && !is_kept(cursor, reached) &&
-            !sherdi_program_is_kept_for_eval(program, reached)) {
-            status = unit_leave(program, reached);
+            !sherdi_program_unit(program, reached)->stays) {
+            status = sherdi_program_unit_leave(program, reached);
         }
         if (pass == SHERD_BACKWARD && status == SHERD_OK) {
             status = gradient_leave(program, reached);
@@ -432,24 +425,14 @@ void sherdi_program_let_go(const sherdi_program *program)
         memset(state->acquired, 0, sizeof(state->acquired));
         state->held          = 0;
         state->held_backward = 0;
+        state->stays         = 0;
     }
-}
-
-sherd_status sherdi_program_eval_leave(const sherdi_program *program)
-{
-    for (size_t u = 0; u < program->plan->layout.num_units; u++) {
-        if (program->plan->layout.units[u].eval_kept > 0 &&
-            sherdi_program_unit(program, (int)u)->held == 0) {
-            SHERDI_TRY(unit_leave(program, (int)u));
-        }
-    }
-    return SHERD_OK;
 }
 
 sherd_status sherdi_program_forget(const sherdi_program *program)
 {
     for (size_t u = 0; u < program->plan->layout.num_units; u++) {
-        SHERDI_TRY(unit_leave(program, (int)u));
+        SHERDI_TRY(sherdi_program_unit_leave(program, (int)u));
     }
     program->progress->train.next = 0;
     program->progress->eval.next  = 0;

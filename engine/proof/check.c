@@ -279,15 +279,16 @@ static sherd_status addresses_check(const sherdi_plan *plan, const sherdi_sequen
 /* No other unit that EVAL gathers overlaps a unit that evaluation keeps. */
 static sherd_status eval_keeps_check(const sherdi_plan *plan)
 {
-    for (size_t u = 0; u < plan->layout.num_units; u++) {
-        for (size_t i = 0;
-             plan->layout.units[u].eval_kept > 0 && i < plan->schedule.eval.num_live_ranges; i++) {
+    for (size_t k = 0; k < plan->schedule.num_stays; k++) {
+        int kept = plan->schedule.stays[k].unit;
+
+        for (size_t i = 0; i < plan->schedule.eval.num_live_ranges; i++) {
             int unit = plan->schedule.eval.live_ranges[i].unit;
 
-            if ((int)u != unit &&
-                gathered_meet(&plan->layout.units[u], &plan->layout.units[unit])) {
+            if (kept != unit &&
+                gathered_meet(&plan->layout.units[kept], &plan->layout.units[unit])) {
                 return BROKEN(plan, "a unit that evaluation keeps has a place of its own", "unit",
-                              u);
+                              (size_t)kept);
             }
         }
     }

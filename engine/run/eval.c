@@ -1,6 +1,6 @@
 /* Evaluation in many passes, between which parameters do not change: units stay gathered, as far as
- * the plan has room for them (sherd.eval_keep_units). plan_schedule.c decides which units stay
- * gathered; program_units.c does not drop them at a release. */
+ * the plan has room for them (sherd.eval_keep_units). plan_eval.c decides which units stay gathered;
+ * program_units.c does not drop them at a release. */
 #include "engine/run/engine_impl.h"
 
 #include "engine/run/differences.h"
@@ -40,8 +40,26 @@ sherd_status sherd_eval_begin(sherd_engine *engine, const sherd_eval_params *par
     SHERDI_TRY(sherdi_agree_call(engine, "sherd_eval_begin", &argument, 1,
                                  begin_check(engine, given.keep_units)));
     SHERDI_TRY(sherdi_fill_finish(engine));
-    engine->is_evaluating          = 1;
-    engine->run.progress.eval_keep = given.keep_units;
+    engine->is_evaluating = 1;
+    for (size_t i = 0; i < engine->plan->schedule.num_stays && i < given.keep_units; i++) {
+        sherdi_unit_of(engine, engine->plan->schedule.stays[i].unit)->stays = 1;
+    }
+    return SHERD_OK;
+}
+
+/* Drops the units that stayed, and others of those for which the plan has room. */
+static sherd_status units_leave(sherd_engine *engine)
+{
+    for (size_t i = 0; i < engine->plan->schedule.num_stays; i++) {
+        sherdi_unit_of(engine, engine->plan->schedule.stays[i].unit)->stays = 0;
+    }
+    for (size_t i = 0; i < engine->plan->schedule.num_stays; i++) {
+        int unit = engine->plan->schedule.stays[i].unit;
+
+        if (sherdi_unit_of(engine, unit)->held == 0) {
+            SHERDI_TRY(sherdi_program_unit_leave(&engine->run.program, unit));
+        }
+    }
     return SHERD_OK;
 }
 
@@ -58,7 +76,6 @@ sherd_status sherd_eval_end(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_eval_end", SHERDI_NEED_SEALED));
     SHERDI_TRY(sherdi_agree_call(engine, "sherd_eval_end", NULL, 0, end_check(engine)));
-    engine->is_evaluating          = 0;
-    engine->run.progress.eval_keep = 0;
-    return sherdi_engine_outcome(engine, sherdi_program_eval_leave(&engine->run.program));
+    engine->is_evaluating = 0;
+    return sherdi_engine_outcome(engine, units_leave(engine));
 }

@@ -163,8 +163,7 @@ static sherd_status step_discard(sherd_engine *engine)
         engine->window.is_left        = 0;
     }
     units_let_go(engine);
-    engine->is_evaluating          = 0; /* as sherd_eval_end does, but for gathered units */
-    engine->run.progress.eval_keep = 0;
+    engine->is_evaluating = 0; /* as sherd_eval_end does, but for gathered units */
     if (status != SHERD_OK || engine->phase == SHERDI_PHASE_SEALED) { /* no window has begun */
         return status;
     }

@@ -165,18 +165,21 @@ static void every_rule_that_is_broken_is_noticed(void)
 
 static void kept_unit_that_shares_its_place_is_noticed(void)
 {
-    rig_options    options = {.stage = 3,
-                              .zero  = ", \"stage3_prefetch_bucket_size\": 0,"
-                                          " \"stage3_max_reuse_distance\": 0"};
-    sherdi_machine machine = {.ranks_per_host = 4};
-    sherdi_plan   *plan;
-    rig            r;
+    rig_options       options = {.stage = 3,
+                                 .zero  = ", \"stage3_prefetch_bucket_size\": 0,"
+                                                " \"stage3_max_reuse_distance\": 0"};
+    sherdi_machine    machine = {.ranks_per_host = 4};
+    sherdi_live_range kept    = {.unit = 0};
+    sherdi_plan      *plan;
+    rig               r;
 
     open_simulated(&r, &options, 1, 4, NULL);
     CHECK_OK(sherdi_engine_plan_make(r.engine, &machine, &plan));
     CHECK_INT(plan->layout.units[0].gather_pool_offset, plan->layout.units[1].gather_pool_offset);
-    expect_noticed(plan, &r.engine->model, &plan->layout.units[0].eval_kept, 1,
+    plan->schedule.stays = &kept;
+    expect_noticed(plan, &r.engine->model, &plan->schedule.num_stays, 1,
                    "evaluation keeps has a place of its own");
+    plan->schedule.stays = NULL;
     sherdi_plan_destroy(plan);
     rig_close(&r);
 }

@@ -72,7 +72,8 @@ static void plan_is_pure(void)
         CHECK_INT(plans[0]->packing.total_bytes, plans[1]->packing.total_bytes);
         CHECK_INT(sherdi_plan_moves_of(plans[0])->micro[SHERDI_MOVES_WIRE],
                   sherdi_plan_moves_of(plans[1])->micro[SHERDI_MOVES_WIRE]);
-        CHECK_INT(sherdi_plan_moves_of(plans[0])->step[SHERDI_MOVES_WIRE], sherdi_plan_moves_of(plans[1])->step[SHERDI_MOVES_WIRE]);
+        CHECK_INT(sherdi_plan_moves_of(plans[0])->step[SHERDI_MOVES_WIRE],
+                  sherdi_plan_moves_of(plans[1])->step[SHERDI_MOVES_WIRE]);
         CHECK_INT(plans[0]->layout.num_blocks, plans[1]->layout.num_blocks);
         for (int i = 0; i < 3; i++) {
             sherdi_plan_destroy(plans[i]);

@@ -1,0 +1,44 @@
+/* The units that evaluation keeps gathered between its passes (sherd.eval_keep_units): the first
+ * ones that EVAL gathers. No other unit gets their place during EVAL (plan_pack.c). */
+#include "engine/modules.h"
+
+static int is_kept(const sherdi_plan *plan, int unit)
+{
+    for (size_t i = 0; i < plan->schedule.num_stays; i++) {
+        if (plan->schedule.stays[i].unit == unit) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static sherd_status unit_keep(sherdi_plan *plan, int unit)
+{
+    size_t bytes = plan->layout.units[unit].gather_bytes;
+
+    if (bytes == 0 || is_kept(plan, unit)) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(SHERDI_GROW(plan->mem, plan->schedule.stays, plan->schedule.num_stays,
+                           plan->schedule.cap_stays));
+    plan->schedule.stays[plan->schedule.num_stays++] = (sherdi_live_range){
+        .unit = unit, .last = plan->schedule.eval.num_steps - 1, .bytes = bytes};
+    return SHERD_OK;
+}
+
+static sherd_status units_keep(sherdi_plan *plan, const sherdi_model *model)
+{
+    for (size_t p = 0; p < plan->schedule.eval.num_steps; p++) {
+        int unit;
+
+        for (size_t n = 0;
+             (unit = sherdi_model_reached(model, plan->schedule.eval.steps[p].unit, n)) >= 0; n++) {
+            if (plan->schedule.num_stays < plan->settings.sharding.eval_keep_units) {
+                SHERDI_TRY(unit_keep(plan, unit));
+            }
+        }
+    }
+    return SHERD_OK;
+}
+
+const sherdi_module sherdi_module_eval = {.lay_out = units_keep};
