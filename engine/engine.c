@@ -240,6 +240,22 @@ static sherd_status buffers_open(sherd_engine *engine)
     return SHERD_OK;
 }
 
+/* Refuses what the plan of this build does not have of what units declare. */
+static sherd_status uses_check(const sherd_engine *engine)
+{
+    for (size_t u = 0; u < engine->model.num_units; u++) {
+        const sherdi_plan_unit *unit = &engine->plan->layout.units[u];
+
+        if (engine->model.units[u].has_any_uses && !unit->is_open_ended) {
+            return sherdi_absent("uses", "SHERD_USES_ANY");
+        }
+        if (engine->model.units[u].retains_grads && !unit->retains_grads) {
+            return sherdi_absent("uses", "sherd_unit_params.retain_grads");
+        }
+    }
+    return SHERD_OK;
+}
+
 /* Opens what a rank makes by itself. */
 static sherd_status own_open(sherd_engine *engine)
 {
@@ -247,9 +263,7 @@ static sherd_status own_open(sherd_engine *engine)
     SHERDI_TRY(sherdi_lanes_open(engine));
     SHERDI_TRY(sherdi_run_open(engine));
     SHERDI_TRY(sherdi_modules_open(engine));
-    return engine->plan->layout.num_open_ended > 0 && engine->exchange.used == NULL
-               ? sherdi_absent("uses", "SHERD_USES_ANY")
-               : SHERD_OK;
+    return uses_check(engine);
 }
 
 static void memory_close(sherd_engine *engine)

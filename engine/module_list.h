@@ -6,6 +6,7 @@
 SHERDI_IN_REPORTS(SHERDI_MODULE(sherdi_module_reports_before))
 SHERDI_IN_STEPS(SHERDI_MODULE(sherdi_module_alone))
 SHERDI_IN_STEPS(SHERDI_MODULE(sherdi_module_eval))
+SHERDI_IN_USES(SHERDI_MODULE(sherdi_module_plan_uses))
 SHERDI_IN_QUEUED(SHERDI_MODULE(sherdi_module_queue))
 SHERDI_IN_USES(SHERDI_MODULE(sherdi_module_uses))
 SHERDI_IN_JSON(SHERDI_MODULE(sherdi_module_groups))

@@ -1,0 +1,41 @@
+/* Units that backward may use any number of times, and units whose gradients are retained: what the
+ * trainer declared about gradients. */
+#include "engine/modules.h"
+
+/* Marks a unit as open-ended; `marked` lists the units that are. */
+static void open_ended_mark(sherdi_plan *plan, int *marked, int unit)
+{
+    if (!plan->layout.units[unit].is_open_ended) {
+        plan->layout.units[unit].is_open_ended = 1;
+        marked[plan->layout.num_open_ended++]  = unit;
+    }
+}
+
+/* Copies the model's declarations about gradients. The units that an open-ended unit reads,
+ * directly or through others, are open-ended too: a use of a unit is a use of all units that it
+ * reads. */
+static sherd_status gradients_mark(sherdi_plan *plan, const sherdi_model *model)
+{
+    int *marked =
+        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, plan->layout.num_units, sizeof(*marked));
+    int needed;
+
+    if (marked == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (size_t u = 0; u < plan->layout.num_units; u++) {
+        plan->layout.units[u].retains_grads = model->units[u].retains_grads;
+        if (model->units[u].has_any_uses) {
+            open_ended_mark(plan, marked, (int)u);
+        }
+    }
+    for (size_t i = 0; i < plan->layout.num_open_ended; i++) {
+        for (size_t n = 1; (needed = sherdi_model_reached(model, marked[i], n)) >= 0; n++) {
+            open_ended_mark(plan, marked, needed);
+        }
+    }
+    sherdi_free(marked);
+    return SHERD_OK;
+}
+
+const sherdi_module sherdi_module_plan_uses = {.segments_made = gradients_mark};
