@@ -87,6 +87,8 @@ SHERDI_TRIED(encoded_move,
               const struct sherdi_cuts *cuts, const struct sherdi_range *state,
               const struct sherdi_range *half),
              (values, block, cuts, state, half))
+/* The norms of tensors were measured: emits the operations that follow before the update. */
+SHERDI_TRIED(measured, (const struct sherdi_program *program), (program))
 /* A walk that reads the gradient of a segment comes to it (sherdi_walk): emits the operations of the
  * module that come first. */
 SHERDI_TRIED(segment_update,

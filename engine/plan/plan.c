@@ -123,16 +123,6 @@ static void buffers_name(sherdi_plan *plan)
     }
 }
 
-int sherdi_plan_is_measured(const sherdi_plan *plan)
-{
-    for (size_t i = 0; i < plan->layout.num_optimizers; i++) {
-        if (plan->layout.optimizers[i].optimizer->grain == SHERDI_GRAIN_TENSOR) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
 const sherdi_plan_optimizer *sherdi_plan_optimizer_of(const sherdi_plan      *plan,
                                                       const sherdi_optimizer *optimizer)
 {
@@ -145,60 +135,34 @@ const sherdi_plan_optimizer *sherdi_plan_optimizer_of(const sherdi_plan      *pl
     return &plan->layout.optimizers[i];
 }
 
-static int has_ratios(const sherdi_plan_optimizer *of)
+/* Lays out the coefficients of all optimizers behind the results of kernels. */
+static void coeffs_lay_out(sherdi_plan *plan, const sherdi_model *model)
 {
-    return of->optimizer->grain == SHERDI_GRAIN_TENSOR;
-}
+    size_t at = plan->scalars.results_bytes;
 
-/* Lays out the norms of all optimizers, then their inputs: coefficients, ratios, and last the
- * groups, whose elements are smallest. */
-static void optimizers_lay_out(sherdi_plan *plan, const sherdi_model *model)
-{
-    sherdi_plan_scalars *scalars = &plan->scalars;
-    size_t               at      = scalars->norms;
-
-    for (size_t i = 0; i < plan->layout.num_optimizers; i++) {
-        sherdi_plan_optimizer *of = &plan->layout.optimizers[i];
-
-        of->norms = at;
-        at += has_ratios(of)
-                  ? model->num_params * of->optimizer->num_norms * sizeof(sherdi_norm_acc)
-                  : 0;
-    }
-    scalars->results_bytes = at;
-    scalars->inputs        = at;
+    plan->scalars.inputs = at;
     for (size_t i = 0; i < plan->layout.num_optimizers; i++) {
         plan->layout.optimizers[i].coeffs = at;
         at += sherdi_round_up(model->num_groups * plan->layout.optimizers[i].optimizer->coeff_bytes,
                               i + 1 == plan->layout.num_optimizers ? 1 : sizeof(double));
     }
-    for (size_t i = 0; i < plan->layout.num_optimizers; i++) {
-        plan->layout.optimizers[i].ratios = at;
-        at += has_ratios(&plan->layout.optimizers[i]) ? model->num_params * sizeof(float) : 0;
-    }
-    for (size_t i = 0; i < plan->layout.num_optimizers; i++) {
-        plan->layout.optimizers[i].groups = at;
-        at += has_ratios(&plan->layout.optimizers[i]) ? model->num_params * sizeof(int32_t) : 0;
-    }
-    scalars->shared_bytes = sherdi_round_up(at, 64);
+    plan->scalars.shared_bytes = at;
 }
 
-static void scalars_lay_out(sherdi_plan *plan, const sherdi_model *model)
+static void scalars_size(sherdi_plan *plan)
 {
     sherdi_plan_scalars *scalars = &plan->scalars;
 
-    scalars->head  = 0;
-    scalars->norms = sizeof(sherdi_scalars_head);
-    optimizers_lay_out(plan, model);
-    scalars->spans = scalars->shared_bytes;
-    scalars->bytes = scalars->shared_bytes;
+    scalars->shared_bytes = sherdi_round_up(scalars->shared_bytes, 64);
+    scalars->spans        = scalars->shared_bytes;
+    scalars->bytes        = scalars->shared_bytes;
     if (plan->machine.has_device) {
         scalars->bytes += plan->layout.num_spans * sizeof(sherdi_span);
         /* the host's own scalars, and the results that come down from the device */
         plan->packing.buffers[SHERDI_BUFFER_HOST_SCALARS].bytes =
             sherdi_round_up(scalars->shared_bytes + scalars->results_bytes, SHERD_ALIGN_BYTES);
     }
-    if (plan->machine.has_device || scalars->results_bytes > scalars->norms) {
+    if (plan->machine.has_device || sherdi_plan_is_measured(plan)) {
         plan->packing.buffers[SHERDI_BUFFER_SCALARS].bytes =
             sherdi_round_up(scalars->bytes, SHERD_ALIGN_BYTES);
     }
@@ -218,8 +182,9 @@ static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)
     if (plan->layout.params == NULL || plan->layout.units == NULL) {
         return SHERD_E_NOMEM;
     }
+    plan->scalars.results_bytes = sizeof(sherdi_scalars_head);
     SHERDI_TRY(sherdi_plan_lay_out(plan, model));
-    scalars_lay_out(plan, model);
+    coeffs_lay_out(plan, model);
     for (size_t s = 0; s < plan->layout.num_segments && plan->machine.has_receive; s++) {
         if (plan->layout.segments[s].has_gradient) {
             size_t whole = plan->layout.segments[s].padded_elems *
@@ -233,6 +198,7 @@ static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)
         (plan->machine.receives_own ? 0 : plan->packing.reduced_bytes / (size_t)plan->world_size);
     SHERDI_TRY(sherdi_plan_schedule_make(plan, model));
     SHERDI_TRY(sherdi_modules_lay_out(plan, model));
+    scalars_size(plan);
     SHERDI_TRY(sherdi_plan_pack(plan, model));
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         plan->layout.padding_elems +=

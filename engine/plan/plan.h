@@ -203,10 +203,8 @@ typedef struct sherdi_machine {
  * space; otherwise it has one. The results come first, then the inputs of the kernels.
  * sherdi_plan_optimizer has the offsets of each optimizer's data. */
 typedef struct sherdi_plan_scalars {
-    size_t head; /* sherdi_scalars_head */
-    size_t norms;
-    size_t results_bytes;
-    size_t inputs; /* coefficients, ratios, groups */
+    size_t results_bytes; /* sherdi_scalars_head, then norms of tensors */
+    size_t inputs;        /* coefficients, ratios, groups */
     size_t shared_bytes;
     size_t spans; /* of all blocks; in the device's buffer only */
     size_t bytes;
@@ -433,7 +431,10 @@ static inline int sherdi_segment_is_encoded(const sherdi_segment *segment)
 }
 
 /** Returns whether the norms of any tensors are taken before an update. */
-int sherdi_plan_is_measured(const sherdi_plan *plan);
+static inline int sherdi_plan_is_measured(const sherdi_plan *plan)
+{
+    return plan->scalars.results_bytes > sizeof(sherdi_scalars_head);
+}
 /** Returns the plan's entry of an optimizer that a segment names. */
 const sherdi_plan_optimizer *sherdi_plan_optimizer_of(const sherdi_plan      *plan,
                                                       const sherdi_optimizer *optimizer);

@@ -300,11 +300,8 @@ sherd_status sherdi_program_window_begin(const sherdi_program *program);
 
 /** Exchanges control data between the ranks; the operation's `part` is the kind. */
 sherd_status sherdi_program_exchange(const sherdi_program *program, sherdi_exchange_kind kind);
-/** Writes the inputs of kernels, by SHERDI_OP_COEFFS or SHERDI_OP_RATIOS, and sends them to the
- *  device. */
-sherd_status sherdi_program_scalars_send(const sherdi_program *program, sherdi_op_kind kind);
-/** Adds the norms of tensors over the ranks, where a rank has only a part of them. */
-sherd_status sherdi_program_sum(const sherdi_program *program);
+/** Writes the inputs of kernels, by an operation, and sends them to the device. */
+sherd_status sherdi_program_scalars_send(const sherdi_program *program, sherdi_op op);
 /** Emits SHERDI_OP_COMMIT, SHERDI_OP_ABANDON or SHERDI_OP_ROLLBACK; nothing where no state is on a
  *  drive. */
 sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_kind kind);

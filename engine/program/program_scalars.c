@@ -19,6 +19,12 @@ sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_space space)
                                      sizeof(uint64_t));
 }
 
+sherdi_range sherdi_program_norms_at(const sherdi_plan *plan, sherdi_space space)
+{
+    return sherdi_program_scalars_at(plan, space, sizeof(sherdi_scalars_head),
+                                     plan->scalars.results_bytes - sizeof(sherdi_scalars_head));
+}
+
 /* ----------------------------------------------------------------- inputs -- */
 
 static sherdi_range inputs_at(const sherdi_plan *plan, sherdi_space space)
@@ -40,17 +46,11 @@ static sherd_status scalars_copy(const sherdi_program *program, sherdi_range dst
     return sherdi_program_emit(program, &op);
 }
 
-sherd_status sherdi_program_scalars_send(const sherdi_program *program, sherdi_op_kind kind)
+sherd_status sherdi_program_scalars_send(const sherdi_program *program, sherdi_op op)
 {
     const sherdi_plan *plan = program->plan;
-    sherdi_op          op   = sherdi_op_of(kind, SHERDI_LANE_HOST);
 
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, inputs_at(plan, SHERDI_SPACE_HOST));
-    if (kind == SHERDI_OP_RATIOS) {
-        sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_READS,
-                      sherdi_program_scalars_at(plan, SHERDI_SPACE_HOST, plan->scalars.norms,
-                                                plan->scalars.results_bytes - plan->scalars.norms));
-    }
     SHERDI_TRY(sherdi_program_emit(program, &op));
     return scalars_copy(program, inputs_at(plan, SHERDI_SPACE_DEVICE),
                         inputs_at(plan, SHERDI_SPACE_HOST));
@@ -120,20 +120,4 @@ sherd_status sherdi_program_fingerprint_send(const sherdi_program *program)
 sherd_status sherdi_program_fingerprint_sent(const sherdi_program *program)
 {
     return results_add(program, offsetof(sherdi_scalars_head, fingerprint), sizeof(uint64_t));
-}
-
-sherd_status sherdi_program_sum(const sherdi_program *program)
-{
-    const sherdi_plan *plan  = program->plan;
-    size_t             bytes = plan->scalars.results_bytes - plan->scalars.norms;
-    sherdi_op          op    = sherdi_op_of(SHERDI_OP_SUM, SHERDI_LANE_WIRE);
-
-    if (!plan->layout.is_sliced) {
-        return SHERD_OK;
-    }
-    op.flags = SHERDI_OP_MEETS | SHERDI_OP_WAITS;
-    op.elems = bytes / sizeof(uint64_t);
-    sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
-                  sherdi_program_scalars_at(plan, SHERDI_SPACE_HOST, plan->scalars.norms, bytes));
-    return sherdi_program_emit(program, &op);
 }

@@ -185,11 +185,9 @@ static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
         sherdi_op_use(&op, SHERDI_USE_PARAM,
                       is_written ? (sherdi_access)param.access : SHERDI_READS, param);
     }
-    sherdi_op_use(
-        &op, SHERDI_USE_SCALARS, SHERDI_ADDS,
-        is_written ? sherdi_fingerprint_at(plan, block->space)
-                   : sherdi_program_scalars_at(plan, block->space, plan->scalars.norms,
-                                               plan->scalars.results_bytes - plan->scalars.norms));
+    sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
+                  is_written ? sherdi_fingerprint_at(plan, block->space)
+                             : sherdi_program_norms_at(plan, block->space));
     return sherdi_program_emit(program, &op);
 }
 

@@ -59,6 +59,8 @@ sherd_status sherdi_program_norm_flush(const sherdi_program *program, sherdi_op 
 /** Returns bytes of the kernels' scalars on the side of a space. */
 sherdi_range sherdi_program_scalars_at(const sherdi_plan *plan, sherdi_space space, size_t offset,
                                        size_t bytes);
+/** Returns the norms of tensors there. */
+sherdi_range sherdi_program_norms_at(const sherdi_plan *plan, sherdi_space space);
 
 /** Return elements of the directions of a segment of matrices, on the device, and those of a
  *  block. */

@@ -7,12 +7,10 @@
 
 sherdi_scalars sherdi_scalars_at(const sherdi_plan *plan, unsigned char *memory)
 {
-    const sherdi_plan_scalars *at = &plan->scalars;
-
     return (sherdi_scalars){
         .memory = memory,
-        .head   = (sherdi_scalars_head *)(void *)(memory + at->head),
-        .norms  = (sherdi_norm_acc *)(void *)(memory + at->norms),
+        .head   = (sherdi_scalars_head *)(void *)memory,
+        .norms  = (sherdi_norm_acc *)(void *)(memory + sizeof(sherdi_scalars_head)),
         .spans  = plan->layout.spans,
     };
 }

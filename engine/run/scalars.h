@@ -11,7 +11,7 @@ sherdi_scalars sherdi_scalars_at(const sherdi_plan *plan, unsigned char *memory)
 /** Returns the number of norms of tensors. */
 static inline size_t sherdi_scalars_norms(const sherdi_plan *plan)
 {
-    return (plan->scalars.results_bytes - plan->scalars.norms) / sizeof(sherdi_norm_acc);
+    return (plan->scalars.results_bytes - sizeof(sherdi_scalars_head)) / sizeof(sherdi_norm_acc);
 }
 sherd_status sherdi_scalars_open(sherd_engine *engine);
 void         sherdi_scalars_close(sherd_engine *engine);

@@ -317,7 +317,8 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
         engine->run.coeffs       = (sherdi_coeffs_call){.params     = params,
                                                         .grad_scale = report->clip_coefficient * unscale,
                                                         .step       = engine->counters.step + 1};
-        SHERDI_TRY(sherdi_program_scalars_send(&engine->run.program, SHERDI_OP_COEFFS));
+        SHERDI_TRY(sherdi_program_scalars_send(&engine->run.program,
+                                               sherdi_op_of(SHERDI_OP_COEFFS, SHERDI_LANE_HOST)));
         choice = engine->run.coeffs.hash +
                  (update != sherdi_update_range); /* all ranks wait, or none does */
     }

@@ -116,8 +116,7 @@ sherd_status sherdi_update_measure(sherd_engine *engine)
         return SHERD_OK;
     }
     SHERDI_TRY(sherdi_agree_status(engine, sherdi_update_walk_over(engine, SHERDI_WALK_MEASURE)));
-    SHERDI_TRY(sherdi_program_sum(&engine->run.program));
-    return sherdi_program_scalars_send(&engine->run.program, SHERDI_OP_RATIOS);
+    return sherdi_modules_measured(&engine->run.program);
 }
 
 sherd_status sherdi_update_walk(sherd_engine *engine)
