@@ -268,9 +268,10 @@ typedef struct sherdi_plan_schedule {
 typedef struct sherdi_plan_packing {
     sherdi_plan_buffer buffers[SHERDI_BUFFERS];
     size_t total_bytes, host_bytes, pinned_bytes; /* host and pinned are parts of the total */
-    /* In the staging buffer: new values of bound parameters, after the gradients; or of a block
-     * that is updated on the device when its parameters rest elsewhere. */
-    size_t publish_offset;
+    /* In the staging buffer: new values of bound parameters, or of a block that is updated on the
+     * device when its parameters rest elsewhere. They follow what an update still reads there: a
+     * gradient of the deterministic mode. */
+    size_t publish_offset, publish_bytes;
     /* whole of the largest reduction, where the world receives into room of its own */
     size_t reduced_bytes;
     size_t receive_bytes;    /* that room: the other ranks' slices; not in the buffers here */

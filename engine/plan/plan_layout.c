@@ -487,111 +487,51 @@ static void states_lay_out(sherdi_plan *plan)
     }
 }
 
-/* Lays out the device's gradient arena: whole gradients; whole slices; and of a staged segment only
- * the blocks whose gradient rests there. */
-static void gradients_lay_out(sherdi_plan *plan)
+/* Lays out a segment's part of the device's gradient arena: the whole gradient, or its slice; where it
+ * is staged, only the blocks whose gradient rests there. */
+static void gradient_lay_out(sherdi_plan *plan, sherdi_segment *segment)
 {
-    size_t *bytes = &plan->packing.buffers[SHERDI_BUFFER_GRADS].bytes;
+    sherdi_plan_buffer *arena      = &plan->packing.buffers[SHERDI_BUFFER_GRADS];
+    size_t              elem       = sherdi_grad_bytes(plan, segment);
+    int                 has_slices = plan->layout.has_slices;
+    size_t              first; /* the begin of this rank's elements in the stored array */
 
-    for (size_t s = 0; s < plan->layout.num_segments; s++) {
-        sherdi_segment *segment = &plan->layout.segments[s];
-        size_t          elem    = sherdi_grad_bytes(plan, segment);
-        size_t          first; /* the begin of this rank's elements in the stored array */
+    (void)sherdi_plan_owned(plan, segment, &first);
+    first = has_slices ? 0 : first;
+    if (!segment->is_staged) {
+        segment->grad_offset =
+            arena_take(arena, has_slices ? segment->slice_elems : segment->padded_elems, elem);
+    }
+    for (size_t b = 0; b < segment->num_blocks; b++) {
+        sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
 
-        (void)sherdi_plan_owned(plan, segment, &first);
-        first                = plan->layout.has_slices ? 0 : first;
-        segment->grad_offset = SHERDI_NO_OFFSET;
-        if (!segment->has_gradient) {
-            continue;
-        }
-        if (segment->is_staged) {
-            for (size_t b = 0; b < segment->num_blocks; b++) {
-                sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
-
-                if (block->grad_space == SHERDI_SPACE_DEVICE) {
-                    block->grad_offset = *bytes;
-                    *bytes += sherdi_round_up(block->elems * elem, SHERD_ALIGN_BYTES);
-                }
-            }
-            continue;
-        }
-        segment->grad_offset = *bytes;
-        *bytes += sherdi_round_up(
-            (plan->layout.has_slices ? segment->slice_elems : segment->padded_elems) * elem,
-            SHERD_ALIGN_BYTES);
-        for (size_t b = 0; b < segment->num_blocks; b++) {
-            sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
-
-            block->grad_space  = SHERDI_SPACE_DEVICE;
+        if (!segment->is_staged) {
             block->grad_offset = segment->grad_offset + (first + block->offset_elems) * elem;
+        } else if (block->grad_space == SHERDI_SPACE_DEVICE) {
+            block->grad_offset = arena_take(arena, block->elems, elem);
         }
     }
-}
-
-/* The elements that an update converts from integers to fp32 at a time: a block; or a whole
- * segment, if the update is not sliced and collects the gradient from all ranks. */
-static size_t fixed_staging_elems(const sherdi_plan *plan, const sherdi_segment *segment)
-{
-    size_t most = 0;
-
-    if (!plan->layout.is_sliced) {
-        return segment->padded_elems;
-    }
-    for (size_t b = 0; b < segment->num_blocks; b++) {
-        most = sherdi_max_size(most, plan->layout.blocks[segment->first_block + b].elems);
-    }
-    return most;
-}
-
-/* Returns the elements of the largest block that is updated on the device. */
-static size_t segment_device_block(const sherdi_plan *plan, const sherdi_segment *segment)
-{
-    size_t most = 0;
-
-    for (size_t b = 0; b < segment->num_blocks; b++) {
-        const sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
-
-        if (block->space == SHERDI_SPACE_DEVICE) {
-            most = sherdi_max_size(most, block->elems);
-        }
-    }
-    return most;
 }
 
 /* Sizes the staging buffer, for what passes through another type or another space on its way: the
- * wire type of a reduction or the gradient of an update, then published values (of bound memory, or
- * on their way off the device). */
+ * wire type of a reduction, then what modules publish. */
 static void staging_size(sherdi_plan *plan)
 {
-    size_t grads   = 0;
-    size_t publish = 0;
+    sherdi_plan_packing *packing = &plan->packing;
+    size_t               grads   = 0;
 
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         const sherdi_segment *segment = &plan->layout.segments[s];
         const sherdi_types   *types   = &segment->types;
         sherd_dtype made_in = plan->settings.sharding.stage >= 2 ? types->compute : types->grad;
-        size_t      elem    = sherdi_compute_bytes(segment);
 
-        if (segment->kind == SHERDI_SEGMENT_FROZEN) {
-            continue;
-        }
-        if (plan->layout.is_deterministic) {
-            grads = sherdi_max_size(grads, fixed_staging_elems(plan, segment) * sizeof(float));
-        } else if (types->wire != made_in) {
+        if (segment->has_gradient && !plan->layout.is_deterministic && types->wire != made_in) {
             grads = sherdi_max_size(grads, segment->padded_elems * sherd_dtype_bytes(types->wire));
         }
-        if (segment->param_space != SHERDI_SPACE_DEVICE) {
-            publish = sherdi_max_size(publish, segment_device_block(plan, segment) * elem);
-        }
-        if (segment->is_bound) {
-            publish = sherdi_max_size(publish, segment->padded_elems * elem);
-        }
     }
-    /* a wire type is not needed any more when values are published; the gradient of an update is */
-    plan->packing.publish_offset =
-        plan->layout.is_deterministic ? sherdi_round_up(grads, SHERD_ALIGN_BYTES) : 0;
-    plan->packing.buffers[SHERDI_BUFFER_STAGING].bytes = sherdi_round_up(
-        sherdi_max_size(grads, plan->packing.publish_offset + publish), SHERD_ALIGN_BYTES);
+    packing->buffers[SHERDI_BUFFER_STAGING].bytes =
+        sherdi_round_up(sherdi_max_size(grads, packing->publish_offset + packing->publish_bytes),
+                        SHERD_ALIGN_BYTES);
 }
 
 sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
@@ -609,7 +549,11 @@ sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
     SHERDI_TRY(blocks_make(plan, model));
     SHERDI_TRY(sherdi_modules_blocks_made(plan, model));
     states_lay_out(plan);
-    gradients_lay_out(plan);
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        if (plan->layout.segments[s].has_gradient) {
+            gradient_lay_out(plan, &plan->layout.segments[s]);
+        }
+    }
     staging_size(plan);
     fill_size(plan, model);
     return SHERD_OK;

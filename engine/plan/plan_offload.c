@@ -417,6 +417,21 @@ static void grad_staging_size(sherdi_plan *plan)
         plan->offload->grad_staging_bytes * (size_t)plan->offload->num_grad_stagings;
 }
 
+/* Gives the staging buffer room for new values of a block, on their way off the device. */
+static void publish_size(sherdi_plan *plan)
+{
+    size_t *bytes = &plan->packing.publish_bytes;
+
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        const sherdi_block   *block   = &plan->layout.blocks[b];
+        const sherdi_segment *segment = &plan->layout.segments[block->segment];
+
+        if (block->space == SHERDI_SPACE_DEVICE && segment->param_space != SHERDI_SPACE_DEVICE) {
+            *bytes = sherdi_max_size(*bytes, block->elems * sherdi_compute_bytes(segment));
+        }
+    }
+}
+
 /* The bytes of an offloaded block's gradient that pass through the bounce buffer. */
 static size_t bounce_grad_bytes(const sherdi_plan *plan, const sherdi_block *block)
 {
@@ -596,6 +611,7 @@ static sherd_status blocks_place(sherdi_plan *plan, const sherdi_model *model)
     pieces_mark(plan, model);
     SHERDI_TRY(measured_mark(plan));
     grad_staging_size(plan);
+    publish_size(plan);
     bounce_size(plan);
     rings_size(plan);
     files_count(plan);

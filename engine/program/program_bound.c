@@ -3,6 +3,7 @@
 #include "engine/program/program_values.h"
 #include "engine/program/program_walk.h"
 
+#include "base/checked.h"
 #include "engine/modules.h"
 
 static sherd_status unit_binding_check(const sherdi_plan *plan, const sherdi_model *model,
@@ -39,6 +40,22 @@ static sherd_status binding_check(sherdi_plan *plan, const sherdi_model *model)
         const sherdi_segment *segment = &plan->layout.segments[s];
 
         SHERDI_TRY(unit_binding_check(plan, model, &model->units[segment->unit], segment, (int)s));
+    }
+    return SHERD_OK;
+}
+
+/* Gives the staging buffer room for new values, on their way to the trainer's memory. */
+static sherd_status publish_size(sherdi_plan *plan, const sherdi_model *model)
+{
+    size_t *bytes = &plan->packing.publish_bytes;
+
+    (void)model;
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        const sherdi_segment *segment = &plan->layout.segments[s];
+
+        if (segment->is_bound && segment->has_gradient) {
+            *bytes = sherdi_max_size(*bytes, segment->padded_elems * sherdi_compute_bytes(segment));
+        }
     }
     return SHERD_OK;
 }
@@ -181,6 +198,7 @@ static sherd_status bound_move(const sherdi_value_range *f)
 
 const sherdi_module sherdi_module_memory = {
     .segments_made       = binding_check,
+    .blocks_made         = publish_size,
     .unit_used           = unit_use,
     .gradient_begun      = gradients_begin,
     .gradient_completing = gradients_take,

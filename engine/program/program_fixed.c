@@ -28,6 +28,23 @@ static sherd_status fixed_choose(sherdi_plan *plan)
     return SHERD_OK;
 }
 
+/* Gives the staging buffer room for the gradient of an update, which is converted to fp32: of a
+ * block; or of a whole segment, if the update is not sliced and collects it from all ranks. */
+static sherd_status staging_size(sherdi_plan *plan, const sherdi_model *model)
+{
+    size_t elems = 0;
+
+    (void)model;
+    for (size_t b = 0; b < plan->layout.num_blocks && plan->layout.is_deterministic; b++) {
+        const sherdi_block *block = &plan->layout.blocks[b];
+        size_t              whole = plan->layout.segments[block->segment].padded_elems;
+
+        elems = sherdi_max_size(elems, plan->layout.is_sliced ? block->elems : whole);
+    }
+    plan->packing.publish_offset = sherdi_round_up(elems * sizeof(float), SHERD_ALIGN_BYTES);
+    return SHERD_OK;
+}
+
 sherd_status sherdi_program_widen(const sherdi_program *program, const sherdi_segment *segment,
                                   sherdi_range src, sherdi_range dst)
 {
@@ -109,6 +126,7 @@ static sherd_status gradient_widen(const sherdi_program *program, const sherdi_s
 }
 
 const sherdi_module sherdi_module_deterministic = {.fixed_plan     = fixed_choose,
+                                                   .blocks_made    = staging_size,
                                                    .fixed_take     = gradient_widen,
                                                    .fixed_norm     = slice_norm,
                                                    .segment_update = slices_collect};
