@@ -28,6 +28,7 @@ typedef struct sherdi_program_offload_ops {
     /* Brings this rank's slice of a segment up to `own`. NULL: the gather is not planned. */
     sherd_status (*slice_fetch)(const sherdi_program *program, const sherdi_segment *segment,
                                 const sherdi_live_range *live_range, sherdi_range own);
+    /* Reads parameters for the next micro-batch, into all slots. */
     sherd_status (*fetch_ahead)(const sherdi_program *program);
 
     /* ---- gradients of a window */
@@ -53,6 +54,18 @@ typedef struct sherdi_program_offload_ops {
     /* Passes by a segment that the walk leaves alone. */
     sherd_status (*segment_pass_by)(const sherdi_program *program, sherdi_walk walk,
                                     const sherdi_segment *segment);
+    /* Gives the values of a block to a checkpoint, or takes them from one, or from its master
+     * weights (walks without a gradient, but for SHERDI_WALK_FINGERPRINT). */
+    sherd_status (*values_walk)(const sherdi_program *program, sherdi_walk walk,
+                                const sherdi_segment *segment, const sherdi_block *block,
+                                sherdi_range param);
+    /* Ends a walk that has failed on this rank. The other ranks do not know of it yet, and still
+     * make the gathers of the walk; so this rank makes them too, and emits nothing else. Their data
+     * does not matter: the exchange after the walk reports the failure to all ranks. The rings must
+     * be settled. */
+    sherd_status (*walk_leave)(const sherdi_program *program, sherdi_walk walk);
+    /* Emits SHERDI_OP_COMMIT, SHERDI_OP_ABANDON or SHERDI_OP_ROLLBACK; nothing where no state is on
+     * a drive. */
     sherd_status (*generation)(const sherdi_program *program, sherdi_op_kind kind);
 
     /* ---- values */
@@ -62,12 +75,18 @@ typedef struct sherdi_program_offload_ops {
     sherd_status (*block_move)(const struct sherdi_value_range *f, const sherdi_block *block,
                                const struct sherdi_cuts *c);
     sherd_status (*param_move)(const struct sherdi_value_range *f);
+    /* Writes the extents that are still in slots to the drive. */
     sherd_status (*fill_end)(const sherdi_program *program);
 
-    /* ---- queued updates (has_updates) */
+    /* ---- queued updates */
 
+    /* Waits for the updater to be that far, if it is not known to be. */
     sherd_status (*await)(const sherdi_program *program, sherdi_post post, int unit);
-    int (*may_gather)(const sherdi_program *program, int unit);
+    /* Says how far the updater is. */
+    sherd_status (*post)(const sherdi_program *updater, sherdi_post post, int unit);
+    /* Returns whether a gather ahead of the unit would wait for its update, and so hold up an
+     * acquire of another unit. */
+    int (*holds_up)(const sherdi_program *program, int unit);
 } sherdi_program_offload_ops;
 
 #define SHERDI_OFFLOAD(table) extern const sherdi_program_offload_ops table;
@@ -77,8 +96,11 @@ typedef struct sherdi_program_offload_ops {
 /** Returns the table of this build; NULL: it has none. */
 const sherdi_program_offload_ops *sherdi_program_offload(void);
 
-/* Calls a function of the table, if this build has it. */
+/* Call a function of the table, if this build has it: one that returns a status, and one that
+ * returns nothing. */
 #define SHERDI_IF_OFFLOAD(call)                                                                    \
     (sherdi_program_offload() == NULL ? SHERD_OK : sherdi_program_offload()->call)
+#define SHERDI_TELL_OFFLOAD(call)                                                                  \
+    (sherdi_program_offload() == NULL ? (void)0 : sherdi_program_offload()->call)
 
 #endif

@@ -96,13 +96,6 @@ sherd_status sherdi_program_move(const sherdi_program *program, sherdi_op op, sh
     return sherdi_program_emit(program, &op);
 }
 
-sherd_status sherdi_program_copy(const sherdi_program *program, sherdi_lane_id lane,
-                                 const sherdi_segment *segment, sherdi_range dst, sherdi_range src)
-{
-    return sherdi_program_move(
-        program, sherdi_op_of_segment(program->plan, SHERDI_OP_COPY, lane, segment), dst, src);
-}
-
 sherdi_range sherdi_program_trainer(const sherdi_program *program, int where, size_t param)
 {
     size_t elem = sherdi_compute_bytes(sherdi_param_segment(program->plan, param));
@@ -132,43 +125,6 @@ static const sherdi_program_offload_ops *const TABLE[] = {
 const sherdi_program_offload_ops *sherdi_program_offload(void)
 {
     return TABLE[0];
-}
-
-sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_kind kind)
-{
-    return SHERDI_IF_OFFLOAD(generation(program, kind));
-}
-
-sherd_status sherdi_program_fetch_ahead(const sherdi_program *program)
-{
-    return SHERDI_IF_OFFLOAD(fetch_ahead(program));
-}
-
-sherd_status sherdi_program_fill_end(const sherdi_program *program)
-{
-    return SHERDI_IF_OFFLOAD(fill_end(program));
-}
-
-sherd_status sherdi_program_await(const sherdi_program *program, sherdi_post post, int unit)
-{
-    return program->has_updates ? sherdi_program_offload()->await(program, post, unit) : SHERD_OK;
-}
-
-int sherdi_program_may_gather(const sherdi_program *program, int unit)
-{
-    return !program->has_updates || sherdi_program_offload()->may_gather(program, unit);
-}
-
-sherd_status sherdi_program_post(const sherdi_program *updater, sherdi_post post, int unit)
-{
-    sherdi_op op = sherdi_op_of(SHERDI_OP_POST, SHERDI_LANE_HOST);
-
-    if ((updater->progress->flags & SHERDI_OP_QUEUED) == 0) {
-        return SHERD_OK;
-    }
-    op.unit = unit;
-    op.part = (int)post;
-    return sherdi_program_emit(updater, &op);
 }
 
 /* --------------------------------------------------------------- progress -- */

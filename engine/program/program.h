@@ -247,7 +247,6 @@ typedef struct sherdi_program {
     sherdi_progress    *progress;
     sherdi_op_fn        fn;
     void               *ctx;
-    int                 has_updates; /* updates can be queued */
     /* Whether an await of the unit would return at once, on all ranks; NULL: it never would. */
     int (*is_posted)(void *ctx, int unit);
 } sherdi_program;
@@ -262,8 +261,6 @@ void         sherdi_progress_close(sherdi_progress *progress);
  *  any order, and repeatedly. After a failure, the same call once more makes it good; after one of
  *  a drive, settle the rings before. */
 sherd_status sherdi_program_fill(const sherdi_program *program, size_t param, int is_given);
-/** Writes the extents that are still in slots to the drive. */
-sherd_status sherdi_program_fill_end(const sherdi_program *program);
 
 /* ---- events: acquire and release ---- */
 
@@ -281,8 +278,6 @@ void sherdi_program_let_go(const sherdi_program *program);
 sherd_status sherdi_program_unit_leave(const sherdi_program *program, int unit);
 /** Forgets all that is gathered, and begins the passes anew. */
 sherd_status sherdi_program_forget(const sherdi_program *program);
-/** Reads parameters for the next micro-batch, into all slots. */
-sherd_status sherdi_program_fetch_ahead(const sherdi_program *program);
 
 /* ---- events: micro-batch and window ---- */
 
@@ -302,9 +297,6 @@ sherd_status sherdi_program_window_begin(const sherdi_program *program);
 sherd_status sherdi_program_exchange(const sherdi_program *program, sherdi_exchange_kind kind);
 /** Writes the inputs of kernels, by an operation, and sends them to the device. */
 sherd_status sherdi_program_scalars_send(const sherdi_program *program, sherdi_op op);
-/** Emits SHERDI_OP_COMMIT, SHERDI_OP_ABANDON or SHERDI_OP_ROLLBACK; nothing where no state is on a
- *  drive. */
-sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_kind kind);
 
 /* The work of a walk on each block. */
 typedef enum sherdi_walk {
@@ -318,22 +310,10 @@ typedef enum sherdi_walk {
     SHERDI_WALK_LOAD_SOME, /* the same for some of the state: the rest stays */
 } sherdi_walk;
 
-/** Waits for the updater to be that far, if it is not known to be. */
-sherd_status sherdi_program_await(const sherdi_program *program, sherdi_post post, int unit);
-/** Returns whether a gather ahead of the unit need not wait for its update, and so does not hold up
- *  an acquire of another unit. */
-int sherdi_program_may_gather(const sherdi_program *program, int unit);
-/** Says how far the updater is. */
-sherd_status sherdi_program_post(const sherdi_program *updater, sherdi_post post, int unit);
 /** Sums the squares of this rank's part of the gradient, and copies the results of all kernels to
  *  the host. */
 sherd_status sherdi_program_norm(const sherdi_program *program);
 sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk);
-/** Ends a walk that has failed on this rank. The other ranks do not know of it yet, and still make
- *  the gathers of the walk; so this rank makes them too, and emits nothing else. Their data does
- *  not matter: the exchange after the walk reports the failure to all ranks. The rings must be
- *  settled. */
-sherd_status sherdi_program_walk_leave(const sherdi_program *program, sherdi_walk walk);
 /** Brings the results of kernels to the host, which waits for them. */
 sherd_status sherdi_program_collect(const sherdi_program *program);
 /** Sends the fingerprint of a walk to the host, which does not wait; and waits for it, before the
@@ -342,8 +322,6 @@ sherd_status sherdi_program_fingerprint_send(const sherdi_program *program);
 sherd_status sherdi_program_fingerprint_sent(const sherdi_program *program);
 /** Sends the updated values of each rank to all ranks, if they have not been sent yet. */
 sherd_status sherdi_program_publish(const sherdi_program *program);
-/** Does so for one unit whose update all ranks have waited for. */
-sherd_status sherdi_program_unit_publish(const sherdi_program *program, int unit);
 /** Returns whether that gathers the segment, which is whole on every rank. */
 int sherdi_segment_is_published(const sherdi_plan *plan, const sherdi_segment *segment);
 
@@ -405,9 +383,6 @@ uint32_t sherdi_program_flag(const sherdi_program *program, uint32_t flags);
 /** Emits an operation that makes `dst` of `src`. A copy is as long as its source. */
 sherd_status sherdi_program_move(const sherdi_program *program, sherdi_op op, sherdi_range dst,
                                  sherdi_range src);
-/** Emits a copy of a segment's bytes on a lane of the link. */
-sherd_status sherdi_program_copy(const sherdi_program *program, sherdi_lane_id lane,
-                                 const sherdi_segment *segment, sherdi_range dst, sherdi_range src);
 /** Returns the range of a parameter in the trainer's own memory: `where` is SHERDI_AT_TRAINER_DATA
  *  or SHERDI_AT_TRAINER_GRAD. */
 sherdi_range sherdi_program_trainer(const sherdi_program *program, int where, size_t param);

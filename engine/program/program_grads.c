@@ -138,7 +138,7 @@ sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int un
     if (sherdi_program_unit(program, unit)->has_gradient) {
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_program_await(program, SHERDI_POST_WALK, -1)); /* it reads gradients */
+    SHERDI_TRY(SHERDI_IF_OFFLOAD(await(program, SHERDI_POST_WALK, -1))); /* it reads gradients */
     for (size_t s = 0; s < plan->layout.units[unit].num_segments; s++) {
         const sherdi_segment *segment = gradient_segment(plan, unit, s);
 

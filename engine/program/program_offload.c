@@ -20,6 +20,13 @@
 #include "base/checked.h"
 #include "engine/program/offload.h"
 
+sherd_status sherdi_program_copy(const sherdi_program *program, sherdi_lane_id lane,
+                                 const sherdi_segment *segment, sherdi_range dst, sherdi_range src)
+{
+    return sherdi_program_move(
+        program, sherdi_op_of_segment(program->plan, SHERDI_OP_COPY, lane, segment), dst, src);
+}
+
 /* ------------------------------------------------------------------ state -- */
 
 static sherdi_range state_at(const sherdi_plan *plan, const sherdi_block *block, size_t bytes)
@@ -503,10 +510,13 @@ const sherdi_program_offload_ops sherdi_program_rings = {
     .slots_begin     = sherdi_slots_begin,
     .block_walk      = block_walk,
     .segment_pass_by = segment_pass_by,
+    .values_walk     = sherdi_values_walk,
+    .walk_leave      = sherdi_walk_leave,
     .generation      = sherdi_rings_generation,
     .block_move      = sherdi_slots_block_move,
     .param_move      = sherdi_slots_param_move,
     .fill_end        = sherdi_slots_fill_end,
     .await           = sherdi_queued_await,
-    .may_gather      = sherdi_queued_may_gather,
+    .post            = sherdi_queued_post,
+    .holds_up        = sherdi_queued_holds_up,
 };

@@ -86,6 +86,20 @@ static sherd_status await_emit(const sherdi_program *program, sherdi_post post, 
     return sherdi_program_emit(program, &op);
 }
 
+static sherd_status unit_publish(const sherdi_program *program, int unit)
+{
+    uint32_t     before = sherdi_program_flag(program, SHERDI_OP_ALONE);
+    sherd_status status = SHERD_OK;
+
+    for (size_t s = 0; s < program->plan->layout.units[unit].num_segments && status == SHERD_OK;
+         s++) {
+        status = sherdi_segment_publish(program, sherdi_unit_segment(program->plan, unit, s),
+                                        program->plan->schedule.publishes_early);
+    }
+    program->progress->flags = before;
+    return status;
+}
+
 /* Where a publish meets the other ranks, a rank whose update has failed takes part too. Its data
  * does not matter. */
 static sherd_status unit_await(const sherdi_program *program, int unit)
@@ -101,7 +115,7 @@ static sherd_status unit_await(const sherdi_program *program, int unit)
     if (state->is_unpublished && (status == SHERD_OK || program->plan->schedule.publishes_early)) {
         const sherdi_outcome here = sherdi_outcome_of(status);
 
-        status                = sherdi_program_unit_publish(program, unit);
+        status                = unit_publish(program, unit);
         state->is_unpublished = status != SHERD_OK;
         status                = here.status == SHERD_OK ? status : sherdi_outcome_end(&here);
     }
@@ -123,12 +137,24 @@ sherd_status sherdi_queued_await(const sherdi_program *program, sherdi_post post
     return SHERD_OK;
 }
 
-int sherdi_queued_may_gather(const sherdi_program *program, int unit)
+sherd_status sherdi_queued_post(const sherdi_program *updater, sherdi_post post, int unit)
+{
+    sherdi_op op = sherdi_op_of(SHERDI_OP_POST, SHERDI_LANE_HOST);
+
+    if ((updater->progress->flags & SHERDI_OP_QUEUED) == 0) {
+        return SHERD_OK;
+    }
+    op.unit = unit;
+    op.part = (int)post;
+    return sherdi_program_emit(updater, &op);
+}
+
+int sherdi_queued_holds_up(const sherdi_program *program, int unit)
 {
     const sherdi_unit_state *state = sherdi_program_unit(program, unit);
 
-    return !state->is_updating || (!unit_meets(program, unit) && program->is_posted != NULL &&
-                                   program->is_posted(program->ctx, unit));
+    return state->is_updating && (unit_meets(program, unit) || program->is_posted == NULL ||
+                                  !program->is_posted(program->ctx, unit));
 }
 
 sherd_status sherdi_program_queued_end(const sherdi_program *program)

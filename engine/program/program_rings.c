@@ -351,7 +351,7 @@ sherd_status sherdi_rings_acquire_begin(const sherdi_program *program)
     if (program->plan->offload->num_pieces == 0 || !program->progress->is_walking) {
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_program_await(program, SHERDI_POST_WALK, -1));
+    SHERDI_TRY(sherdi_queued_await(program, SHERDI_POST_WALK, -1));
     return sherdi_rings_fetch_ahead(program);
 }
 

@@ -63,6 +63,9 @@ static inline sherdi_slot *sherdi_progress_slot(sherdi_progress *progress, sherd
 {
     return &progress->rings[ring].slots[number % progress->rings[ring].num_slots];
 }
+/** Emits a copy of a segment's bytes on a lane of the link. */
+sherd_status sherdi_program_copy(const sherdi_program *program, sherdi_lane_id lane,
+                                 const sherdi_segment *segment, sherdi_range dst, sherdi_range src);
 /** Forgets the contents of the slot of the extent of that number. */
 void sherdi_progress_release(sherdi_progress *progress, sherdi_ring ring, size_t number);
 /** Returns the values that are stored with that state on storage (sherdi_block_keeps_values), in
@@ -92,6 +95,10 @@ sherd_status sherdi_rings_acquire_begin(const sherdi_program *program);
 sherd_status sherdi_slice_fetch(const sherdi_program *program, const sherdi_segment *segment,
                                 const sherdi_live_range *live_range, sherdi_range own);
 sherd_status sherdi_rings_fetch_ahead(const sherdi_program *program);
+sherd_status sherdi_values_walk(const sherdi_program *program, sherdi_walk walk,
+                                const sherdi_segment *segment, const sherdi_block *block,
+                                sherdi_range param);
+sherd_status sherdi_walk_leave(const sherdi_program *program, sherdi_walk walk);
 sherd_status sherdi_rings_read_ahead(const sherdi_program *program);
 sherd_status sherdi_rings_generation(const sherdi_program *program, sherdi_op_kind kind);
 sherd_status sherdi_rings_gradient_read(const sherdi_program *program, const sherdi_block *block);
@@ -105,7 +112,8 @@ sherd_status sherdi_slots_block_move(const struct sherdi_value_range *f, const s
 sherd_status sherdi_slots_param_move(const struct sherdi_value_range *f);
 sherd_status sherdi_slots_fill_end(const sherdi_program *program);
 sherd_status sherdi_queued_await(const sherdi_program *program, sherdi_post post, int unit);
-int          sherdi_queued_may_gather(const sherdi_program *program, int unit);
+sherd_status sherdi_queued_post(const sherdi_program *updater, sherdi_post post, int unit);
+int          sherdi_queued_holds_up(const sherdi_program *program, int unit);
 
 /** Counts, for each extent, the parameters whose values have to come. */
 void sherdi_slots_count(sherdi_progress *progress, const sherdi_plan *plan,

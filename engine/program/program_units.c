@@ -197,8 +197,8 @@ static sherd_status prefetch(const sherdi_program *program, const sherdi_cursor 
 
         if (!is_there(program, live_range->unit, live_range->offset) &&
             in_the_way(program, live_range->unit, live_range->offset, 1) < 0 &&
-            sherdi_program_may_gather(program, live_range->unit)) {
-            SHERDI_TRY(sherdi_program_await(program, SHERDI_POST_UNIT, live_range->unit));
+            !SHERDI_IF_OFFLOAD(holds_up(program, live_range->unit))) {
+            SHERDI_TRY(SHERDI_IF_OFFLOAD(await(program, SHERDI_POST_UNIT, live_range->unit)));
             SHERDI_TRY(unit_gather(program, live_range->unit, live_range->offset, live_range));
         }
     }
@@ -264,7 +264,7 @@ static sherd_status unit_hold(const sherdi_program *program, const sherdi_cursor
 {
     size_t offset = offset_of(program, cursor, step, unit);
 
-    SHERDI_TRY(sherdi_program_await(program, SHERDI_POST_UNIT, unit));
+    SHERDI_TRY(SHERDI_IF_OFFLOAD(await(program, SHERDI_POST_UNIT, unit)));
     if (program->plan->layout.units[unit].gather_bytes > 0 && !is_there(program, unit, offset)) {
         SHERDI_TRY(unit_gather(program, unit, offset, live_range_begun(cursor, step, unit)));
     }

@@ -103,9 +103,8 @@ int sherdi_segment_is_published(const sherdi_plan *plan, const sherdi_segment *s
            segment->is_resident && !segment->is_bound;
 }
 
-/* Publishes a segment that is whole on every rank: gathers the ranks' slices in place. */
-static sherd_status resident_publish(const sherdi_program *program, const sherdi_segment *segment,
-                                     int is_early)
+sherd_status sherdi_segment_publish(const sherdi_program *program, const sherdi_segment *segment,
+                                    int is_early)
 {
     const sherdi_plan *plan = program->plan;
     sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
@@ -123,20 +122,6 @@ static sherd_status resident_publish(const sherdi_program *program, const sherdi
     return sherdi_program_emit(program, &op);
 }
 
-sherd_status sherdi_program_unit_publish(const sherdi_program *program, int unit)
-{
-    uint32_t     before = sherdi_program_flag(program, SHERDI_OP_ALONE);
-    sherd_status status = SHERD_OK;
-
-    for (size_t s = 0; s < program->plan->layout.units[unit].num_segments && status == SHERD_OK;
-         s++) {
-        status = resident_publish(program, sherdi_unit_segment(program->plan, unit, s),
-                                  program->plan->schedule.publishes_early);
-    }
-    program->progress->flags = before;
-    return status;
-}
-
 sherd_status sherdi_program_publish(const sherdi_program *program)
 {
     const sherdi_plan *plan = program->plan;
@@ -145,7 +130,7 @@ sherd_status sherdi_program_publish(const sherdi_program *program)
         if (!program->progress->is_updated ||
             !sherdi_program_is_skipped(program, SHERDI_WALK_UPDATE,
                                        plan->layout.segments[s].unit)) {
-            SHERDI_TRY(resident_publish(program, &plan->layout.segments[s], 0));
+            SHERDI_TRY(sherdi_segment_publish(program, &plan->layout.segments[s], 0));
         }
     }
     return SHERD_OK;
@@ -157,8 +142,9 @@ sherd_status sherdi_program_publish(const sherdi_program *program)
 static sherd_status segment_close(const sherdi_program *program, const sherdi_segment *segment)
 {
     SHERDI_TRY(sherdi_modules_segment_updated(program, segment));
-    return program->progress->flags & SHERDI_OP_QUEUED ? SHERD_OK
-                                                       : resident_publish(program, segment, 1);
+    return program->progress->flags & SHERDI_OP_QUEUED
+               ? SHERD_OK
+               : sherdi_segment_publish(program, segment, 1);
 }
 
 /* ------------------------------------------------------------------- walks -- */
@@ -212,43 +198,6 @@ sherd_status sherdi_program_master_count(const sherdi_program *program,
     return sherdi_program_emit(program, &op);
 }
 
-/* Makes the parameters from the master weights. */
-static sherd_status master_publish(const sherdi_program *program, const sherdi_segment *segment,
-                                   const sherdi_block *block, sherdi_range param)
-{
-    sherdi_range master = sherdi_state_at(program->plan, block);
-    sherdi_op    op     = sherdi_op_of_block(program->plan, SHERDI_OP_CAST, block);
-
-    if (!segment->has_master || sherdi_segment_is_beside(segment)) {
-        return SHERD_OK; /* the parameter has its values already */
-    }
-    master.bytes = sherdi_segment_part_bytes(segment, 0, block->elems);
-    /* padding of the master is zero */
-    op.from = segment->encodings[0] == SHERDI_ENCODING_BF16 ? SHERD_BF16 : SHERD_F32;
-    op.to   = segment->types.compute;
-    return sherdi_program_move(program, op, param, master);
-}
-
-/* Gives a block's values to a checkpoint, or takes them from one. Memory of a device is reached
- * through the trainer's lane. */
-static sherd_status values_emit(const sherdi_program *program, sherdi_walk walk,
-                                const sherdi_segment *segment, const sherdi_block *block,
-                                sherdi_range param)
-{
-    const sherdi_plan *plan   = program->plan;
-    int                is_put = sherdi_walk_loads(walk);
-    sherdi_access      access = is_put ? SHERDI_ADDS : SHERDI_READS; /* padding stays */
-    sherdi_op op = sherdi_op_of_block(plan, is_put ? SHERDI_OP_LOAD : SHERDI_OP_SAVE, block);
-
-    op.lane = sherdi_is_on_device(block->space) && plan->machine.has_device ? SHERDI_LANE_COMPUTE
-                                                                            : SHERDI_LANE_HOST;
-    sherdi_op_use(&op, SHERDI_USE_STATE, access, sherdi_state_at(plan, block));
-    if (!segment->has_master || sherdi_segment_is_beside(segment)) {
-        sherdi_op_use(&op, SHERDI_USE_PARAM, access, param);
-    }
-    return sherdi_program_emit(program, &op);
-}
-
 sherd_status sherdi_program_block_work(const sherdi_program *program, sherdi_walk walk,
                                        const sherdi_segment *segment, const sherdi_block *block,
                                        sherdi_range gradient, sherdi_range param)
@@ -256,13 +205,9 @@ sherd_status sherdi_program_block_work(const sherdi_program *program, sherdi_wal
     if (sherdi_walk_has_gradient(walk)) {
         return update_emit(program, walk, segment, block, gradient, param);
     }
-    if (walk == SHERDI_WALK_SAVE || sherdi_walk_loads(walk)) {
-        SHERDI_TRY(values_emit(program, walk, segment, block, param));
-    }
-    if (walk != SHERDI_WALK_SAVE) {
-        SHERDI_TRY(sherdi_program_master_count(program, segment, block, param));
-    }
-    return sherdi_walk_publishes(walk) ? master_publish(program, segment, block, param) : SHERD_OK;
+    return walk == SHERDI_WALK_FINGERPRINT
+               ? sherdi_program_master_count(program, segment, block, param)
+               : sherdi_program_offload()->values_walk(program, walk, segment, block, param);
 }
 
 /* Returns the input of the update of a block on the device: its gradient, or its matrices. */
@@ -349,39 +294,9 @@ sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk
         if (s + 1 == plan->layout.num_segments ||
             plan->layout.segments[s + 1].unit != plan->layout.segments[s].unit) {
             SHERDI_TRY(
-                sherdi_program_post(program, SHERDI_POST_UNIT, plan->layout.segments[s].unit));
+                SHERDI_IF_OFFLOAD(post(program, SHERDI_POST_UNIT, plan->layout.segments[s].unit)));
         }
     }
     program->progress->met = 0; /* the next walk may fail before it begins */
     return SHERD_OK;
-}
-
-/* The operations of an abandoned walk, without those that the other ranks do not wait for. */
-typedef struct rest_of_walk {
-    const sherdi_program *program;
-    size_t                met; /* synchronizing operations that were enqueued before the failure */
-} rest_of_walk;
-
-static sherd_status rest_emit(void *ctx, const sherdi_op *op)
-{
-    rest_of_walk *rest = ctx;
-
-    if (!(op->flags & SHERDI_OP_MEETS)) {
-        return SHERD_OK;
-    }
-    if (rest->met > 0) {
-        rest->met--;
-        return SHERD_OK;
-    }
-    return sherdi_program_emit(rest->program, op);
-}
-
-sherd_status sherdi_program_walk_leave(const sherdi_program *program, sherdi_walk walk)
-{
-    rest_of_walk   rest    = {.program = program, .met = program->progress->met};
-    sherdi_program leaving = *program;
-
-    leaving.fn  = rest_emit;
-    leaving.ctx = &rest;
-    return sherdi_program_walk(&leaving, walk);
 }

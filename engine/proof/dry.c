@@ -227,7 +227,7 @@ sherd_status sherdi_dry_start(sherdi_dry *dry)
     engine->storage.store->dry.live = engine->storage.store->agreed =
         sherdi_plan_has_generations(engine->plan);
     engine->phase = SHERDI_PHASE_RUNNING;
-    return sherdi_program_fetch_ahead(&engine->run.program);
+    return sherdi_rings_fetch_ahead(&engine->run.program);
 }
 
 static sherd_status nothing_fill(void *ctx, size_t first, size_t count, float *values)

@@ -212,7 +212,7 @@ static uint64_t filled_fingerprint(const sherd_engine *engine, int is_frozen)
 
 sherd_status sherdi_fill_settle(sherd_engine *engine)
 {
-    sherd_status status = sherdi_program_fill_end(&engine->run.program);
+    sherd_status status = SHERDI_IF_OFFLOAD(fill_end(&engine->run.program));
     sherd_status own    = SHERDI_ASK(storage, settle_filled, engine);
 
     SHERDI_TRY(own);

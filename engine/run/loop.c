@@ -202,7 +202,7 @@ int sherdi_loop_ends_after(const sherd_engine *engine, int micro_batches)
 void sherdi_loop_fetch_ahead(sherd_engine *engine)
 {
     /* a failed read is returned when its result is needed */
-    (void)sherdi_program_fetch_ahead(&engine->run.program);
+    (void)SHERDI_IF_OFFLOAD(fetch_ahead(&engine->run.program));
 }
 
 /* Returns where a segment's whole lies now; NULL: it is not gathered. */

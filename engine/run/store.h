@@ -10,6 +10,7 @@
 #include "engine/run/engine_impl.h"
 #include "engine/run/lanes_impl.h"
 #include "engine/run/state_note.h"
+#include "engine/program/offload.h"
 
 /* The substitute for state on a drive in a dry engine. */
 typedef struct sherdi_dry_state {
@@ -81,7 +82,7 @@ extern const sherdi_transfers_ops sherdi_store_transfers;
  *  SHERDI_OP_ROLLBACK). */
 static inline sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind)
 {
-    return sherdi_program_generation(sherdi_run_program(engine), kind);
+    return SHERDI_IF_OFFLOAD(generation(sherdi_run_program(engine), kind));
 }
 
 #endif

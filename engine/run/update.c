@@ -53,7 +53,7 @@ sherd_status sherdi_update_walk_over(sherd_engine *engine, sherdi_walk walk)
     SHERDI_TELL(updater, walk_made, engine, &all);
     rings_settle(engine, is_written, &all);
     if (is_left && is_written) {
-        sherdi_outcome_add(&all, sherdi_program_walk_leave(sherdi_run_program(engine), walk));
+        sherdi_outcome_add(&all, SHERDI_IF_OFFLOAD(walk_leave(sherdi_run_program(engine), walk)));
         rings_settle(engine, is_written, &all);
     }
     SHERDI_TELL(lanes, walk_over, engine);

@@ -131,7 +131,7 @@ static void update_run(sherd_engine *engine)
     if (status != SHERD_OK) {
         all_post(engine, SHERDI_BOARD_FAILED);
     }
-    (void)sherdi_program_post(&updater->program, SHERDI_POST_END, -1);
+    (void)sherdi_queued_post(&updater->program, SHERDI_POST_END, -1);
     updater->ended_ns = sherdi_now_ns();
 }
 
@@ -401,7 +401,7 @@ static sherd_status updater_read_ahead(sherd_engine *engine)
     if (is_working) {
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_program_await(&engine->run.program, SHERDI_POST_END, -1));
+    SHERDI_TRY(sherdi_queued_await(&engine->run.program, SHERDI_POST_END, -1));
     return sherdi_rings_read_ahead(&engine->run.program);
 }
 
@@ -420,7 +420,7 @@ static sherd_status update_foresee(sherd_engine *engine, int unit, sherd_pass pa
 static void updater_settle_ahead(sherd_engine *engine)
 {
     if (engine->updater.own->was_asked) {
-        (void)sherdi_program_await(&engine->run.program, SHERDI_POST_END, -1);
+        (void)sherdi_queued_await(&engine->run.program, SHERDI_POST_END, -1);
     }
 }
 
@@ -512,7 +512,7 @@ static void walk_made(sherd_engine *engine, sherdi_outcome *all)
     sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
     sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
     if (all->status == SHERD_OK) {
-        sherdi_outcome_add(all, sherdi_program_post(program_of(engine), SHERDI_POST_WALK, -1));
+        sherdi_outcome_add(all, sherdi_queued_post(program_of(engine), SHERDI_POST_WALK, -1));
     }
 }
 
@@ -532,10 +532,9 @@ static sherd_status program_open(sherd_engine *engine)
 {
     sherdi_updater_own *updater = engine->updater.own;
 
-    engine->run.program.has_updates = 1;
-    updater->program                = engine->run.program;
-    updater->program.progress       = &updater->progress;
-    engine->updater.is_there        = 1;
+    updater->program          = engine->run.program;
+    updater->program.progress = &updater->progress;
+    engine->updater.is_there  = 1;
     return sherdi_progress_open_queued(&updater->progress, &engine->run.progress, engine->plan,
                                        &engine->mem);
 }

@@ -36,7 +36,7 @@ sherd_status sherdi_call_take(sherd_engine *engine, const sherdi_op *op, uint64_
 
 sherd_status sherdi_values_end(sherd_engine *engine)
 {
-    sherd_status status = sherdi_program_fill_end(&engine->run.program);
+    sherd_status status = SHERDI_IF_OFFLOAD(fill_end(&engine->run.program));
     sherd_status own    = sherdi_values_begin(engine);
 
     SHERDI_TRY(own);
