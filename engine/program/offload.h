@@ -38,6 +38,8 @@ typedef struct sherdi_program_offload_ops {
     sherd_status (*slice_reduce)(const sherdi_program *program, const sherdi_segment *segment,
                                  int is_first);
     sherd_status (*slice_zero)(const sherdi_program *program, const sherdi_segment *segment);
+    /* Drops the slices that are on their way: the new window overwrites the sums. */
+    void (*window_begin)(sherdi_progress *progress);
     sherd_status (*window_end)(const sherdi_program *program);
     /* Read a block's gradient, if it rests on storage; and give its slot to the next one. */
     sherd_status (*gradient_read)(const sherdi_program *program, const sherdi_block *block);

@@ -140,9 +140,6 @@ sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *
     for (size_t u = 0; u < plan->layout.num_units; u++) {
         progress->units[u].uses_left = plan->layout.units[u].backward_uses;
     }
-    for (int i = 0; i < SHERDI_MOST_STAGED; i++) {
-        progress->staged[i].segment = -1;
-    }
     progress->train.sequence = &plan->schedule.train;
     progress->eval.sequence  = &plan->schedule.eval;
     return sherdi_modules_progress_open(progress, plan, model, mem);

@@ -194,14 +194,6 @@ typedef struct sherdi_cursor {
     size_t                 next; /* step that the plan expects next */
 } sherdi_cursor;
 
-/* A slice of a gradient that was reduced to a staging buffer and is not yet where it rests. */
-typedef struct sherdi_staged_grad {
-    int segment;           /* -1: none */
-    int is_first, is_last; /* of the window's micro-batches */
-} sherdi_staged_grad;
-
-#define SHERDI_MOST_STAGED 2
-
 /* Values of a parameter in addition to the parts of the optimizer's state; the numbers of the parts
  * come first. */
 enum {
@@ -219,7 +211,8 @@ enum {
 typedef struct sherdi_values {
     size_t   param;
     size_t   first, count;
-    unsigned parts; /* bit i: part i of the optimizer's state, or SHERDI_VALUES_... */
+    unsigned parts;   /* bit i: part i of the optimizer's state, or SHERDI_VALUES_... */
+    int      is_kept; /* weights: they are in the trainer's own memory, and nobody gives them */
 } sherdi_values;
 
 /* The state on which the next operations depend, in addition to the plan: the present places of
@@ -227,8 +220,6 @@ typedef struct sherdi_values {
 typedef struct sherdi_progress {
     sherdi_unit_state *units;
     sherdi_cursor      train, eval;
-    sherdi_staged_grad staged[SHERDI_MOST_STAGED];
-    int                staged_next;
     size_t             bounced; /* blocks whose gradient went down in this walk */
     size_t             met;     /* synchronizing operations of this walk that were enqueued */
     uint32_t           flags;   /* of all operations that are enqueued now */
@@ -238,6 +229,7 @@ typedef struct sherdi_progress {
     int is_queued;  /* a queued update was begun; no call has waited for its end, */
     int is_walking; /* ... nor for the end of its walk */
     struct sherdi_ring_progress    *rings;       /* of the module offload; [SHERDI_RINGS] */
+    struct sherdi_staged_grads     *staged;      /* ... too */
     struct sherdi_activation_state *activations; /* of the module activations; as in the plan */
 } sherdi_progress;
 

@@ -179,11 +179,6 @@ sherd_status sherdi_values_count(const sherdi_value_range *f)
 
 /* ------------------------------------------------------------------- spaces -- */
 
-int sherdi_values_are_all(const sherdi_value_range *f, const sherdi_cuts *c)
-{
-    return f->is_last && (c->end == f->param_end || c->end == c->border);
-}
-
 sherd_status sherdi_values_block_move(const sherdi_value_range *f, const sherdi_block *block,
                                       const sherdi_cuts *c, sherdi_range state, sherdi_range half)
 {
@@ -249,21 +244,21 @@ sherd_status sherdi_values_call(const sherdi_value_range *f, sherdi_op_kind kind
     return sherdi_program_emit(f->program, &op);
 }
 
-/* Puts weights that a caller gives, or that are in the trainer's own memory, to where they rest.
- * The parameter comes first: for a split master, its half counts. */
-sherd_status sherdi_weights_put(sherdi_value_range *f, int is_given)
+/* Puts weights that a caller gives, or that are in the trainer's own memory (is_kept), to where they
+ * rest. The parameter comes first: for a split master, its half counts. */
+sherd_status sherdi_weights_put(sherdi_value_range *f)
 {
     sherdi_value_range master;
     sherdi_value_range copies;
 
     f->is_put = 0;
-    SHERDI_TRY(is_given ? sherdi_values_call(f, SHERDI_OP_FILL) : sherdi_values_param_move(f));
+    SHERDI_TRY(f->is_kept ? sherdi_values_param_move(f) : sherdi_values_call(f, SHERDI_OP_FILL));
     f->is_put      = 1;
     master         = *f;
     master.part    = 0;
     copies         = *f;
     copies.is_last = 1; /* it is the only part there */
-    SHERDI_TRY(is_given ? sherdi_values_param_move(&copies) : SHERD_OK);
+    SHERDI_TRY(f->is_kept ? SHERD_OK : sherdi_values_param_move(&copies));
     SHERDI_TRY(f->segment->has_master ? sherdi_values_state_move(&master) : SHERD_OK);
     return sherdi_values_are_counted(f) ? sherdi_values_count(f) : SHERD_OK;
 }
@@ -271,82 +266,44 @@ sherd_status sherdi_weights_put(sherdi_value_range *f, int is_given)
 static sherd_status weights_fill(sherdi_value_range *f, unsigned parts)
 {
     f->part = parts == SHERDI_VALUES_COMPUTE ? SHERDI_VALUE_COMPUTE : 0;
-    return sherdi_weights_put(f, 1);
-}
-
-static sherd_status weights_keep(sherdi_value_range *f, unsigned parts)
-{
-    f->part = parts == SHERDI_VALUES_COMPUTE ? SHERDI_VALUE_COMPUTE : 0;
-    return sherdi_weights_put(f, 0);
+    return sherdi_weights_put(f);
 }
 
 /* ------------------------------------------------------------------- events -- */
 
-/* With several parts, a portion ends where a block ends or begins. */
-static size_t block_border(const sherdi_value_range *f)
-{
-    sherdi_cuts c = sherdi_cuts_of_blocks(f->program->plan, f->segment, f->begin, f->end);
-
-    if (!sherdi_cuts_next(&c)) {
-        return f->end;
-    }
-    return c.begin > f->begin ? c.begin : c.end;
-}
-
-/* A portion does not end inside a chunk of a parameter: a chunk may be encoded as a whole. */
-static size_t chunk_border(const sherdi_value_range *f, size_t start, size_t end)
-{
-    size_t border = start + (f->end - start) / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
-
-    return f->end == end || border <= f->begin || !sherdi_segment_is_encoded(f->segment) ? f->end
-                                                                                         : border;
-}
-
 /* Walks over this rank's part of a range, in portions of the fill buffer. */
 static sherd_status portions_run(const sherdi_program *program, const sherdi_values *values,
-                                 sherdi_values_fn run)
+                                 sherdi_border_fn border, sherdi_values_fn run)
 {
-    const sherdi_plan *plan       = program->plan;
-    size_t             start      = plan->layout.params[values->param].offset_elems;
-    int                is_several = (values->parts & (values->parts - 1)) != 0;
-    sherdi_value_range f          = {.program = program,
-                                     .segment =
-                                         &plan->layout.segments[plan->layout.params[values->param].segment],
-                                     .param = values->param};
+    const sherdi_plan *plan  = program->plan;
+    size_t             start = plan->layout.params[values->param].offset_elems;
+    sherdi_value_range f     = {.program = program,
+                                .segment = sherdi_param_segment(plan, values->param),
+                                .param   = values->param,
+                                .is_kept = values->is_kept,
+                                .is_last = 1};
     size_t             at;
     size_t             end;
 
     sherdi_plan_held(plan, values->param, program->model->params[values->param].elems, &at, &end);
-    f.is_last   = !is_several;
     f.param_end = start + end;
     at          = start + sherdi_max_size(at, values->first);
     end         = start + sherdi_min_size(end, values->first + values->count);
     for (; at < end; at = f.end) {
         f.begin = at;
         f.end   = sherdi_min_size(end, at + plan->packing.fill_elems);
-        f.end   = is_several ? block_border(&f) : f.end;
-        f.end   = chunk_border(&f, start, end);
+        f.end   = border == NULL ? f.end : border(&f, values->parts, end);
         SHERDI_TRY(run(&f, values->parts));
     }
     return SHERD_OK;
 }
 
-/* The weights of a parameter, all of them. */
-static sherdi_values weights_of(const sherdi_program *program, size_t param)
-{
-    const sherdi_model_param *info = &program->model->params[param];
-
-    return (sherdi_values){.param = param,
-                           .count = info->elems,
-                           .parts = info->is_frozen ? SHERDI_VALUES_COMPUTE : SHERDI_VALUES_MASTER};
-}
-
 /* Each rank does it for its part. */
 sherd_status sherdi_values_run(const sherdi_program *program, const sherdi_values *values,
-                               sherdi_values_fn run)
+                               sherdi_border_fn border, sherdi_values_fn run)
 {
     uint32_t     before = sherdi_program_flag(program, SHERDI_OP_ALONE);
-    sherd_status status = portions_run(program, values, run);
+    sherd_status status = portions_run(program, values, border, run);
 
     program->progress->flags = before;
     return status;
@@ -354,7 +311,13 @@ sherd_status sherdi_values_run(const sherdi_program *program, const sherdi_value
 
 sherd_status sherdi_program_fill(const sherdi_program *program, size_t param, int is_given)
 {
-    sherdi_values values = weights_of(program, param);
+    const sherdi_model_param *info = &program->model->params[param];
 
-    return sherdi_values_run(program, &values, is_given ? weights_fill : weights_keep);
+    return sherdi_values_run(
+        program,
+        &(sherdi_values){.param   = param,
+                         .count   = info->elems,
+                         .parts   = info->is_frozen ? SHERDI_VALUES_COMPUTE : SHERDI_VALUES_MASTER,
+                         .is_kept = !is_given},
+        NULL, weights_fill);
 }

@@ -399,10 +399,7 @@ sherd_status sherdi_program_window_begin(const sherdi_program *program)
         state->uses         = (sherdi_unit_uses){0};
     }
     progress->train.next = 0;
-    for (int slot = 0; slot < SHERDI_MOST_STAGED; slot++) {
-        progress->staged[slot].segment =
-            -1; /* dropped: the next window overwrites the sum to which it belonged */
-    }
+    SHERDI_TELL_OFFLOAD(window_begin(progress));
     return sherdi_program_clear(program, SHERDI_LANE_COMPUTE, offsetof(sherdi_scalars_head, norm),
                                 sizeof(sherdi_norm_acc) + sizeof(sherdi_fixed_counts));
 }

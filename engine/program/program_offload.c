@@ -504,6 +504,7 @@ const sherdi_program_offload_ops sherdi_program_rings = {
     .fetch_ahead     = sherdi_rings_fetch_ahead,
     .slice_reduce    = sherdi_staged_reduce,
     .slice_zero      = sherdi_staged_zero,
+    .window_begin    = sherdi_staged_forget,
     .window_end      = sherdi_staged_drain_all,
     .gradient_read   = sherdi_rings_gradient_read,
     .gradient_give   = gradient_give,

@@ -405,9 +405,11 @@ static sherd_status rings_open(sherdi_progress *progress, const sherdi_plan *pla
 {
     progress->rings =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, SHERDI_RINGS, sizeof(*progress->rings));
-    if (progress->rings == NULL) {
+    progress->staged = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*progress->staged));
+    if (progress->rings == NULL || progress->staged == NULL) {
         return SHERD_E_NOMEM;
     }
+    sherdi_staged_forget(progress);
     for (int r = 0; r < SHERDI_RINGS; r++) {
         SHERDI_TRY(ring_open(progress, plan, (sherdi_ring)r, mem));
     }
@@ -422,6 +424,7 @@ static void rings_close(sherdi_progress *progress)
         sherdi_free(progress->rings[r].extents);
     }
     sherdi_free(progress->rings);
+    sherdi_free(progress->staged);
 }
 
 const sherdi_module sherdi_module_rings = {.progress_open  = rings_open,

@@ -36,6 +36,19 @@ typedef struct sherdi_ring_progress {
     size_t              num_extents;
 } sherdi_ring_progress;
 
+/* A slice of a gradient that was reduced to a staging buffer and is not yet where it rests. */
+typedef struct sherdi_staged_grad {
+    int segment;           /* -1: none */
+    int is_first, is_last; /* of the window's micro-batches */
+} sherdi_staged_grad;
+
+#define SHERDI_MOST_STAGED 2
+
+typedef struct sherdi_staged_grads {
+    sherdi_staged_grad slots[SHERDI_MOST_STAGED];
+    int                next; /* the slot that is used next */
+} sherdi_staged_grads;
+
 /** Return the first `bytes` bytes of the slot of the extent of that number; the number of slots. */
 sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring ring, size_t number,
                               size_t bytes);
@@ -106,6 +119,7 @@ sherd_status sherdi_slots_begin(const sherdi_program *program, sherdi_walk walk,
 sherd_status sherdi_staged_reduce(const sherdi_program *program, const sherdi_segment *segment,
                                   int is_first);
 sherd_status sherdi_staged_zero(const sherdi_program *program, const sherdi_segment *segment);
+void         sherdi_staged_forget(sherdi_progress *progress);
 sherd_status sherdi_staged_drain_all(const sherdi_program *program);
 sherd_status sherdi_slots_block_move(const struct sherdi_value_range *f, const sherdi_block *block,
                                      const struct sherdi_cuts *c);

@@ -156,6 +156,12 @@ static sherd_status slot_take(const sherdi_value_range *f, sherdi_ring which, si
     return slot_begin(f, which, *out, extent);
 }
 
+/* Whether the rest of the block, or piece, has nothing of the parameter. */
+static int are_all(const sherdi_value_range *f, const sherdi_cuts *c)
+{
+    return f->is_last && (c->end == f->param_end || c->end == c->border);
+}
+
 /* Records that some of an extent's values have come; `is_last`: the last ones of the parameter in
  * it. */
 static sherd_status slot_give(const sherdi_value_range *f, sherdi_ring which, size_t extent,
@@ -205,7 +211,7 @@ sherd_status sherdi_slots_block_move(const sherdi_value_range *f, const sherdi_b
     at = sherdi_ring_slot(plan, SHERDI_RING_STATE, slot, at.bytes);
     at.offset += block->state_offset;
     SHERDI_TRY(sherdi_values_block_move(f, block, c, at, half_at(f, block, at)));
-    return slot_give(f, SHERDI_RING_STATE, block->extent, slot, sherdi_values_are_all(f, c));
+    return slot_give(f, SHERDI_RING_STATE, block->extent, slot, are_all(f, c));
 }
 
 /* Moves the parameter between the fill buffer and pieces that rest on a drive. */
@@ -223,7 +229,7 @@ static sherd_status pieces_move(const sherdi_value_range *f)
         at = sherdi_ring_slot(plan, SHERDI_RING_PARAMS, slot, 0);
         at.offset += (c.begin - c.first) % c.grain * sherd_dtype_bytes(dtype);
         SHERDI_TRY(sherdi_values_cast(f, c.begin, c.end, SHERDI_SPACE_STORAGE, dtype, at));
-        SHERDI_TRY(slot_give(f, SHERDI_RING_PARAMS, piece, slot, sherdi_values_are_all(f, &c)));
+        SHERDI_TRY(slot_give(f, SHERDI_RING_PARAMS, piece, slot, are_all(f, &c)));
     }
     return SHERD_OK;
 }

@@ -112,17 +112,24 @@ static sherd_status slice_rest(const sherdi_program *program, int slot,
     return SHERD_OK;
 }
 
+void sherdi_staged_forget(sherdi_progress *progress)
+{
+    for (int slot = 0; slot < SHERDI_MOST_STAGED; slot++) {
+        progress->staged->slots[slot].segment = -1;
+    }
+}
+
 /* Brings a staged slice to where its blocks rest. */
 static sherd_status staged_drain(const sherdi_program *program, int slot)
 {
-    sherdi_staged_grad staged = program->progress->staged[slot];
+    sherdi_staged_grad staged = program->progress->staged->slots[slot];
     uint32_t           before;
     sherd_status       status;
 
     if (staged.segment < 0) {
         return SHERD_OK;
     }
-    program->progress->staged[slot].segment = -1;
+    program->progress->staged->slots[slot].segment = -1;
     before = sherdi_program_flag(program, SHERDI_OP_LATE | (staged.is_first ? SHERDI_OP_FIRST : 0));
     status = slice_rest(program, slot, &staged);
     program->progress->flags = before;
@@ -143,17 +150,18 @@ sherd_status sherdi_staged_reduce(const sherdi_program *program, const sherdi_se
 {
     const sherdi_plan *plan     = program->plan;
     sherdi_progress   *progress = program->progress;
-    int                slot     = progress->staged_next;
+    int                slot     = progress->staged->next;
     sherd_dtype        comm     = segment->types.comm;
 
     SHERDI_TRY(staged_drain(program, slot));
-    progress->staged_next = (slot + 1) % plan->offload->num_grad_stagings;
+    progress->staged->next = (slot + 1) % plan->offload->num_grad_stagings;
     SHERDI_TRY(sherdi_program_scatter(
         program, segment,
         grad_staging_at(plan, slot, 0, segment->slice_elems * sherd_dtype_bytes(comm)), comm, 0));
-    progress->staged[slot] = (sherdi_staged_grad){.segment = (int)(segment - plan->layout.segments),
-                                                  .is_first = is_first,
-                                                  .is_last  = progress->is_last};
+    progress->staged->slots[slot] =
+        (sherdi_staged_grad){.segment  = (int)(segment - plan->layout.segments),
+                             .is_first = is_first,
+                             .is_last  = progress->is_last};
     return drain_needs_host(plan) ? SHERD_OK : staged_drain(program, slot);
 }
 
@@ -164,7 +172,7 @@ sherd_status sherdi_staged_drain_all(const sherdi_program *program)
     int slots = program->plan->offload->num_grad_stagings;
 
     for (int i = 0; i < slots; i++) { /* the older slice first */
-        SHERDI_TRY(staged_drain(program, (program->progress->staged_next + i) % slots));
+        SHERDI_TRY(staged_drain(program, (program->progress->staged->next + i) % slots));
     }
     return SHERD_OK;
 }

@@ -62,7 +62,7 @@ static sherd_status part_put(sherdi_value_range *f)
     sherdi_value_range own = sherdi_values_owned_range(f);
 
     if (f->part == 0 || f->part == SHERDI_VALUE_COMPUTE) {
-        return sherdi_weights_put(f, 1);
+        return sherdi_weights_put(f);
     }
     if (own.begin == own.end) {
         return SHERD_OK;
@@ -133,14 +133,43 @@ static sherd_status parts_get(sherdi_value_range *f, unsigned parts)
     return parts_run(f, parts, part_get);
 }
 
+/* With several parts, a portion ends where a block ends or begins. */
+static size_t block_border(const sherdi_value_range *f)
+{
+    sherdi_cuts c = sherdi_cuts_of_blocks(f->program->plan, f->segment, f->begin, f->end);
+
+    if (!sherdi_cuts_next(&c)) {
+        return f->end;
+    }
+    return c.begin > f->begin ? c.begin : c.end;
+}
+
+/* A portion does not end inside a chunk of a parameter: a chunk may be encoded as a whole. */
+static size_t chunk_border(const sherdi_value_range *f, size_t end)
+{
+    size_t start  = f->program->plan->layout.params[f->param].offset_elems;
+    size_t border = start + (f->end - start) / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
+
+    return f->end == end || border <= f->begin || !sherdi_segment_is_encoded(f->segment) ? f->end
+                                                                                         : border;
+}
+
+static size_t border_of(const sherdi_value_range *f, unsigned parts, size_t end)
+{
+    sherdi_value_range portion = *f;
+
+    portion.end = (parts & (parts - 1)) != 0 ? block_border(f) : f->end;
+    return chunk_border(&portion, end);
+}
+
 sherd_status sherdi_program_put(const sherdi_program *program, const sherdi_values *values)
 {
-    return sherdi_values_run(program, values, parts_put);
+    return sherdi_values_run(program, values, border_of, parts_put);
 }
 
 sherd_status sherdi_program_get(const sherdi_program *program, const sherdi_values *values)
 {
-    return sherdi_values_run(program, values, parts_get);
+    return sherdi_values_run(program, values, border_of, parts_get);
 }
 
 sherd_status sherdi_program_fingerprint(const sherdi_program *program, const sherdi_values *values)
@@ -150,7 +179,7 @@ sherd_status sherdi_program_fingerprint(const sherdi_program *program, const she
     weights.parts = SHERDI_VALUES_MASTER;
     SHERDI_TRY(sherdi_program_clear(program, SHERDI_LANE_UPDATE,
                                     offsetof(sherdi_scalars_head, fingerprint), sizeof(uint64_t)));
-    SHERDI_TRY(sherdi_values_run(program, &weights, weights_look));
+    SHERDI_TRY(sherdi_values_run(program, &weights, border_of, weights_look));
     SHERDI_TRY(sherdi_program_fingerprint_send(program));
     return sherdi_program_fingerprint_sent(program);
 }

@@ -22,6 +22,7 @@ typedef struct sherdi_value_range {
     int                   part;
     int                   is_last;    /* of the parts that are put */
     int                   is_put;     /* 1: values are written; 0: read */
+    int                   is_kept;    /* as in sherdi_values */
     size_t                begin, end; /* in the whole segment: the range in the fill buffer */
     size_t                param_end;  /* end of this rank's part of the parameter */
 } sherdi_value_range;
@@ -29,9 +30,13 @@ typedef struct sherdi_value_range {
 /* Works on a portion of these parts, which has room in the fill buffer. */
 typedef sherd_status (*sherdi_values_fn)(sherdi_value_range *f, unsigned parts);
 
-/** Runs `run` for each portion of this rank's part of a range. */
+/* Returns where a portion of these parts ends at the latest; `end`: of all portions. */
+typedef size_t (*sherdi_border_fn)(const sherdi_value_range *f, unsigned parts, size_t end);
+
+/** Runs `run` for each portion of this rank's part of a range. `border` NULL: a portion is as large
+ *  as the fill buffer. */
 sherd_status sherdi_values_run(const sherdi_program *program, const sherdi_values *values,
-                               sherdi_values_fn run);
+                               sherdi_border_fn border, sherdi_values_fn run);
 /** Return the part of the range in the elements that this rank updates, and in its slice. */
 sherdi_value_range sherdi_values_owned_range(const sherdi_value_range *f);
 sherdi_value_range sherdi_values_slice_range(const sherdi_value_range *f);
@@ -39,9 +44,9 @@ sherdi_value_range sherdi_values_slice_range(const sherdi_value_range *f);
 sherdi_range sherdi_values_at(const sherdi_value_range *f, size_t begin, size_t end);
 /** Lets the trainer, or another caller, give the values (SHERDI_OP_FILL) or receive them (_TAKE). */
 sherd_status sherdi_values_call(const sherdi_value_range *f, sherdi_op_kind kind);
-/** Puts weights that a caller gives (is_given), or that are in the trainer's own memory, to where
- *  they rest. */
-sherd_status sherdi_weights_put(sherdi_value_range *f, int is_given);
+/** Puts weights that a caller gives, or that are in the trainer's own memory (is_kept), to where they
+ *  rest. */
+sherd_status sherdi_weights_put(sherdi_value_range *f);
 /** Move a part of the state; of master weights those that are separate from the parameter. And move
  *  the parameter where it rests. */
 sherd_status sherdi_values_state_move(const sherdi_value_range *f);
@@ -68,8 +73,6 @@ int sherdi_cuts_next(sherdi_cuts *c);
 
 /** Returns an operation on the values of a range, for the host's kernels. */
 sherdi_op sherdi_value_op(const sherdi_value_range *f, sherdi_op_kind kind, sherdi_lane_id lane);
-/** Returns whether the rest of the block, or piece, has nothing of the parameter. */
-int sherdi_values_are_all(const sherdi_value_range *f, const sherdi_cuts *c);
 /** Moves [begin, end) between the fill buffer and `at`, where the values have another type. The
  *  host's kernels reach everything except a device's memory. */
 sherd_status sherdi_values_cast(const sherdi_value_range *f, size_t begin, size_t end,
