@@ -240,8 +240,8 @@ static sherd_status buffers_open(sherd_engine *engine)
     return SHERD_OK;
 }
 
-/* Refuses what the plan of this build does not have of what units declare. */
-static sherd_status uses_check(const sherd_engine *engine)
+/* Refuses what the plan of this build does not have of what units and parameters declare. */
+static sherd_status declared_check(const sherd_engine *engine)
 {
     for (size_t u = 0; u < engine->model.num_units; u++) {
         const sherdi_plan_unit *unit = &engine->plan->layout.units[u];
@@ -251,6 +251,11 @@ static sherd_status uses_check(const sherd_engine *engine)
         }
         if (engine->model.units[u].retains_grads && !unit->retains_grads) {
             return sherdi_absent("uses", "sherd_unit_params.retain_grads");
+        }
+    }
+    for (size_t p = 0; p < engine->model.num_params; p++) {
+        if (engine->model.params[p].atom_elems > 1 && !engine->plan->layout.keeps_atoms) {
+            return sherdi_absent("declarations", "sherd_param_params.atom_elems");
         }
     }
     return SHERD_OK;
@@ -263,7 +268,7 @@ static sherd_status own_open(sherd_engine *engine)
     SHERDI_TRY(sherdi_lanes_open(engine));
     SHERDI_TRY(sherdi_run_open(engine));
     SHERDI_TRY(sherdi_modules_open(engine));
-    return uses_check(engine);
+    return declared_check(engine);
 }
 
 static void memory_close(sherd_engine *engine)

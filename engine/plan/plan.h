@@ -249,6 +249,7 @@ typedef struct sherdi_plan_layout {
     sherdi_span           *spans;
     size_t                 num_spans, cap_spans;
     size_t                 widest_bytes;  /* of an element of the widest parameter type */
+    int                    keeps_atoms;   /* no border of a slice cuts an atom of a parameter */
     size_t                 padding_elems; /* of all segments together, whole */
 } sherdi_plan_layout;
 

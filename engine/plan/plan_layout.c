@@ -14,9 +14,6 @@
 #define ALIASING_ELEMS ((size_t)1 << 20)
 #define SKEW_ELEMS     ((size_t)1088)
 
-/* Padding that keeps atoms whole may take at most 1/DIVISOR of a segment. */
-#define ATOM_PADDING_DIVISOR 4
-
 static sherdi_segment_kind param_kind(const sherdi_plan *plan, const sherdi_model_param *param,
                                       size_t *persistent_elems)
 {
@@ -33,79 +30,25 @@ static sherdi_segment_kind param_kind(const sherdi_plan *plan, const sherdi_mode
     return SHERDI_SEGMENT_TRAINABLE;
 }
 
-/* Returns 1 if no slice border cuts an atom of a parameter that begins at `start`. */
-static int atoms_are_whole(const sherdi_model_param *param, size_t start, size_t slice_elems)
-{
-    size_t border = start - start % slice_elems + slice_elems; /* the first one after `start` */
-
-    for (; border < start + param->elems; border += slice_elems) {
-        if ((border - start) % param->atom_elems != 0) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
-/* Lays out the unit's parameters that are in `segment`, for slices of this length. Returns the end;
- * SIZE_MAX: an atom would be divided. */
-static size_t params_lay_out(sherdi_plan *plan, const sherdi_model *model,
-                             const sherdi_model_unit *unit, int segment, size_t slice_elems)
-{
-    size_t at = 0;
-
-    for (size_t i = 0; i < unit->num_params; i++) {
-        const sherdi_model_param *param  = &model->params[unit->params[i]];
-        sherdi_plan_param        *layout = &plan->layout.params[unit->params[i]];
-        size_t                    tries  = slice_elems / SHERD_CHUNK_ELEMS + 1;
-
-        if (layout->segment != segment) {
-            continue;
-        }
-        while (param->atom_elems > 1 && !atoms_are_whole(param, at, slice_elems)) {
-            if (tries-- == 0) {
-                return SIZE_MAX;
-            }
-            at += SHERD_CHUNK_ELEMS;
-        }
-        layout->offset_elems = at;
-        at += sherdi_round_up(param->elems, SHERD_CHUNK_ELEMS);
-    }
-    return at;
-}
-
-/* Finds the smallest slice with which the slices hold all of the segment and cut no atom. */
-static sherd_status segment_size(sherdi_plan *plan, const sherdi_model *model,
-                                 const sherdi_model_unit *unit, int index)
+/* Lays out the unit's parameters that are in a segment, and sizes its slices: the smallest that hold
+ * all of it. */
+static void segment_size(sherdi_plan *plan, const sherdi_model *model,
+                         const sherdi_model_unit *unit, int index)
 {
     sherdi_segment *segment = &plan->layout.segments[index];
     size_t          world   = (size_t)plan->world_size;
-    size_t          end     = params_lay_out(plan, model, unit, index, SIZE_MAX / 2);
-    size_t          least   = sherdi_round_up(sherdi_div_up(end, world), SHERD_CHUNK_ELEMS);
-    size_t          most    = least;
+    size_t          at      = 0;
 
     for (size_t i = 0; i < unit->num_params; i++) {
-        if (plan->layout.params[unit->params[i]].segment == index &&
-            model->params[unit->params[i]].atom_elems > 1) {
-            most = least + least / (ATOM_PADDING_DIVISOR - 1);
-        }
-    }
-    for (size_t slice = least; slice <= most; slice += SHERD_CHUNK_ELEMS) {
-        size_t padded = slice * world;
+        sherdi_plan_param *layout = &plan->layout.params[unit->params[i]];
 
-        if (slice > 0 && params_lay_out(plan, model, unit, index, slice) <= padded) {
-            segment->slice_elems  = slice;
-            segment->padded_elems = padded;
-            return SHERD_OK;
-        }
-        if (slice == 0) { /* all parameters are without elements */
-            return SHERD_OK;
+        if (layout->segment == index) {
+            layout->offset_elems = at;
+            at += sherdi_round_up(model->params[unit->params[i]].elems, SHERD_CHUNK_ELEMS);
         }
     }
-    return sherdi_fail(
-        SHERD_E_INVAL,
-        "unit %s: keeping atom_elems whole on %d ranks would pad the segment by more "
-        "than a quarter; choose smaller atoms or another world size",
-        unit->name, plan->world_size);
+    segment->slice_elems  = sherdi_round_up(sherdi_div_up(at, world), SHERD_CHUNK_ELEMS);
+    segment->padded_elems = segment->slice_elems * world;
 }
 
 static sherd_status param_type_check(const sherdi_plan *plan, const sherdi_model_param *param)
@@ -201,7 +144,7 @@ static sherd_status unit_segments_make(sherdi_plan *plan, const sherdi_model *mo
         plan->layout.segments[index].elems += param->elems;
     }
     for (size_t s = first; s < plan->layout.num_segments; s++) {
-        SHERDI_TRY(segment_size(plan, model, unit, (int)s));
+        segment_size(plan, model, unit, (int)s);
     }
     return SHERD_OK;
 }
