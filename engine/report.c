@@ -173,7 +173,7 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     report.nvme_grads_planned       = plan->nvme_bytes[2];
     report.nvme_activations_planned = plan->nvme_bytes[3];
     report.nvme_index_planned       = plan->index_bytes;
-    report.has_spare_state          = sherdi_plan_has_generations(plan);
+    report.has_spare_state          = plan->has_generations;
     report.receive_planned          = plan->packing.receive_bytes;
     report.receive_held             = sherdi_world_reserved_bytes(engine->world);
     report.transport_held        = sherdi_world_overhead_bytes(engine->world) - report.receive_held;

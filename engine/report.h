@@ -33,6 +33,13 @@ const sherdi_plan_moves *sherdi_plan_moves_of(const sherdi_plan *plan);
 /** Returns the bytes that this rank moves in a step. */
 uint64_t sherdi_plan_moved(const sherdi_plan *plan, sherdi_medium medium);
 
+/** Returns the bytes of host memory that a save or load of a checkpoint temporarily needs in
+ *  addition to the buffers. */
+static inline size_t sherdi_plan_checkpoint_bytes(const sherdi_plan *plan)
+{
+    return (plan->packing.checkpoint_slots + 2) * plan->packing.checkpoint_slot_bytes;
+}
+
 /** The wear of a drive: the bytes that a step writes, the duration of a step (set or assumed), and
  *  the drive's rating. */
 typedef struct sherdi_plan_wear {

@@ -340,7 +340,7 @@ static sherd_status state_reserve(sherdi_save *save)
     char          name[SHERDI_CHECKPOINT_NAME_BYTES];
     sherd_status  status = SHERD_OK;
 
-    if (sherdi_plan_has_generations(engine->plan)) {
+    if (engine->plan->has_generations) {
         sherdi_linked_name(engine->rank, engine->world_size, name);
         status = sherdi_run_settle(engine, SHERDI_RING_STATE);
         status = status == SHERD_OK ? sherdi_state_keep_check(state, save->folder, name) : status;
@@ -349,7 +349,7 @@ static sherd_status state_reserve(sherdi_save *save)
                                             : status;
     }
     status = sherdi_agree_status(engine, status);
-    if (status != SHERD_OK && sherdi_plan_has_generations(engine->plan)) {
+    if (status != SHERD_OK && engine->plan->has_generations) {
         sherdi_state_unreserve(state);
     }
     return status;
@@ -364,7 +364,7 @@ static sherd_status state_link(sherdi_save *save)
     char                    name[SHERDI_CHECKPOINT_NAME_BYTES];
     sherd_status            status;
 
-    if (!sherdi_plan_has_generations(engine->plan)) {
+    if (!engine->plan->has_generations) {
         return SHERD_OK;
     }
     sherdi_linked_name(engine->rank, engine->world_size, name);
@@ -551,7 +551,7 @@ static sherd_status save_create(sherd_engine *engine, const char *dir, const cha
     save->engine              = engine;
     save->params              = *params;
     /* state on a drive is linked, so no data remains to be written while the training continues */
-    save->is_async = params->is_async && !sherdi_plan_has_generations(engine->plan);
+    save->is_async = params->is_async && !engine->plan->has_generations;
     save->start_ns = sherdi_now_ns();
     sherdi_manifest_init(&save->manifest, &engine->mem);
     (void)snprintf(name, sizeof(name), "step-%06lld", (long long)engine->counters.step);

@@ -32,10 +32,9 @@ sherdi_shard_ranges sherdi_shard_all(const sherdi_plan *plan, const sherdi_model
 int sherdi_shard_next(sherdi_shard_ranges *ranges, sherdi_shard_range *out)
 {
     const sherdi_block *block = ranges->block;
-    size_t              first;
+    /* where the block begins in the whole segment */
+    size_t first = ranges->plan->layout.segments[block->segment].own_first + block->offset_elems;
 
-    (void)sherdi_plan_owned(ranges->plan, &ranges->plan->layout.segments[block->segment], &first);
-    first += block->offset_elems; /* where the block begins in the whole segment */
     while (ranges->next < block->num_spans) {
         const sherdi_span *span  = &ranges->plan->layout.spans[block->first_span + ranges->next++];
         size_t             begin = sherdi_max_size(ranges->begin, first + span->offset_elems);
@@ -59,7 +58,7 @@ size_t sherdi_shard_frozen(const sherdi_plan *plan, const sherdi_model *model, s
 {
     const sherdi_segment *segment = &plan->layout.segments[plan->layout.params[param].segment];
     size_t                start   = plan->layout.params[param].offset_elems;
-    size_t                begin   = (size_t)plan->rank * segment->slice_elems;
+    size_t                begin   = segment->slice_first;
     size_t                end     = begin + segment->slice_elems;
 
     begin  = sherdi_max_size(begin, start);

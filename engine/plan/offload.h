@@ -5,6 +5,9 @@
 
 #include "engine/plan/plan.h"
 
+/* Most blocks whose gradients and new values are on the link at the same time. */
+#define SHERDI_MOST_BOUNCES 3
+
 /* A part of a slice on NVMe that is read and written as one: extent `i` of the parameters' tier is
  * piece i. The pieces of a trainable segment are its blocks. */
 typedef struct sherdi_piece {

@@ -20,9 +20,6 @@
 
 #define SHERDI_SPACES 3 /* values of sherdi_space */
 
-/* Most blocks whose gradients and new values are on the link at the same time. */
-#define SHERDI_MOST_BOUNCES 3
-
 /* Most first values that one call asks the trainer for: enough to occupy several of its threads. */
 #define SHERDI_FILL_ELEMS ((size_t)256 << 10)
 
@@ -59,11 +56,13 @@ typedef struct sherdi_segment {
     size_t       elems;        /* of parameters, without padding */
     size_t       slice_elems;  /* a multiple of 64 */
     size_t       padded_elems; /* world_size * slice_elems */
-    int          is_bound;     /* parameters are in the trainer's memory */
-    int          is_resident;  /* the whole is in the params arena on every rank */
-    int          has_master;   /* the state has an fp32 master, apart from the parameter */
-    sherdi_space param_space;  /* where the parameters rest; DEVICE when resident */
-    size_t       param_offset; /* in its space's arena: of the whole when resident, else of
+    size_t       slice_first;  /* where this rank's slice begins in the whole */
+    size_t       own_first, own_elems; /* the same of what this rank updates: slice, or whole */
+    int          is_bound;             /* parameters are in the trainer's memory */
+    int          is_resident;          /* the whole is in the params arena on every rank */
+    int          has_master;           /* the state has an fp32 master, apart from the parameter */
+    sherdi_space param_space;          /* where the parameters rest; DEVICE when resident */
+    size_t       param_offset;         /* in its space's arena: of the whole when resident, else of
                                   the slice; none: bound, or on NVMe */
     size_t       first_piece, num_pieces; /* on NVMe: the pieces of the slice */
     size_t       gather_offset; /* inside the gathered unit; none when resident or bound */
@@ -174,7 +173,6 @@ typedef enum sherdi_buffer_id {
     SHERDI_BUFFERS,
 } sherdi_buffer_id;
 
-/* The properties of the machine that the plan uses. A size of 0: unknown. */
 /* The limit of the host memory that may still be allocated. */
 typedef enum sherdi_memory_bound {
     SHERDI_BOUND_HOST, /* the free memory */
@@ -183,6 +181,7 @@ typedef enum sherdi_memory_bound {
     SHERDI_BOUND_VARIABLE, /* SHERD_MEMORY_LIMIT */
 } sherdi_memory_bound;
 
+/* The properties of the machine that the plan uses. A size of 0: unknown. */
 typedef struct sherdi_machine {
     size_t memory_bytes; /* host memory that the ranks of this host may still take together */
     sherdi_memory_bound memory_bound;
@@ -382,13 +381,6 @@ static inline const sherdi_segment *sherdi_param_segment(const sherdi_plan *plan
     return &plan->layout.segments[plan->layout.params[param].segment];
 }
 
-/** Returns the bytes of host memory that a save or load of a checkpoint temporarily needs in
- *  addition to the buffers. */
-static inline size_t sherdi_plan_checkpoint_bytes(const sherdi_plan *plan)
-{
-    return (plan->packing.checkpoint_slots + 2) * plan->packing.checkpoint_slot_bytes;
-}
-
 /** Returns the number of parts of a segment's state; 0: it is frozen. */
 static inline int sherdi_segment_parts(const sherdi_segment *segment)
 {
@@ -447,10 +439,6 @@ const sherdi_plan_optimizer *sherdi_plan_optimizer_of(const sherdi_plan      *pl
 size_t sherdi_plan_part_offset(const sherdi_plan *plan, const sherdi_block *block, int part,
                                size_t offset_elems);
 
-/** Gives the range that this rank updates of a segment: [*first, *first + the returned count) of
- *  its whole. */
-size_t sherdi_plan_owned(const sherdi_plan *plan, const sherdi_segment *segment, size_t *first);
-
 /** Gives the range that this rank holds of a parameter, in any form: its elements [*begin,
  *  *end). */
 void sherdi_plan_held(const sherdi_plan *plan, size_t param, size_t elems, size_t *begin,
@@ -466,8 +454,8 @@ size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *bloc
 
 /** Returns whether the sum of a window's gradients stays on the device and goes down once. */
 int sherdi_plan_accumulates_on_device(const sherdi_plan *plan);
-/** Return whether any state rests elsewhere than on the device, whether anything rests in files,
- *  and whether all state has a spare generation. */
+/** Return whether any state rests elsewhere than on the device, and whether anything rests in
+ *  files. */
 static inline int sherdi_plan_offloads_state(const sherdi_plan *plan)
 {
     return plan->settings.offload.state.space != SHERDI_SPACE_DEVICE &&
@@ -480,10 +468,6 @@ static inline int sherdi_plan_has_files(const sherdi_plan *plan)
 
     return (state->num_extents > 0 && state->tier->has_files) ||
            (params->num_extents > 0 && params->tier->has_files);
-}
-static inline int sherdi_plan_has_generations(const sherdi_plan *plan)
-{
-    return plan->has_generations;
 }
 
 /** Returns "trainable" and so on. */

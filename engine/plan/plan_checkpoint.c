@@ -18,7 +18,7 @@ sherd_status sherdi_plan_checkpoint_lay_out(sherdi_plan *plan, const sherdi_mode
     plan->packing.checkpoint_slot_bytes = sherdi_min_size(
         SHERDI_CHECKPOINT_SLOT_BYTES, sherdi_round_up(bytes, SHERDI_CHECKPOINT_EXTENT_BYTES));
     slots = sherdi_div_up(bytes, plan->packing.checkpoint_slot_bytes);
-    if (plan->settings.checkpoint.is_async && !sherdi_plan_has_generations(plan)) {
+    if (plan->settings.checkpoint.is_async && !plan->has_generations) {
         plan->packing.buffers[SHERDI_BUFFER_SNAPSHOT].bytes =
             sherdi_round_up(bytes, plan->packing.checkpoint_slot_bytes);
     }

@@ -214,7 +214,10 @@ static void segment_lay_out(sherdi_plan *plan, sherdi_segment *segment)
     sherdi_plan_buffer     transient = {.bytes = unit->transient_bytes};
 
     plan->layout.widest_bytes = sherdi_max_size(plan->layout.widest_bytes, elem);
-    segment->is_resident      = settings->sharding.stage < 3 ||
+    segment->slice_first      = (size_t)plan->rank * segment->slice_elems;
+    segment->own_first        = plan->layout.is_sliced ? segment->slice_first : 0;
+    segment->own_elems   = plan->layout.is_sliced ? segment->slice_elems : segment->padded_elems;
+    segment->is_resident = settings->sharding.stage < 3 ||
                            segment->kind == SHERDI_SEGMENT_PERSISTENT ||
                            (plan->world_size == 1 && segment->param_space == SHERDI_SPACE_DEVICE);
     segment->has_gradient = !is_frozen;
@@ -244,22 +247,12 @@ static void segment_lay_out(sherdi_plan *plan, sherdi_segment *segment)
     }
 }
 
-size_t sherdi_plan_owned(const sherdi_plan *plan, const sherdi_segment *segment, size_t *first)
-{
-    if (!plan->layout.is_sliced) {
-        *first = 0;
-        return segment->padded_elems;
-    }
-    *first = (size_t)plan->rank * segment->slice_elems;
-    return segment->slice_elems;
-}
-
 void sherdi_plan_held(const sherdi_plan *plan, size_t param, size_t elems, size_t *begin,
                       size_t *end)
 {
     const sherdi_plan_param *layout  = &plan->layout.params[param];
     const sherdi_segment    *segment = &plan->layout.segments[layout->segment];
-    size_t                   first   = (size_t)plan->rank * segment->slice_elems;
+    size_t                   first   = segment->slice_first;
     size_t                   last    = first + segment->slice_elems;
 
     *begin = 0;
@@ -329,8 +322,7 @@ static size_t blocks_count(const sherdi_plan *plan, size_t most, size_t *elems_o
     *elems_out = 0;
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         const sherdi_segment *segment = &plan->layout.segments[s];
-        size_t                first;
-        size_t                owned = sherdi_plan_owned(plan, segment, &first);
+        size_t                owned   = segment->own_elems;
 
         if (segment->kind == SHERDI_SEGMENT_FROZEN) {
             owned = segment->param_space == SHERDI_SPACE_STORAGE ? segment->slice_elems : 0;
@@ -369,8 +361,7 @@ static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
         SHERDI_GROW(plan->mem, plan->layout.spans, plan->layout.num_spans, plan->layout.cap_spans));
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         sherdi_segment *segment = &plan->layout.segments[s];
-        size_t          first;
-        size_t          owned = sherdi_plan_owned(plan, segment, &first);
+        size_t          owned   = segment->own_elems;
 
         segment->first_block = plan->layout.num_blocks;
         if (segment->kind == SHERDI_SEGMENT_FROZEN) {
@@ -385,7 +376,7 @@ static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
             };
 
             block.stride_elems = block.elems + (block.elems % ALIASING_ELEMS == 0 ? SKEW_ELEMS : 0);
-            SHERDI_TRY(block_add_spans(plan, model, &block, first + at));
+            SHERDI_TRY(block_add_spans(plan, model, &block, segment->own_first + at));
             SHERDI_TRY(SHERDI_GROW(plan->mem, plan->layout.blocks, plan->layout.num_blocks,
                                    plan->layout.cap_blocks));
             plan->layout.blocks[plan->layout.num_blocks++] = block;
@@ -437,10 +428,9 @@ static void gradient_lay_out(sherdi_plan *plan, sherdi_segment *segment)
     sherdi_plan_buffer *arena      = &plan->packing.buffers[SHERDI_BUFFER_GRADS];
     size_t              elem       = sherdi_grad_bytes(plan, segment);
     int                 has_slices = plan->layout.has_slices;
-    size_t              first; /* the begin of this rank's elements in the stored array */
+    /* the begin of this rank's elements in the stored array */
+    size_t first = has_slices ? 0 : segment->own_first;
 
-    (void)sherdi_plan_owned(plan, segment, &first);
-    first = has_slices ? 0 : first;
     if (!segment->is_staged) {
         segment->grad_offset =
             arena_take(arena, has_slices ? segment->slice_elems : segment->padded_elems, elem);

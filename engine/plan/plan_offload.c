@@ -365,7 +365,7 @@ static sherd_status pieces_make(sherdi_plan *plan)
 static void pieces_of_param_mark(sherdi_plan *plan, size_t param, size_t elems)
 {
     const sherdi_segment *segment = &plan->layout.segments[plan->layout.params[param].segment];
-    size_t                before  = (size_t)plan->rank * segment->slice_elems;
+    size_t                before  = segment->slice_first;
     size_t                begin;
     size_t                end;
     size_t                grain;

@@ -25,14 +25,11 @@ sherdi_cuts sherdi_cuts_of(size_t first, size_t count, size_t grain, size_t begi
 sherdi_cuts sherdi_cuts_of_blocks(const sherdi_plan *plan, const sherdi_segment *segment,
                                   size_t begin, size_t end)
 {
-    size_t first;
-    size_t owned = sherdi_plan_owned(plan, segment, &first);
-
     if (segment->num_blocks == 0) {
         return (sherdi_cuts){0};
     }
-    return sherdi_cuts_of(first, owned, plan->layout.blocks[segment->first_block].elems, begin,
-                          end);
+    return sherdi_cuts_of(segment->own_first, segment->own_elems,
+                          plan->layout.blocks[segment->first_block].elems, begin, end);
 }
 
 int sherdi_cuts_next(sherdi_cuts *c)
@@ -72,18 +69,13 @@ static sherdi_value_range range_within(const sherdi_value_range *s, size_t first
 /* The part that lies in the elements that this rank updates. */
 sherdi_value_range sherdi_values_owned_range(const sherdi_value_range *s)
 {
-    size_t first;
-    size_t owned = sherdi_plan_owned(s->program->plan, s->segment, &first);
-
-    return range_within(s, first, owned);
+    return range_within(s, s->segment->own_first, s->segment->own_elems);
 }
 
 /* The part that lies in this rank's slice. */
 sherdi_value_range sherdi_values_slice_range(const sherdi_value_range *s)
 {
-    size_t slice = s->segment->slice_elems;
-
-    return range_within(s, (size_t)s->program->plan->rank * slice, slice);
+    return range_within(s, s->segment->slice_first, s->segment->slice_elems);
 }
 
 /* ------------------------------------------------------------------- values -- */
@@ -152,8 +144,7 @@ sherd_status sherdi_values_cast(const sherdi_value_range *f, size_t begin, size_
 /* Whether this rank's share of the fingerprint is computed while weights are put. */
 int sherdi_values_are_counted(const sherdi_value_range *f)
 {
-    return f->segment->kind == SHERDI_SEGMENT_FROZEN ||
-           sherdi_plan_has_generations(f->program->plan);
+    return f->segment->kind == SHERDI_SEGMENT_FROZEN || f->program->plan->has_generations;
 }
 
 /* Adds the values to this rank's share of the fingerprint: of a frozen parameter those in its
@@ -211,11 +202,10 @@ sherd_status sherdi_values_state_move(const sherdi_value_range *f)
 /* Moves the parameter where it rests. */
 sherd_status sherdi_values_param_move(const sherdi_value_range *f)
 {
-    const sherdi_plan    *plan    = f->program->plan;
     const sherdi_segment *segment = f->segment;
     sherd_dtype           dtype   = segment->types.compute;
     size_t                elem    = sherd_dtype_bytes(dtype);
-    size_t first = segment->is_resident ? 0 : (size_t)plan->rank * segment->slice_elems;
+    size_t                first   = segment->is_resident ? 0 : segment->slice_first;
 
     if (segment->is_bound) {
         return sherdi_modules_bound_move(f);

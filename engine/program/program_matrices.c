@@ -28,10 +28,9 @@ static int is_updated(const sherdi_program *program, const sherdi_segment *segme
 {
     size_t begin = program->plan->layout.params[param].offset_elems;
     size_t end   = begin + program->model->params[param].elems;
-    size_t first;
-    size_t owned = sherdi_plan_owned(program->plan, segment, &first);
 
-    return begin < end && begin < first + owned && first < end;
+    return begin < end && begin < segment->own_first + segment->own_elems &&
+           segment->own_first < end;
 }
 
 /* All ranks have the same operations: where this rank does not make the matrix, the operation has

@@ -31,15 +31,6 @@ sherdi_op sherdi_program_norm_op(const sherdi_plan *plan, const sherdi_segment *
     return op;
 }
 
-sherd_status sherdi_program_measure(const sherdi_program *program, const sherdi_segment *segment,
-                                    sherdi_range gradient)
-{
-    sherdi_op op = sherdi_program_norm_op(program->plan, segment, SHERDI_SPACE_DEVICE, gradient,
-                                          segment->types.grad);
-
-    return sherdi_program_emit(program, &op);
-}
-
 static int is_in_memory(sherdi_space space)
 {
     return space != SHERDI_SPACE_STORAGE;

@@ -20,6 +20,16 @@
 #include "base/checked.h"
 #include "engine/program/offload.h"
 
+static int writes_state(sherdi_walk walk)
+{
+    return walk == SHERDI_WALK_UPDATE || sherdi_walk_loads(walk);
+}
+
+static size_t block_number(const sherdi_plan *plan, const sherdi_block *block)
+{
+    return (size_t)(block - plan->layout.blocks);
+}
+
 sherd_status sherdi_program_copy(const sherdi_program *program, sherdi_lane_id lane,
                                  const sherdi_segment *segment, sherdi_range dst, sherdi_range src)
 {
@@ -44,7 +54,7 @@ static sherdi_range state_at(const sherdi_plan *plan, const sherdi_block *block,
 /* Whether no later block shares the extent. */
 static int is_last_of_extent(const sherdi_plan *plan, const sherdi_block *block)
 {
-    for (size_t b = sherdi_block_number(plan, block) + 1; b < plan->layout.num_blocks; b++) {
+    for (size_t b = block_number(plan, block) + 1; b < plan->layout.num_blocks; b++) {
         if (plan->layout.blocks[b].space == block->space) {
             return plan->layout.blocks[b].extent != block->extent;
         }
@@ -87,7 +97,7 @@ static int extent_is_changed(const sherdi_program *program, sherdi_walk walk,
 {
     const sherdi_plan *plan = program->plan;
 
-    for (size_t b = sherdi_block_number(plan, block) + 1; b-- > 0;) {
+    for (size_t b = block_number(plan, block) + 1; b-- > 0;) {
         const sherdi_block *other = &plan->layout.blocks[b];
 
         if (other->space == block->space && other->extent != block->extent) {
@@ -95,7 +105,7 @@ static int extent_is_changed(const sherdi_program *program, sherdi_walk walk,
         }
         if (other->space == block->space &&
             !sherdi_program_is_skipped(program, walk, plan->layout.segments[other->segment].unit)) {
-            return sherdi_walk_writes_state(walk);
+            return writes_state(walk);
         }
     }
     return 0;
@@ -123,7 +133,7 @@ static sherd_status state_give(const sherdi_program *program, sherdi_walk walk,
 static sherdi_range bounce_at(const sherdi_plan *plan, const sherdi_block *block, size_t offset,
                               size_t bytes)
 {
-    size_t slot = sherdi_block_number(plan, block) % (size_t)plan->offload->num_bounces;
+    size_t slot = block_number(plan, block) % (size_t)plan->offload->num_bounces;
 
     return sherdi_range_of(SHERDI_BUFFER_BOUNCE, slot * plan->offload->bounce_bytes + offset,
                            bytes);
@@ -163,7 +173,7 @@ static sherd_status gradients_send(const sherdi_program *program, const sherdi_b
 {
     const sherdi_plan *plan = program->plan;
     size_t            *next = &program->progress->bounced;
-    size_t             b    = sherdi_block_number(plan, block);
+    size_t             b    = block_number(plan, block);
     size_t ahead = plan->layout.is_deterministic ? 0 : (size_t)plan->offload->num_bounces - 1;
 
     *next = sherdi_max_size(*next, b);
@@ -224,7 +234,7 @@ static sherd_status direction_move(const sherdi_program *program, const sherdi_b
 static size_t block_piece(const sherdi_plan *plan, const sherdi_segment *segment,
                           const sherdi_block *block)
 {
-    return segment->first_piece + sherdi_block_number(plan, block) - segment->first_block;
+    return segment->first_piece + block_number(plan, block) - segment->first_block;
 }
 
 /* The way of new values from the kernel that makes them to where they rest. */
@@ -340,7 +350,7 @@ static sherd_status values_open(const sherdi_program *program, sherdi_walk walk,
 static sherd_status values_keep(const sherdi_program *program, sherdi_walk walk,
                                 const sherdi_segment *segment, const sherdi_block *block)
 {
-    if (!is_updated_at_rest(walk, segment) || !sherdi_walk_writes_state(walk)) {
+    if (!is_updated_at_rest(walk, segment) || !writes_state(walk)) {
         return SHERD_OK;
     }
     return sherdi_program_copy(program, SHERDI_LANE_HOST, segment,

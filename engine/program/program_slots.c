@@ -17,7 +17,7 @@ static sherdi_cuts pieces_of(const sherdi_plan *plan, const sherdi_segment *segm
     if (segment->num_pieces == 0) {
         return (sherdi_cuts){0};
     }
-    return sherdi_cuts_of((size_t)plan->rank * segment->slice_elems, segment->slice_elems,
+    return sherdi_cuts_of(segment->slice_first, segment->slice_elems,
                           plan->offload->pieces[segment->first_piece].elems, begin, end);
 }
 
@@ -237,7 +237,7 @@ static sherd_status pieces_move(const sherdi_value_range *f)
 sherd_status sherdi_slots_param_move(const sherdi_value_range *f)
 {
     const sherdi_segment *segment = f->segment;
-    size_t                first   = (size_t)f->program->plan->rank * segment->slice_elems;
+    size_t                first   = segment->slice_first;
 
     if (segment->param_space == SHERDI_SPACE_STORAGE) {
         return pieces_move(f);

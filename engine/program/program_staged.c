@@ -42,6 +42,16 @@ static void measure(const sherdi_program *program, sherdi_op *op, int is_last)
     }
 }
 
+/* Adds the squares of a gradient in device memory to the norm. */
+static sherd_status device_measure(const sherdi_program *program, const sherdi_segment *segment,
+                                   sherdi_range gradient)
+{
+    sherdi_op op = sherdi_program_norm_op(program->plan, segment, SHERDI_SPACE_DEVICE, gradient,
+                                          segment->types.grad);
+
+    return sherdi_program_emit(program, &op);
+}
+
 /* Brings down an addend that is the sum. A device has measured it; else the copy does. */
 static sherd_status addend_copy(const sherdi_program *program, const sherdi_segment *segment,
                                 sherdi_range addend, sherdi_range sum, int is_last)
@@ -49,7 +59,7 @@ static sherd_status addend_copy(const sherdi_program *program, const sherdi_segm
     sherdi_op op = sherdi_op_of_segment(program->plan, SHERDI_OP_COPY, SHERDI_LANE_DOWN, segment);
 
     if (program->plan->machine.has_device) {
-        SHERDI_TRY(is_last ? sherdi_program_measure(program, segment, addend) : SHERD_OK);
+        SHERDI_TRY(is_last ? device_measure(program, segment, addend) : SHERD_OK);
     } else {
         op.to = segment->types.grad;
         measure(program, &op, is_last);
@@ -86,7 +96,7 @@ static sherd_status addend_rest(const sherdi_program *program, const sherdi_segm
     if (block->grad_space == SHERDI_SPACE_DEVICE) {
         SHERDI_TRY(sherdi_program_add(program, op, staged->is_first, rest, segment->types.grad,
                                       addend, segment->types.comm));
-        return staged->is_last ? sherdi_program_measure(program, segment, rest) : SHERD_OK;
+        return staged->is_last ? device_measure(program, segment, rest) : SHERD_OK;
     }
     if (!staged->is_first) {
         SHERDI_TRY(sherdi_rings_gradient_read(program, block));

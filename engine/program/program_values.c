@@ -17,7 +17,7 @@
 static sherd_status fixed_gradient_move(const sherdi_value_range *f)
 {
     const sherdi_plan *plan   = f->program->plan;
-    size_t             first  = (size_t)plan->rank * f->segment->slice_elems;
+    size_t             first  = f->segment->slice_first;
     size_t             staged = plan->packing.buffers[SHERDI_BUFFER_STAGING].bytes / sizeof(float);
 
     for (size_t at = f->begin; at < f->end; at += staged) {
@@ -198,7 +198,7 @@ static sherd_status range_norm(const sherdi_program *program, const sherdi_segme
                                size_t begin, size_t end)
 {
     const sherdi_plan *plan = program->plan;
-    size_t             own  = (size_t)plan->rank * segment->slice_elems;
+    size_t             own  = segment->slice_first;
     sherdi_op          run  = {.elems = 0};
 
     if (plan->layout.is_deterministic) {
@@ -206,10 +206,9 @@ static sherd_status range_norm(const sherdi_program *program, const sherdi_segme
             program, segment, sherdi_max_size(begin, own) - own,
             sherdi_max_size(sherdi_min_size(end, own + segment->slice_elems), own) - own);
     }
-    (void)sherdi_plan_owned(plan, segment, &own);
     for (size_t b = 0; b < segment->num_blocks; b++) {
         const sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
-        size_t              at    = own + block->offset_elems;
+        size_t              at    = segment->own_first + block->offset_elems;
         size_t              first = sherdi_max_size(begin, at);
         size_t              last  = sherdi_min_size(end, at + block->elems);
 

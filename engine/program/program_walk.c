@@ -42,22 +42,13 @@ sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block)
                : sherdi_program_offload()->state_at(plan, block, bytes);
 }
 
-/* The element of a parameter's arena memory at which this rank's slice begins. */
-static size_t own_first(const sherdi_plan *plan, const sherdi_segment *segment)
-{
-    size_t first;
-
-    (void)sherdi_plan_owned(plan, segment, &first);
-    return segment->is_resident ? first : 0;
-}
-
 /* Where a block's parameters rest in memory, in the compute type; bound ones are in the staging
  * buffer, on their way to the trainer. */
 sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segment *segment,
                                      const sherdi_block *block)
 {
     size_t elem  = sherdi_compute_bytes(segment);
-    size_t at    = (own_first(plan, segment) + block->offset_elems) * elem;
+    size_t at    = ((segment->is_resident ? segment->own_first : 0) + block->offset_elems) * elem;
     size_t bytes = block->elems * elem;
 
     if (segment->is_bound) {
@@ -77,10 +68,8 @@ sherdi_range sherdi_program_directions_at(size_t first_elem, size_t elems)
 
 sherdi_range sherdi_direction_at(const sherdi_plan *plan, const sherdi_block *block)
 {
-    size_t first;
-
-    (void)sherdi_plan_owned(plan, &plan->layout.segments[block->segment], &first);
-    return sherdi_program_directions_at(first + block->offset_elems, block->elems);
+    return sherdi_program_directions_at(
+        plan->layout.segments[block->segment].own_first + block->offset_elems, block->elems);
 }
 
 /* --------------------------------------------------------------- gradient -- */

@@ -20,19 +20,9 @@ static inline int sherdi_walk_publishes(sherdi_walk walk)
     return walk == SHERDI_WALK_UPDATE || walk == SHERDI_WALK_REPUBLISH || sherdi_walk_loads(walk);
 }
 
-static inline int sherdi_walk_writes_state(sherdi_walk walk)
-{
-    return walk == SHERDI_WALK_UPDATE || sherdi_walk_loads(walk);
-}
-
 static inline sherdi_range sherdi_staging_at(size_t offset, size_t bytes)
 {
     return sherdi_range_of(SHERDI_BUFFER_STAGING, offset, bytes);
-}
-
-static inline size_t sherdi_block_number(const sherdi_plan *plan, const sherdi_block *block)
-{
-    return (size_t)(block - plan->layout.blocks);
 }
 
 /** Returns how the kernel of an update accesses a parameter: it also reads one that is the master,
@@ -44,9 +34,6 @@ static inline sherdi_access sherdi_program_param_access(const sherdi_segment *se
 
 /** Returns where kernels of that side add squares of the gradient. */
 sherdi_range sherdi_program_norm_at(const sherdi_plan *plan, sherdi_space space);
-/** Adds the squares of a gradient in device memory to the norm. */
-sherd_status sherdi_program_measure(const sherdi_program *program, const sherdi_segment *segment,
-                                    sherdi_range gradient);
 /** Returns the operation that adds the squares of a gradient to the norm. */
 sherdi_op sherdi_program_norm_op(const sherdi_plan *plan, const sherdi_segment *segment,
                                  sherdi_space space, sherdi_range gradient, sherd_dtype dtype);

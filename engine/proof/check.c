@@ -164,7 +164,6 @@ static sherd_status blocks_check(const sherdi_plan *plan)
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         const sherdi_segment *segment = &plan->layout.segments[s];
         size_t                at      = 0;
-        size_t                first;
 
         for (size_t b = 0; b < segment->num_blocks; b++) {
             const sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
@@ -187,7 +186,7 @@ static sherd_status blocks_check(const sherdi_plan *plan)
             }
         }
         if (segment->kind != SHERDI_SEGMENT_FROZEN &&
-            at != sherdi_plan_owned(plan, segment, &first)) {
+            at != (plan->layout.is_sliced ? segment->slice_elems : segment->padded_elems)) {
             return BROKEN(plan, "blocks cover what a rank updates", "segment", s);
         }
     }

@@ -60,7 +60,7 @@ static void generation_change(sherd_engine *engine, sherdi_op_kind kind)
     sherdi_store     *store = engine->storage.store;
     sherdi_dry_state *state = &store->dry;
 
-    if (!sherdi_plan_has_generations(engine->plan) || kind == SHERDI_OP_ABANDON) {
+    if (!engine->plan->has_generations || kind == SHERDI_OP_ABANDON) {
         return;
     }
     if (kind == SHERDI_OP_COMMIT) {
@@ -224,9 +224,8 @@ sherd_status sherdi_dry_start(sherdi_dry *dry)
     }
     sherdi_rings_complete(&engine->run.progress, SHERDI_RING_STATE);
     sherdi_rings_complete(&engine->run.progress, SHERDI_RING_PARAMS);
-    engine->storage.store->dry.live = engine->storage.store->agreed =
-        sherdi_plan_has_generations(engine->plan);
-    engine->phase = SHERDI_PHASE_RUNNING;
+    engine->storage.store->dry.live = engine->storage.store->agreed = engine->plan->has_generations;
+    engine->phase                                                   = SHERDI_PHASE_RUNNING;
     return sherdi_rings_fetch_ahead(&engine->run.program);
 }
 

@@ -261,7 +261,7 @@ sherd_status sherdi_dry_count(sherdi_plan *plan, const sherdi_model *model)
     for (int medium = 0; medium < SHERDI_MEDIA && c.is_second; medium++) {
         moves->step[medium] += (c.later[medium] - moves->micro[medium]) * times;
     }
-    if (sherdi_plan_has_generations(plan)) {
+    if (plan->has_generations) {
         moves->index_bytes =
             sherdi_state_commit_bytes(sherdi_plan_stored(plan), SHERDI_STATE_NOTE_FRONT);
         moves->step[SHERDI_MOVES_WRITTEN] += moves->index_bytes;

@@ -479,7 +479,7 @@ static void sizes_set(json_t *root, const sherdi_plan *plan)
          b[SHERDI_BUFFER_PARAMS].bytes + b[SHERDI_BUFFER_HOST_PARAMS].bytes + nvme[1]},
         {"grads_bytes", b[SHERDI_BUFFER_GRADS].bytes + b[SHERDI_BUFFER_HOST_GRADS].bytes + nvme[2]},
         {"optimizer_bytes", b[SHERDI_BUFFER_STATE].bytes + b[SHERDI_BUFFER_HOST_STATE].bytes +
-                                nvme[0] / (sherdi_plan_has_generations(plan) ? 2 : 1)},
+                                nvme[0] / (plan->has_generations ? 2 : 1)},
         {"activations_bytes", b[SHERDI_BUFFER_ACTIVATIONS].bytes},
         {"host_activations_bytes", b[SHERDI_BUFFER_HOST_ACTIVATIONS].bytes},
         {"nvme_activations_bytes", nvme[3]},

@@ -114,9 +114,8 @@ static sherd_status step_skip(sherd_engine *engine)
     sherd_step_params params;
 
     sherd_step_params_init(&params);
-    params.overflow = 1;
-    engine->fingerprints.has_own =
-        engine->fingerprints.has_own && sherdi_plan_has_generations(engine->plan);
+    params.overflow              = 1;
+    engine->fingerprints.has_own = engine->fingerprints.has_own && engine->plan->has_generations;
     return sherd_step_apply(engine, &params);
 }
 
@@ -747,7 +746,7 @@ static int is_possible(const check *check, window_kind kind)
                (check->plan->machine.has_device && !sherdi_plan_has_files(check->plan));
     case WINDOW_UNDONE:
     case WINDOW_STOPPED_AND_UNDONE:
-        return sherdi_plan_has_generations(check->plan);
+        return check->plan->has_generations;
     default:
         return 1;
     }

@@ -101,8 +101,7 @@ static sherd_state_part part_sum(const sherdi_plan *plan, const sherdi_optimizer
 
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         const sherdi_segment *segment = &plan->layout.segments[s];
-        size_t                first;
-        size_t                owned = sherdi_plan_owned(plan, segment, &first);
+        size_t                owned   = segment->own_elems;
 
         if (segment->optimizer == optimizer &&
             strcmp(part_encoding(segment, part), encoding) == 0) {

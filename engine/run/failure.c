@@ -38,8 +38,7 @@ void sherdi_engine_callback_end(sherd_engine *engine)
 
 const char *sherdi_engine_way_out(const sherd_engine *engine)
 {
-    return engine->plan != NULL && !engine->failure.is_final &&
-                   sherdi_plan_has_generations(engine->plan)
+    return engine->plan != NULL && !engine->failure.is_final && engine->plan->has_generations
                ? "call sherd_step_undo to go back to the step before, load a checkpoint, or "
                  "destroy "
                  "the engine and resume its run"

@@ -222,7 +222,7 @@ sherd_status sherdi_fill_settle(sherd_engine *engine)
 
 int sherdi_fill_commits(const sherd_engine *engine)
 {
-    return engine->phase == SHERDI_PHASE_SEALED && sherdi_plan_has_generations(engine->plan) &&
+    return engine->phase == SHERDI_PHASE_SEALED && engine->plan->has_generations &&
            !engine->storage.is_resumed && (!engine->fill.is_loaded || engine->fill.is_changed);
 }
 

@@ -226,7 +226,7 @@ sherd_status sherdi_restore_begin(sherd_engine *engine)
     uint64_t wanted = 0;
     uint64_t unused;
 
-    if (!sherdi_plan_has_generations(engine->plan) || engine->storage.is_resumed) {
+    if (!engine->plan->has_generations || engine->storage.is_resumed) {
         return SHERD_OK;
     }
     SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_GENERATION, SHERD_OK,
@@ -329,12 +329,12 @@ static sherd_status undo_check(const sherd_engine *engine)
     SHERDI_TRY(sherdi_engine_check_caller(engine, "sherd_step_undo"));
     if (engine->failure.why.status != SHERD_OK) { /* an undo may mend it */
         return engine->failure.why.status == SHERD_E_DEVICE || engine->plan == NULL ||
-                       engine->failure.is_final || !sherdi_plan_has_generations(engine->plan)
+                       engine->failure.is_final || !engine->plan->has_generations
                    ? sherdi_engine_check_alive(engine, "sherd_step_undo")
                    : SHERD_OK;
     }
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_undo", SHERDI_NEED_SEALED));
-    if (!sherdi_plan_has_generations(engine->plan)) {
+    if (!engine->plan->has_generations) {
         return sherdi_fail(
             SHERD_E_NOTSUP,
             "nothing to go back to: the state rests in memory, where updates replace it; only "

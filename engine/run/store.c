@@ -238,7 +238,7 @@ int64_t sherdi_store_step(sherd_engine *engine)
 {
     sherdi_state_record record;
 
-    if (!sherdi_plan_has_generations(engine->plan)) {
+    if (!engine->plan->has_generations) {
         return -1;
     }
     if (!engine->updater.is_queued) {

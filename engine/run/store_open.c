@@ -503,7 +503,7 @@ static sherd_status store_open(sherd_engine *engine)
         return SHERD_OK;
     }
     SHERDI_TRY(sherdi_agree_status(engine, local_open(engine)));
-    if (sherdi_plan_has_generations(engine->plan)) {
+    if (engine->plan->has_generations) {
         sherdi_store *store = engine->storage.store;
 
         SHERDI_TRY(state_open(engine));

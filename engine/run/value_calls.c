@@ -457,7 +457,7 @@ static sherd_status write_here(sherd_engine *engine, const value_call *call, con
     if (is_frozen) {
         return SHERD_OK;
     }
-    if (!sherdi_plan_has_generations(engine->plan)) {
+    if (!engine->plan->has_generations) {
         engine->fingerprints.has_own = engine->fingerprints.is_sent =
             0; /* computed anew when it is asked for */
         return SHERD_OK;
@@ -473,7 +473,7 @@ static sherd_status write_fail(sherd_engine *engine, int is_frozen, sherd_status
 {
     const sherdi_outcome failed = sherdi_outcome_of(status);
 
-    if (is_frozen || !sherdi_plan_has_generations(engine->plan)) {
+    if (is_frozen || !engine->plan->has_generations) {
         sherdi_engine_poison(engine, status);
         engine->failure.is_final = 1;
         return status;
@@ -601,7 +601,7 @@ sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step, int64_t m
     engine->counters.step = step;
     sherdi_samples_set(engine, micro_step, sherdi_samples_of(engine, micro_step));
     engine->window.first_micro = micro_step;
-    if (!sherdi_plan_has_generations(engine->plan) || sherdi_fill_commits(engine)) {
+    if (!engine->plan->has_generations || sherdi_fill_commits(engine)) {
         return SHERD_OK; /* the first commit writes them */
     }
     status = sherdi_update_agree(engine, sherdi_run_commit_written(engine), 0,

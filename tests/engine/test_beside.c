@@ -255,7 +255,7 @@ static void call_set_step(rig *r, calls_run *run)
 static void call_undo(rig *r, calls_run *run)
 {
     (void)run;
-    if (sherdi_plan_has_generations(r->engine->plan)) {
+    if (r->engine->plan->has_generations) {
         CHECK_OK(sherd_step_undo(r->engine));
         r->micro--;
     }

@@ -345,7 +345,7 @@ static void dropped(both *b, int accumulation)
 static void undone(both *b, int accumulation)
 {
     updated(b, accumulation);
-    if (sherdi_plan_has_generations(b->engines[0]->plan)) {
+    if (b->engines[0]->plan->has_generations) {
         call(b, undo_call);
     }
 }

@@ -225,8 +225,8 @@ static void flops_check(const rig *r)
     for (size_t p = 0; p < PARAMS - 1; p++) {
         const sherdi_segment *segment = sherdi_param_segment(plan, p);
         size_t                begin   = plan->layout.params[p].offset_elems;
-        size_t                first;
-        size_t                owned = sherdi_plan_owned(plan, segment, &first);
+        size_t                first   = segment->own_first;
+        size_t                owned   = segment->own_elems;
 
         if (!MODEL[p].is_vector && begin < first + owned && first < begin + elems_of((int)p)) {
             flops += sherdi_orthogonal_flops(MODEL[p].rows, MODEL[p].cols, steps);

@@ -390,11 +390,8 @@ static void expect_owned_once(planner *b, int world_size, const char *what)
                 const sherdi_span *span =
                     &plan->layout.spans[plan->layout.blocks[k].first_span + i];
                 const sherdi_segment *home = &plan->layout.segments[plan->layout.blocks[k].segment];
-                size_t                first = 0;
-                size_t                at;
-
-                (void)sherdi_plan_owned(plan, home, &first);
-                at = first + plan->layout.blocks[k].offset_elems + span->offset_elems;
+                size_t                at =
+                    home->own_first + plan->layout.blocks[k].offset_elems + span->offset_elems;
                 IS(plan->layout.params[span->param].segment == plan->layout.blocks[k].segment);
                 IS(at - plan->layout.params[span->param].offset_elems ==
                    span->first_index - b->model.params[span->param].first_index);
