@@ -70,6 +70,10 @@ SHERDI_CALLED(unit_let_go, (sherd_engine * engine, int unit, sherd_pass pass), (
 /* A unit was released: emits the operations of the module that follow. */
 SHERDI_TRIED(unit_released, (const struct sherdi_program *program, int unit, sherd_pass pass),
              (program, unit, pass))
+/* Nobody reads a range of a unit's memory any more: emits the operations of the module. */
+SHERDI_TRIED(range_left,
+             (const struct sherdi_program *program, int unit, const struct sherdi_range *range),
+             (program, unit, range))
 /* Emit the operations of the module that follow: a unit is used, its gradient was begun, its
  * gradient is about to be complete, a segment was updated; and those that move values of a bound
  * parameter. */

@@ -398,8 +398,6 @@ int sherdi_program_has_gradient(const sherdi_program *program, int unit);
 sherd_status sherdi_program_gradient_check(const sherdi_program *program, int unit);
 sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int unit);
 sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int unit);
-/** Debug: poisons a range that nobody reads any more. */
-sherd_status sherdi_program_poison(const sherdi_program *program, int unit, sherdi_range range);
 
 /** Returns a block's state: where it rests, or in the slot that a walk takes. */
 sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block);

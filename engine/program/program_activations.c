@@ -4,6 +4,8 @@
  * from the present place of the bytes (sherdi_activation_state), on the plan and off it. */
 #include "engine/program/activations.h"
 
+#include "engine/modules.h"
+
 static sherdi_activation_state *state_of(const sherdi_program *program, const sherdi_activation *a)
 {
     return &program->progress->activations[a - program->plan->activations->items];
@@ -274,10 +276,11 @@ static sherd_status leave(const sherdi_program *program, const sherdi_activation
 /* After backward: the one before it comes back. */
 static sherd_status end(const sherdi_program *program, const sherdi_activation *a)
 {
-    const sherdi_activation *next = activation_at(program->plan, a->next);
+    const sherdi_activation *next  = activation_at(program->plan, a->next);
+    sherdi_range             place = place_of(a);
 
     *state_of(program, a) = (sherdi_activation_state){0};
-    SHERDI_TRY(sherdi_program_poison(program, a->unit, place_of(a)));
+    SHERDI_TRY(sherdi_modules_range_left(program, a->unit, &place));
     return next != NULL && can_come(program, next) ? fetch(program, next) : SHERD_OK;
 }
 

@@ -239,14 +239,15 @@ static sherd_status segment_complete(const sherdi_program *program, const sherdi
     return SHERD_OK;
 }
 
-/* Poisons a transient gradient that nobody writes or reads any more. */
-static sherd_status gradient_poison(const sherdi_program *program, int unit)
+/* Nobody writes or reads a transient gradient any more. */
+static sherd_status gradient_end(const sherdi_program *program, int unit)
 {
-    return sherdi_program_poison(
-        program, unit,
-        sherdi_range_of(SHERDI_BUFFER_TRANSIENT,
-                        program->plan->layout.units[unit].transient_pool_offset,
-                        program->plan->layout.units[unit].transient_bytes));
+    const sherdi_plan_unit *info = &program->plan->layout.units[unit];
+
+    return sherdi_modules_range_left(program, unit,
+                                     &(sherdi_range){.where  = SHERDI_BUFFER_TRANSIENT,
+                                                     .offset = info->transient_pool_offset,
+                                                     .bytes  = info->transient_bytes});
 }
 
 sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int unit)
@@ -263,7 +264,7 @@ sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int
         }
     }
     if (!plan->layout.units[unit].retains_grads) {
-        SHERDI_TRY(gradient_poison(program, unit));
+        SHERDI_TRY(gradient_end(program, unit));
     }
     state->is_measured  = program->progress->is_last;
     state->has_gradient = 0;
@@ -291,7 +292,7 @@ sherd_status sherdi_program_micro_batch_end(const sherdi_program *program)
             SHERDI_TRY(sherdi_program_gradient_complete(program, (int)u));
         }
         if (sherdi_program_has_gradient(program, (int)u)) { /* it was retained */
-            SHERDI_TRY(gradient_poison(program, (int)u));
+            SHERDI_TRY(gradient_end(program, (int)u));
         }
         state->is_complete = 0;
         state->uses_left   = program->plan->layout.units[u].backward_uses;

@@ -31,11 +31,6 @@ sherdi_op sherdi_program_norm_op(const sherdi_plan *plan, const sherdi_segment *
     return op;
 }
 
-static int is_in_memory(sherdi_space space)
-{
-    return space != SHERDI_SPACE_STORAGE;
-}
-
 /* Whether `next` reads on where `run` ends. If no other rank updates with this rank's gradient,
  * only padding is between two segments; it is zero and stays zero. */
 static int norm_goes_on(const sherdi_plan *plan, const sherdi_op *run, const sherdi_op *next)
@@ -95,7 +90,8 @@ sherd_status sherdi_program_block_norm(const sherdi_program *program, const sher
     op             = sherdi_program_norm_op(program->plan, segment, block->grad_space, gradient,
                                             segment->types.grad);
     SHERDI_TRY(SHERDI_IF_OFFLOAD(gradient_read(program, block)));
-    return is_in_memory(op.space) ? norm_add(program, run, &op) : sherdi_program_emit(program, &op);
+    return op.space == SHERDI_SPACE_STORAGE ? sherdi_program_emit(program, &op)
+                                            : norm_add(program, run, &op);
 }
 
 static sherd_status segment_norm(const sherdi_program *program, const sherdi_segment *segment,

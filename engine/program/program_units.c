@@ -60,14 +60,12 @@ static int is_kept(const sherdi_cursor *cursor, int unit)
 
 /* ----------------------------------------------------------------- offsets -- */
 
-/* Returns where `unit` lies for an acquire; `step` is NULL off the plan. All live ranges of a unit
- * are at its offset, except with free packing. */
+/* Returns where `unit` lies for an acquire; `step` is NULL off the plan. With free packing, each live
+ * range of a unit has an offset of its own. */
 static size_t offset_of(const sherdi_program *program, const sherdi_cursor *cursor,
                         const sherdi_step_of_pass *step, int unit)
 {
-    const sherdi_live_range *live_range =
-        program->plan->settings.sharding.free_packing && step != NULL ? live_range_of(cursor, unit)
-                                                                      : NULL;
+    const sherdi_live_range *live_range = step == NULL ? NULL : live_range_of(cursor, unit);
 
     return live_range == NULL ? program->plan->layout.units[unit].gather_pool_offset
                               : live_range->offset;
@@ -205,20 +203,6 @@ static sherd_status prefetch(const sherdi_program *program, const sherdi_cursor 
     return SHERD_OK;
 }
 
-/* Returns the live range of a unit that begins with this step; NULL: there is none. */
-static const sherdi_live_range *live_range_begun(const sherdi_cursor       *cursor,
-                                                 const sherdi_step_of_pass *step, int unit)
-{
-    for (size_t i = 0; step != NULL && i < step->num_starts; i++) {
-        const sherdi_live_range *live_range = &cursor->sequence->live_ranges[step->first_start + i];
-
-        if (live_range->unit == unit) {
-            return live_range;
-        }
-    }
-    return NULL;
-}
-
 /* ---------------------------------------------------------- the trainer's use -- */
 
 static sherd_status segment_use(const sherdi_program *program, const sherdi_segment *segment,
@@ -262,27 +246,18 @@ static sherd_status unit_use(const sherdi_program *program, int unit, int is_bac
 static sherd_status unit_hold(const sherdi_program *program, const sherdi_cursor *cursor,
                               const sherdi_step_of_pass *step, int unit)
 {
-    size_t offset = offset_of(program, cursor, step, unit);
+    const sherdi_live_range *live_range = live_range_of(cursor, unit);
+    size_t                   offset     = offset_of(program, cursor, step, unit);
 
     SHERDI_TRY(SHERDI_IF_OFFLOAD(await(program, SHERDI_POST_UNIT, unit)));
     if (program->plan->layout.units[unit].gather_bytes > 0 && !is_there(program, unit, offset)) {
-        SHERDI_TRY(unit_gather(program, unit, offset, live_range_begun(cursor, step, unit)));
+        int is_planned =
+            step != NULL && live_range != NULL && live_range->first + 1 == cursor->next;
+
+        SHERDI_TRY(unit_gather(program, unit, offset, is_planned ? live_range : NULL));
     }
     sherdi_program_unit(program, unit)->held++;
     return SHERD_OK;
-}
-
-/* Debug: poisons a range, so that a late read of it shows in the next result. */
-sherd_status sherdi_program_poison(const sherdi_program *program, int unit, sherdi_range range)
-{
-    sherdi_op op = sherdi_op_of(SHERDI_OP_POISON, SHERDI_LANE_COMPUTE);
-
-    if (!program->plan->settings.is_debug || range.bytes == 0) {
-        return SHERD_OK;
-    }
-    op.unit = unit;
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, range);
-    return sherdi_program_emit(program, &op);
 }
 
 sherd_status sherdi_program_unit_leave(const sherdi_program *program, int unit)
@@ -293,9 +268,11 @@ sherd_status sherdi_program_unit_leave(const sherdi_program *program, int unit)
         return SHERD_OK;
     }
     state->is_gathered = 0;
-    return sherdi_program_poison(program, unit,
-                                 sherdi_range_of(SHERDI_BUFFER_GATHER, state->gathered_at,
-                                                 program->plan->layout.units[unit].gather_bytes));
+    return sherdi_modules_range_left(
+        program, unit,
+        &(sherdi_range){.where  = SHERDI_BUFFER_GATHER,
+                        .offset = state->gathered_at,
+                        .bytes  = program->plan->layout.units[unit].gather_bytes});
 }
 
 /* Takes back the holds on the first `count` units that an acquire reaches. If their gathers were

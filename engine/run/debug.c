@@ -11,6 +11,7 @@
 #include "engine/modules.h"
 #include "engine/run/differences.h"
 #include "engine/run/engine_impl.h"
+#include "engine/run/kernels.h"
 
 static sherd_status hashes_open(sherd_engine *engine)
 {
@@ -112,6 +113,15 @@ static sherd_status release_check(sherd_engine *engine, int unit, sherd_pass pas
 {
     (void)pass;
     return engine->settings.is_debug ? alone_do(engine, unit, params_check) : SHERD_OK;
+}
+
+/* ------------------------------------------------------------------ poison -- */
+
+/* Fills with 0xff bytes: NaN in every float type. */
+void sherdi_kernel_poison(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    lane->device->fill(lane, sherdi_run_address(engine, op, SHERDI_USE_DST), 0xff,
+                       op->uses[SHERDI_USE_DST].bytes);
 }
 
 const sherdi_module sherdi_module_debug = {

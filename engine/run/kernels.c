@@ -259,13 +259,6 @@ static void op_collect(sherd_engine *engine, const sherdi_backend *lane, const s
     }
 }
 
-/* Fills with 0xff bytes: NaN in every float type. */
-static void op_poison(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
-{
-    lane->device->fill(lane, sherdi_run_address(engine, op, SHERDI_USE_DST), 0xff,
-                       op->uses[SHERDI_USE_DST].bytes);
-}
-
 /* -------------------------------------------------------------------- table -- */
 
 static const sherdi_kernel_fn KERNELS[SHERDI_OP_KINDS] = {
@@ -277,7 +270,6 @@ static const sherdi_kernel_fn KERNELS[SHERDI_OP_KINDS] = {
     [SHERDI_OP_UPDATE]      = op_update,
     [SHERDI_OP_FINGERPRINT] = op_fingerprint,
     [SHERDI_OP_CLEAR]       = op_clear,
-    [SHERDI_OP_POISON]      = op_poison,
     [SHERDI_OP_COEFFS]      = op_coeffs,
     [SHERDI_OP_COLLECT]     = op_collect,
 #define SHERDI_KERNEL(kind, kernel) [SHERDI_OP_##kind] = (kernel),
