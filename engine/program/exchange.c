@@ -2,8 +2,11 @@
 
 #include "engine/program/program.h"
 
-static const sherdi_exchange_row ROWS[] = {
-#define SHERDI_EXCHANGE(kind, words, name, told, calls) {#kind, words, name, told, calls},
+static const struct {
+    size_t      words;
+    const char *name;
+} ROWS[] = {
+#define SHERDI_EXCHANGE(kind, words, name) {words, name},
 #include "engine/program/exchange_list.h"
 #undef SHERDI_EXCHANGE
 };
@@ -13,9 +16,9 @@ _Static_assert(sizeof(sherdi_word_message) == SHERDI_WORDS_OF_OUTCOME * sizeof(u
                    sizeof(sherdi_norm_message) == SHERDI_WORDS_OF_NORM * sizeof(uint64_t),
                "the table has the words of each message");
 
-const sherdi_exchange_row *sherdi_exchange_row_of(sherdi_exchange_kind kind)
+const char *sherdi_exchange_name(sherdi_exchange_kind kind)
 {
-    return &ROWS[kind];
+    return ROWS[kind].name;
 }
 
 size_t sherdi_exchange_bytes(const sherdi_plan *plan, sherdi_exchange_kind kind)

@@ -6,23 +6,17 @@
 #include "engine/plan/plan.h"
 
 typedef enum sherdi_exchange_kind {
-#define SHERDI_EXCHANGE(kind, words, name, messages, calls) SHERDI_EXCHANGE_##kind,
+#define SHERDI_EXCHANGE(kind, words, name) SHERDI_EXCHANGE_##kind,
 #include "engine/program/exchange_list.h"
 #undef SHERDI_EXCHANGE
     SHERDI_EXCHANGES,
 } sherdi_exchange_kind;
 
 enum {
-#define SHERDI_EXCHANGE(kind, words, name, messages, calls) SHERDI_WORDS_OF_##kind = (words),
+#define SHERDI_EXCHANGE(kind, words, name) SHERDI_WORDS_OF_##kind = (words),
 #include "engine/program/exchange_list.h"
 #undef SHERDI_EXCHANGE
 };
-
-typedef struct sherdi_exchange_row {
-    const char *kind;
-    size_t      words;
-    const char *name, *messages, *calls; /* see exchange_list.h */
-} sherdi_exchange_row;
 
 /* Messages. All but those of USED, UNIT_USES and ACQUIRE begin with the rank's status so far. */
 typedef struct sherdi_word_message {
@@ -43,7 +37,8 @@ typedef struct sherdi_norm_message {
     sherdi_fixed_counts counts;
 } sherdi_norm_message;
 
-const sherdi_exchange_row *sherdi_exchange_row_of(sherdi_exchange_kind kind);
+/** Returns the name of an exchange; NULL: it gets one of the caller. */
+const char *sherdi_exchange_name(sherdi_exchange_kind kind);
 /** Returns the bytes that each rank gives. */
 size_t sherdi_exchange_bytes(const sherdi_plan *plan, sherdi_exchange_kind kind);
 

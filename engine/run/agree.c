@@ -30,7 +30,7 @@ sherd_status sherdi_agree_world(sherd_world *world, sherd_status own)
 {
     const sherdi_outcome here = sherdi_outcome_of(own);
     const uint64_t       mine = (uint64_t)own;
-    const char          *name = sherdi_exchange_row_of(SHERDI_EXCHANGE_STATUS)->name;
+    const char          *name = sherdi_exchange_name(SHERDI_EXCHANGE_STATUS);
     sherdi_messages      messages;
     sherd_status         status = sherdi_world_tell(world, &mine, sizeof(mine), name, &messages);
 

@@ -163,7 +163,7 @@ sherd_status sherdi_run_exchange(sherd_engine *engine, sherdi_exchange_kind kind
 {
     engine->run.own_message  = mine;
     engine->run.all_messages = all;
-    engine->run.message_name = what != NULL ? what : sherdi_exchange_row_of(kind)->name;
+    engine->run.message_name = what != NULL ? what : sherdi_exchange_name(kind);
     return sherdi_program_exchange(&engine->run.program, kind);
 }
 

@@ -139,17 +139,23 @@ static void every_exchange_is_an_operation_and_counted(void)
 
 static void table_is_in_the_page(void)
 {
+    static const struct {
+        const char *kind;
+        size_t      words;
+    } ROWS[] = {
+#define SHERDI_EXCHANGE(kind, words, name) {#kind, words},
+#include "engine/program/exchange_list.h"
+#undef SHERDI_EXCHANGE
+    };
     static char page[1 << 18], row[512];
     FILE       *file = fopen(TEST_PAGE, "r");
 
     CHECK(file != NULL);
     CHECK(fread(page, 1, sizeof(page) - 1, file) > 0);
     (void)fclose(file);
-    for (int kind = 0; kind < SHERDI_EXCHANGES; kind++) {
-        const sherdi_exchange_row *its = sherdi_exchange_row_of((sherdi_exchange_kind)kind);
-
-        (void)snprintf(row, sizeof(row), "\n| %s | %zu | %s | %s |\n", its->kind,
-                       its->words * sizeof(uint64_t), its->messages, its->calls);
+    for (size_t i = 0; i < sizeof(ROWS) / sizeof(ROWS[0]); i++) {
+        (void)snprintf(row, sizeof(row), "\n| %s | %zu | ", ROWS[i].kind,
+                       ROWS[i].words * sizeof(uint64_t));
         if (strstr(page, row) == NULL) {
             test_fail(__FILE__, __LINE__, "%s does not have this row:%s", TEST_PAGE, row);
         }
