@@ -44,24 +44,6 @@ void sherdi_op_use(sherdi_op *op, int role, sherdi_access access, sherdi_range r
     op->uses[role] = range;
 }
 
-void sherdi_op_gather_in_place(sherdi_op *op, const sherdi_plan *plan, sherdi_range whole)
-{
-    size_t       slice  = whole.bytes / (size_t)plan->world_size;
-    sherdi_range before = whole;
-    sherdi_range own    = whole;
-    sherdi_range behind = whole;
-
-    before.bytes     = (size_t)plan->rank * slice;
-    own.offset       = whole.offset + before.bytes;
-    own.bytes        = slice;
-    behind.offset    = own.offset + slice;
-    behind.bytes     = whole.offset + whole.bytes - behind.offset;
-    own.is_all_ranks = 1;
-    sherdi_op_use(op, SHERDI_USE_DST, SHERDI_WRITES, before);
-    sherdi_op_use(op, SHERDI_USE_SRC, SHERDI_READS, own);
-    sherdi_op_use(op, SHERDI_USE_BEHIND, SHERDI_WRITES, behind);
-}
-
 sherd_status sherdi_program_emit(const sherdi_program *program, const sherdi_op *op)
 {
     sherdi_op    flagged;
@@ -85,6 +67,12 @@ uint32_t sherdi_program_flag(const sherdi_program *program, uint32_t flags)
     return before;
 }
 
+sherd_status sherdi_program_make(const sherdi_program *program, sherdi_op op, sherdi_range dst)
+{
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, dst);
+    return sherdi_program_emit(program, &op);
+}
+
 sherd_status sherdi_program_move(const sherdi_program *program, sherdi_op op, sherdi_range dst,
                                  sherdi_range src)
 {
@@ -94,6 +82,28 @@ sherd_status sherdi_program_move(const sherdi_program *program, sherdi_op op, sh
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, dst);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, src);
     return sherdi_program_emit(program, &op);
+}
+
+sherd_status sherdi_program_gather(const sherdi_program *program, const sherdi_segment *segment,
+                                   sherd_dtype dtype, uint32_t flags, sherdi_range whole)
+{
+    const sherdi_plan *plan   = program->plan;
+    size_t             slice  = whole.bytes / (size_t)plan->world_size;
+    sherdi_range       before = whole;
+    sherdi_range       own    = whole;
+    sherdi_range       behind = whole;
+    sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
+
+    op.from = op.to  = dtype;
+    op.flags         = flags;
+    before.bytes     = (size_t)plan->rank * slice;
+    own.offset       = whole.offset + before.bytes;
+    own.bytes        = slice;
+    behind.offset    = own.offset + slice;
+    behind.bytes     = whole.offset + whole.bytes - behind.offset;
+    own.is_all_ranks = 1;
+    sherdi_op_use(&op, SHERDI_USE_BEHIND, SHERDI_WRITES, behind);
+    return sherdi_program_move(program, op, before, own);
 }
 
 sherdi_range sherdi_program_trainer(const sherdi_program *program, int where, size_t param)

@@ -365,16 +365,20 @@ sherdi_op sherdi_op_of_segment(const sherdi_plan *plan, sherdi_op_kind kind, she
 sherdi_op sherdi_op_of_block(const sherdi_plan *plan, sherdi_op_kind kind,
                              const sherdi_block *block);
 void      sherdi_op_use(sherdi_op *op, int role, sherdi_access access, sherdi_range range);
-/** Sets the ranges of a gather in place: this rank's slice of `whole` goes to all ranks and theirs
- *  come, so all of `whole` but this rank's slice is written. */
-void         sherdi_op_gather_in_place(sherdi_op *op, const sherdi_plan *plan, sherdi_range whole);
+/** Emits an operation. */
 sherd_status sherdi_program_emit(const sherdi_program *program, const sherdi_op *op);
 /** Adds these flags to all operations from now on. Returns what progress->flags has to be set to
  *  again. */
 uint32_t sherdi_program_flag(const sherdi_program *program, uint32_t flags);
+/** Emits an operation that makes `dst`. */
+sherd_status sherdi_program_make(const sherdi_program *program, sherdi_op op, sherdi_range dst);
 /** Emits an operation that makes `dst` of `src`. A copy is as long as its source. */
 sherd_status sherdi_program_move(const sherdi_program *program, sherdi_op op, sherdi_range dst,
                                  sherdi_range src);
+/** Emits a gather in place: this rank's slice of `whole` goes to all ranks and theirs come, so all of
+ *  `whole` but this rank's slice is written. */
+sherd_status sherdi_program_gather(const sherdi_program *program, const sherdi_segment *segment,
+                                   sherd_dtype dtype, uint32_t flags, sherdi_range whole);
 /** Returns the range of a parameter in the trainer's own memory: `where` is SHERDI_AT_TRAINER_DATA
  *  or SHERDI_AT_TRAINER_GRAD. */
 sherdi_range sherdi_program_trainer(const sherdi_program *program, int where, size_t param);

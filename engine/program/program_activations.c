@@ -57,9 +57,7 @@ static sherd_status transfer_give(const sherdi_program *program, const sherdi_ac
     op.unit   = a->unit;
     op.extent = a->extent;
     op.ring   = SHERDI_RING_ACTIVATIONS;
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, is_read ? memory : file);
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, is_read ? file : memory);
-    return sherdi_program_emit(program, &op);
+    return sherdi_program_move(program, op, is_read ? memory : file, is_read ? file : memory);
 }
 
 /* ------------------------------------------------------------------- places -- */

@@ -98,9 +98,8 @@ static sherd_status bound_zero(const sherdi_program *program, size_t param)
                                         sherdi_param_segment(program->plan, param));
 
     op.param = (int)param;
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
-                  sherdi_program_trainer(program, SHERDI_AT_TRAINER_GRAD, param));
-    return sherdi_program_emit(program, &op);
+    return sherdi_program_make(program, op,
+                               sherdi_program_trainer(program, SHERDI_AT_TRAINER_GRAD, param));
 }
 
 /* Copies the gradient in the trainer's own memory into the segment. */
@@ -163,22 +162,18 @@ static sherd_status bound_publish(const sherdi_program *program, const sherdi_se
 {
     const sherdi_plan       *plan = program->plan;
     const sherdi_model_unit *unit = &program->model->units[segment->unit];
-    sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
 
     if (!segment->is_bound || segment->kind == SHERDI_SEGMENT_FROZEN) {
         return SHERD_OK;
     }
     if (plan->layout.is_sliced) {
-        op.from = op.to = segment->types.compute;
-        op.flags        = SHERDI_OP_MEETS;
-        sherdi_op_gather_in_place(
-            &op, plan,
+        SHERDI_TRY(sherdi_program_gather(
+            program, segment, segment->types.compute, SHERDI_OP_MEETS,
             sherdi_staging_at(plan->packing.publish_offset,
-                              segment->padded_elems * sherdi_compute_bytes(segment)));
-        SHERDI_TRY(sherdi_program_emit(program, &op));
+                              segment->padded_elems * sherdi_compute_bytes(segment))));
     }
     for (size_t i = 0; i < unit->num_params; i++) {
-        if (plan->layout.params[unit->params[i]].segment == op.segment) {
+        if (sherdi_param_segment(plan, (size_t)unit->params[i]) == segment) {
             SHERDI_TRY(bound_copy(program, segment, (size_t)unit->params[i]));
         }
     }

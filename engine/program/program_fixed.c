@@ -92,7 +92,6 @@ static sherd_status slices_collect(const sherdi_program *program, int walk,
 {
     const sherdi_plan *plan  = program->plan;
     size_t             slice = segment->slice_elems * sizeof(float);
-    sherdi_op          op;
 
     (void)walk;
     if (!plan->layout.is_deterministic || plan->layout.is_sliced) {
@@ -102,12 +101,8 @@ static sherd_status slices_collect(const sherdi_program *program, int walk,
                                     sherdi_range_of(SHERDI_BUFFER_GRADS, segment->grad_offset,
                                                     segment->slice_elems * sizeof(int64_t)),
                                     sherdi_staging_at((size_t)plan->rank * slice, slice)));
-    op      = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
-    op.from = op.to = SHERD_F32;
-    sherdi_op_gather_in_place(&op, plan,
-                              sherdi_staging_at(0, segment->padded_elems * sizeof(float)));
-    op.flags = SHERDI_OP_MEETS;
-    return sherdi_program_emit(program, &op);
+    return sherdi_program_gather(program, segment, SHERD_F32, SHERDI_OP_MEETS,
+                                 sherdi_staging_at(0, segment->padded_elems * sizeof(float)));
 }
 
 /* Gives a block's gradient, which is at *out, in fp32. */

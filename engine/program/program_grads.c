@@ -123,11 +123,9 @@ sherd_status sherdi_program_gradient_check(const sherdi_program *program, int un
 static sherd_status zero_emit(const sherdi_program *program, const sherdi_segment *segment,
                               sherdi_range range)
 {
-    sherdi_op op =
-        sherdi_op_of_segment(program->plan, SHERDI_OP_ZERO, SHERDI_LANE_COMPUTE, segment);
-
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, range);
-    return sherdi_program_emit(program, &op);
+    return sherdi_program_make(
+        program, sherdi_op_of_segment(program->plan, SHERDI_OP_ZERO, SHERDI_LANE_COMPUTE, segment),
+        range);
 }
 
 sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int unit)

@@ -11,16 +11,10 @@
 
 static sherd_status directions_gather(const sherdi_program *program, const sherdi_segment *segment)
 {
-    const sherdi_plan *plan = program->plan;
-    sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
-
-    if (!plan->layout.is_sliced) {
-        return SHERD_OK;
-    }
-    op.from = op.to = SHERD_F32;
-    op.flags        = SHERDI_OP_MEETS;
-    sherdi_op_gather_in_place(&op, plan, sherdi_program_directions_at(0, segment->padded_elems));
-    return sherdi_program_emit(program, &op);
+    return program->plan->layout.is_sliced
+               ? sherdi_program_gather(program, segment, SHERD_F32, SHERDI_OP_MEETS,
+                                       sherdi_program_directions_at(0, segment->padded_elems))
+               : SHERD_OK;
 }
 
 /* Whether this rank updates a part of a parameter. */

@@ -67,15 +67,14 @@ static int is_last_of_extent(const sherdi_plan *plan, const sherdi_block *block)
 static sherd_status slot_empty(const sherdi_program *program, const sherdi_block *block)
 {
     const sherdi_plan *plan = program->plan;
-    sherdi_op          op   = sherdi_op_of_block(plan, SHERDI_OP_ZERO, block);
 
     if (block->state_offset != 0) { /* not the first block of the extent */
         return SHERD_OK;
     }
     sherdi_progress_release(program->progress, SHERDI_RING_STATE, block->extent);
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
-                  sherdi_ring_whole(plan, SHERDI_RING_STATE, block->extent, block->extent));
-    return sherdi_program_emit(program, &op);
+    return sherdi_program_make(
+        program, sherdi_op_of_block(plan, SHERDI_OP_ZERO, block),
+        sherdi_ring_whole(plan, SHERDI_RING_STATE, block->extent, block->extent));
 }
 
 static sherd_status state_take(const sherdi_program *program, sherdi_walk walk,
@@ -276,8 +275,7 @@ static sherd_status gaps_zero(const sherdi_program *program, const sherdi_block 
 
     op.to    = program->plan->layout.segments[block->segment].types.compute;
     op.flags = SHERDI_OP_GAPS;
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, target);
-    return sherdi_program_emit(program, &op);
+    return sherdi_program_make(program, op, target);
 }
 
 static sherd_status param_make(const sherdi_program *program, const sherdi_segment *segment,

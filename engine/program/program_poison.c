@@ -11,8 +11,7 @@ static sherd_status range_poison(const sherdi_program *program, int unit, const 
         return SHERD_OK;
     }
     op.unit = unit;
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, *range);
-    return sherdi_program_emit(program, &op);
+    return sherdi_program_make(program, op, *range);
 }
 
 const sherdi_module sherdi_module_poison = {.range_left = range_poison};

@@ -101,9 +101,7 @@ static sherd_status extent_move(const sherdi_program *program, sherdi_op_kind ki
     op.extent = extent;
     op.ring   = which;
     op.unit   = unit;
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, is_read ? slot : file);
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, is_read ? file : slot);
-    return sherdi_program_emit(program, &op);
+    return sherdi_program_move(program, op, is_read ? slot : file, is_read ? file : slot);
 }
 
 sherd_status sherdi_program_read(const sherdi_program *program, sherdi_ring which, size_t number,
@@ -154,7 +152,6 @@ sherd_status sherdi_rings_generation(const sherdi_program *program, sherdi_op_ki
     const sherdi_plan    *plan  = program->plan;
     sherdi_ring_progress *state = &program->progress->rings[SHERDI_RING_STATE];
     size_t                bytes = 0;
-    sherdi_op             op    = sherdi_op_of(kind, SHERDI_LANE_HOST);
 
     if (plan->settings.offload.state.space != SHERDI_SPACE_STORAGE) {
         return SHERD_OK;
@@ -167,11 +164,9 @@ sherd_status sherdi_rings_generation(const sherdi_program *program, sherdi_op_ki
     for (size_t e = 0; e < state->num_extents; e++) {
         state->extents[e].is_spare = 0;
     }
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
-                  sherdi_range_of(SHERDI_AT_STATE_LIVE, 0, bytes));
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
-                  sherdi_range_of(SHERDI_AT_STATE_SPARE, 0, bytes));
-    return sherdi_program_emit(program, &op);
+    return sherdi_program_move(program, sherdi_op_of(kind, SHERDI_LANE_HOST),
+                               sherdi_range_of(SHERDI_AT_STATE_LIVE, 0, bytes),
+                               sherdi_range_of(SHERDI_AT_STATE_SPARE, 0, bytes));
 }
 
 /* ------------------------------------------------------------------ walks -- */

@@ -36,44 +36,31 @@ static sherdi_range inputs_at(const sherdi_plan *plan, sherdi_space space)
 /* Copies scalars between host and device, in the order of the kernels that use them. */
 static sherd_status scalars_copy(const sherdi_program *program, sherdi_range dst, sherdi_range src)
 {
-    sherdi_op op = sherdi_op_of(SHERDI_OP_COPY, SHERDI_LANE_UPDATE);
-
-    if (!program->plan->machine.has_device) {
-        return SHERD_OK;
-    }
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, dst);
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, src);
-    return sherdi_program_emit(program, &op);
+    return program->plan->machine.has_device
+               ? sherdi_program_move(program, sherdi_op_of(SHERDI_OP_COPY, SHERDI_LANE_UPDATE), dst,
+                                     src)
+               : SHERD_OK;
 }
 
 sherd_status sherdi_program_scalars_send(const sherdi_program *program, sherdi_op op)
 {
     const sherdi_plan *plan = program->plan;
 
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, inputs_at(plan, SHERDI_SPACE_HOST));
-    SHERDI_TRY(sherdi_program_emit(program, &op));
+    SHERDI_TRY(sherdi_program_make(program, op, inputs_at(plan, SHERDI_SPACE_HOST)));
     return scalars_copy(program, inputs_at(plan, SHERDI_SPACE_DEVICE),
                         inputs_at(plan, SHERDI_SPACE_HOST));
 }
 
 /* ---------------------------------------------------------------- results -- */
 
-static sherd_status side_clear(const sherdi_program *program, sherdi_lane_id lane,
-                               sherdi_range range)
-{
-    sherdi_op op = sherdi_op_of(SHERDI_OP_CLEAR, lane);
-
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, range);
-    return sherdi_program_emit(program, &op);
-}
-
 sherd_status sherdi_program_clear(const sherdi_program *program, sherdi_lane_id lane, size_t offset,
                                   size_t bytes)
 {
-    SHERDI_TRY(side_clear(program, lane, sherdi_range_of(SHERDI_BUFFER_SCALARS, offset, bytes)));
+    SHERDI_TRY(sherdi_program_make(program, sherdi_op_of(SHERDI_OP_CLEAR, lane),
+                                   sherdi_range_of(SHERDI_BUFFER_SCALARS, offset, bytes)));
     return program->plan->machine.has_device
-               ? side_clear(program, SHERDI_LANE_HOST,
-                            sherdi_range_of(SHERDI_BUFFER_HOST_SCALARS, offset, bytes))
+               ? sherdi_program_make(program, sherdi_op_of(SHERDI_OP_CLEAR, SHERDI_LANE_HOST),
+                                     sherdi_range_of(SHERDI_BUFFER_HOST_SCALARS, offset, bytes))
                : SHERD_OK;
 }
 

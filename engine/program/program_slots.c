@@ -85,15 +85,14 @@ static sherd_status slot_clear(const sherdi_value_range *f, sherdi_ring ring, si
     const sherdi_plan *plan = f->program->plan;
     size_t             held = sherdi_progress_slot(f->program->progress, ring, slot)->head;
     size_t left = held == SHERDI_NO_EXTENT ? 0 : sherdi_ring_whole(plan, ring, slot, held).bytes;
-    sherdi_range all  = sherdi_ring_whole(plan, ring, slot, extent);
-    sherdi_op    zero = sherdi_value_op(f, SHERDI_OP_ZERO, SHERDI_LANE_HOST);
+    sherdi_range all = sherdi_ring_whole(plan, ring, slot, extent);
 
     if (!f->is_put && left == 0) {
         return SHERD_OK;
     }
     all.bytes = sherdi_max_size(all.bytes, left);
-    sherdi_op_use(&zero, SHERDI_USE_DST, SHERDI_WRITES, all);
-    return sherdi_program_emit(f->program, &zero);
+    return sherdi_program_make(f->program, sherdi_value_op(f, SHERDI_OP_ZERO, SHERDI_LANE_HOST),
+                               all);
 }
 
 /* Reads an extent into a slot. It is read if it is asked for or has some of its values already;

@@ -194,9 +194,7 @@ static sherd_status block_zero(const sherdi_program *program, const sherdi_segme
     sherdi_op op = sherdi_op_of_segment(program->plan, SHERDI_OP_ZERO,
                                         sherdi_lane_at(block->grad_space), segment);
 
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
-                  sherdi_program_gradient(program->plan, block));
-    SHERDI_TRY(sherdi_program_emit(program, &op));
+    SHERDI_TRY(sherdi_program_make(program, op, sherdi_program_gradient(program->plan, block)));
     return gradient_write(program, block);
 }
 

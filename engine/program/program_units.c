@@ -141,26 +141,24 @@ static sherd_status segment_gather(const sherdi_program *program, const sherdi_s
     sherdi_range whole = sherdi_range_of(SHERDI_BUFFER_GATHER, offset + segment->gather_offset,
                                          segment->padded_elems * elem);
     sherdi_range own   = whole;
-    sherdi_op    op    = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
+    sherdi_op    op;
 
     if (slice == 0) { /* its parameters have no elements; a call without bytes would still meet */
         return SHERD_OK;
     }
-    op.from = op.to = segment->types.compute;
     if (segment->param_space != SHERDI_SPACE_DEVICE) { /* not there when the ranks last met */
         own.offset += (size_t)plan->rank * slice;
         own.bytes = slice;
         SHERDI_TRY(sherdi_program_offload()->slice_fetch(program, segment, live_range, own));
-        op.flags = SHERDI_OP_MEETS;
-        sherdi_op_gather_in_place(&op, plan, whole);
-        return sherdi_program_emit(program, &op);
+        return sherdi_program_gather(program, segment, segment->types.compute, SHERDI_OP_MEETS,
+                                     whole);
     }
+    op      = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
+    op.from = op.to  = segment->types.compute;
     own              = sherdi_range_of(SHERDI_BUFFER_PARAMS, segment->param_offset, slice);
     own.is_all_ranks = 1;
     op.flags         = SHERDI_OP_STABLE;
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, whole);
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, own);
-    return sherdi_program_emit(program, &op);
+    return sherdi_program_move(program, op, whole, own);
 }
 
 static sherd_status unit_gather(const sherdi_program *program, int unit, size_t offset,

@@ -96,19 +96,15 @@ sherd_status sherdi_segment_publish(const sherdi_program *program, const sherdi_
                                     int is_early)
 {
     const sherdi_plan *plan = program->plan;
-    sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
 
     if (is_early != plan->schedule.publishes_early || !sherdi_segment_is_published(plan, segment)) {
         return SHERD_OK;
     }
-    op.from = op.to = segment->types.compute;
     /* without is_early, the exchange of the fingerprint has promised that all slices are written */
-    op.flags = is_early ? SHERDI_OP_MEETS : SHERDI_OP_STABLE;
-    sherdi_op_gather_in_place(
-        &op, plan,
+    return sherdi_program_gather(
+        program, segment, segment->types.compute, is_early ? SHERDI_OP_MEETS : SHERDI_OP_STABLE,
         sherdi_range_of(SHERDI_BUFFER_PARAMS, segment->param_offset,
                         segment->padded_elems * sherdi_compute_bytes(segment)));
-    return sherdi_program_emit(program, &op);
 }
 
 sherd_status sherdi_program_publish(const sherdi_program *program)
@@ -153,8 +149,7 @@ static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
                   sherdi_state_at(plan, block));
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
     if (walk == SHERDI_WALK_DIRECT) {
-        sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, param);
-        return sherdi_program_emit(program, &op);
+        return sherdi_program_make(program, op, param);
     }
     if (is_written || !segment->has_master || sherdi_segment_is_beside(segment)) {
         sherdi_op_use(&op, SHERDI_USE_PARAM,
