@@ -98,14 +98,15 @@ SHERDI_TRIED(measured, (const struct sherdi_program *program), (program))
 SHERDI_TRIED(segment_update,
              (const struct sherdi_program *program, int walk, const sherdi_segment *segment),
              (program, walk, segment))
-/* Gradients are integers (settings.numerics.deterministic): chooses how they are made; brings a
- * block's from *gradient to a place where it is fp32; and adds the squares of a slice to the
- * norm. */
-SHERDI_TRIED(fixed_plan, (sherdi_plan * plan), (plan))
-SHERDI_TRIED(fixed_take,
-             (const struct sherdi_program *program, const sherdi_segment *segment,
+/* A walk reads a block's gradient, which is at *gradient: brings it to a place where it is fp32, or
+ * says what the walk reads instead. */
+SHERDI_TRIED(gradient_take,
+             (const struct sherdi_program *program, int walk, const sherdi_segment *segment,
               const sherdi_block *block, struct sherdi_range *gradient),
-             (program, segment, block, gradient))
+             (program, walk, segment, block, gradient))
+/* Gradients are integers (settings.numerics.deterministic): chooses how they are made; and adds the
+ * squares of a slice to the norm. */
+SHERDI_TRIED(fixed_plan, (sherdi_plan * plan), (plan))
 SHERDI_TRIED(fixed_norm, (const struct sherdi_program *program, const sherdi_segment *segment),
              (program, segment))
 /* An operation failed on this rank. It ends its step with a failure before the ranks meet in it;

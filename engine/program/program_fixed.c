@@ -105,13 +105,18 @@ static sherd_status slices_collect(const sherdi_program *program, int walk,
                                  sherdi_staging_at(0, segment->padded_elems * sizeof(float)));
 }
 
-/* Gives a block's gradient, which is at *out, in fp32. */
-static sherd_status gradient_widen(const sherdi_program *program, const sherdi_segment *segment,
-                                   const sherdi_block *block, sherdi_range *out)
+/* Gives a block's gradient, which is at *out, in fp32. An update of matrices reads none. */
+static sherd_status gradient_widen(const sherdi_program *program, int walk,
+                                   const sherdi_segment *segment, const sherdi_block *block,
+                                   sherdi_range *out)
 {
     size_t       bytes = block->elems * sherd_dtype_bytes(segment->types.grad);
     sherdi_range sums  = *out;
 
+    if (!program->plan->layout.is_deterministic ||
+        (walk == SHERDI_WALK_UPDATE && sherdi_segment_has_matrices(segment))) {
+        return SHERD_OK;
+    }
     if (!program->plan->layout.is_sliced) {
         *out = sherdi_staging_at(block->offset_elems * sizeof(float), bytes);
         return SHERD_OK;
@@ -122,6 +127,6 @@ static sherd_status gradient_widen(const sherdi_program *program, const sherdi_s
 
 const sherdi_module sherdi_module_deterministic = {.fixed_plan     = fixed_choose,
                                                    .blocks_made    = staging_size,
-                                                   .fixed_take     = gradient_widen,
+                                                   .gradient_take  = gradient_widen,
                                                    .fixed_norm     = slice_norm,
                                                    .segment_update = slices_collect};

@@ -79,6 +79,17 @@ static sherd_status segment_direct(const sherdi_program *program, int walk,
     return matrices_make(program, segment);
 }
 
+/* The second sweep over a block reads its part of the matrices. */
+static sherd_status direction_take(const sherdi_program *program, int walk,
+                                   const sherdi_segment *segment, const sherdi_block *block,
+                                   sherdi_range *out)
+{
+    if (walk == SHERDI_WALK_UPDATE && sherdi_segment_has_matrices(segment)) {
+        *out = sherdi_direction_at(program->plan, block);
+    }
+    return SHERD_OK;
+}
+
 /* A parameter that is updated by whole matrices must be a matrix. */
 static sherd_status matrix_check(const sherdi_model *model, const sherdi_model_param *param,
                                  const sherdi_optimizer *optimizer)
@@ -120,5 +131,5 @@ static sherd_status directions_size(sherdi_plan *plan, const sherdi_model *model
     return SHERD_OK;
 }
 
-const sherdi_module sherdi_module_muon = {.lay_out        = directions_size,
-                                          .segment_update = segment_direct};
+const sherdi_module sherdi_module_muon = {
+    .lay_out = directions_size, .segment_update = segment_direct, .gradient_take = direction_take};

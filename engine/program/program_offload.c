@@ -161,7 +161,7 @@ static sherd_status gradient_send(const sherdi_program *program, const sherdi_bl
     const sherdi_segment *segment = &plan->layout.segments[block->segment];
     sherdi_range          src;
 
-    SHERDI_TRY(sherdi_program_gradient_take(program, segment, block, &src));
+    SHERDI_TRY(sherdi_program_gradient_take(program, SHERDI_WALK_DIRECT, segment, block, &src));
     return sherdi_program_copy(program, SHERDI_LANE_DOWN, segment,
                                bounce_at(plan, block, 0, src.bytes), src);
 }
@@ -197,7 +197,7 @@ static sherd_status gradient_take(const sherdi_program *program, const sherdi_se
         return sherdi_rings_gradient_read(program, block);
     }
     if (sherdi_is_on_device(block->space)) {
-        return sherdi_program_gradient_take(program, segment, block, out);
+        return sherdi_program_gradient_take(program, SHERDI_WALK_DIRECT, segment, block, out);
     }
     *out = bounce_at(plan, block, 0, block->elems * sherd_dtype_bytes(segment->types.grad));
     return gradients_send(program, block);

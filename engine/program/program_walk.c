@@ -24,13 +24,6 @@ static int is_home(const sherdi_segment *segment, const sherdi_block *block)
            sherdi_is_on_device(segment->param_space);
 }
 
-/* Whether a walk works on a segment: SHERDI_WALK_MEASURE only on those whose tensors are
- * measured. */
-static int visits(sherdi_walk walk, const sherdi_segment *segment)
-{
-    return walk != SHERDI_WALK_MEASURE || sherdi_segment_is_measured(segment);
-}
-
 /* -------------------------------------------------------- where a block is -- */
 
 sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block)
@@ -74,14 +67,12 @@ sherdi_range sherdi_direction_at(const sherdi_plan *plan, const sherdi_block *bl
 
 /* --------------------------------------------------------------- gradient -- */
 
-sherd_status sherdi_program_gradient_take(const sherdi_program *program,
+sherd_status sherdi_program_gradient_take(const sherdi_program *program, sherdi_walk walk,
                                           const sherdi_segment *segment, const sherdi_block *block,
                                           sherdi_range *out)
 {
     *out = sherdi_program_gradient(program->plan, block);
-    return program->plan->layout.is_deterministic
-               ? sherdi_modules_fixed_take(program, segment, block, out)
-               : SHERD_OK;
+    return sherdi_modules_gradient_take(program, walk, segment, block, out);
 }
 
 /* -------------------------------------------------------------- publishing -- */
@@ -194,18 +185,6 @@ sherd_status sherdi_program_block_work(const sherdi_program *program, sherdi_wal
                : sherdi_program_offload()->values_walk(program, walk, segment, block, param);
 }
 
-/* Returns the input of the update of a block on the device: its gradient, or its matrices. */
-static sherd_status input_take(const sherdi_program *program, sherdi_walk walk,
-                               const sherdi_segment *segment, const sherdi_block *block,
-                               sherdi_range *out)
-{
-    if (walk != SHERDI_WALK_UPDATE || !sherdi_segment_has_matrices(segment)) {
-        return sherdi_program_gradient_take(program, segment, block, out);
-    }
-    *out = sherdi_direction_at(program->plan, block);
-    return SHERD_OK;
-}
-
 /* Leaves a block as it is; an update counts its fingerprint. */
 static sherd_status block_pass(const sherdi_program *program, sherdi_walk walk,
                                const sherdi_segment *segment, const sherdi_block *block)
@@ -229,7 +208,7 @@ sherd_status sherdi_program_block_walk(const sherdi_program *program, sherdi_wal
         return block_pass(program, walk, segment, block);
     }
     if (sherdi_walk_has_gradient(walk)) {
-        SHERDI_TRY(input_take(program, walk, segment, block, &gradient));
+        SHERDI_TRY(sherdi_program_gradient_take(program, walk, segment, block, &gradient));
     }
     param        = walk == SHERDI_WALK_DIRECT ? sherdi_direction_at(program->plan, block)
                                               : sherdi_program_param_at(program->plan, segment, block);
@@ -244,7 +223,7 @@ static sherd_status segment_walk(const sherdi_program *program, sherdi_walk walk
 
     int is_skipped = sherdi_program_is_skipped(program, walk, segment->unit);
 
-    if (!visits(walk, segment)) {
+    if (walk == SHERDI_WALK_MEASURE && !sherdi_segment_is_measured(segment)) {
         return SHERDI_IF_OFFLOAD(segment_pass_by(program, walk, segment));
     }
     if (!is_skipped && sherdi_walk_has_gradient(walk) && segment->has_gradient) {
