@@ -1,5 +1,5 @@
 /* The memory that is free on this host, and the limits that a control group, the process or the
- * environment sets. */
+ * environment sets; and the most blocks of a plan. */
 #include "engine/limits.h"
 
 #include "base/checked.h"
@@ -166,5 +166,44 @@ static sherd_status fit_check(sherd_engine *engine)
                              plan->machine.device_bytes);
 }
 
-const sherdi_module sherdi_module_limits = {.free_memory = sherdi_machine_free_memory,
-                                            .check       = fit_check};
+/* ----------------------------------------------------------------- blocks -- */
+
+/* Returns the elements that this rank updates of a segment, and of a frozen slice on NVMe those that
+ * its pieces have. */
+static size_t elems_cut(const sherdi_plan *plan, const sherdi_segment *segment)
+{
+    if (segment->kind == SHERDI_SEGMENT_FROZEN) {
+        return segment->param_space == SHERDI_SPACE_STORAGE ? segment->slice_elems : 0;
+    }
+    return plan->layout.is_sliced ? segment->slice_elems : segment->padded_elems;
+}
+
+/* Limits the number of blocks, before tables for them take all memory there is. */
+static sherd_status blocks_check(sherdi_plan *plan, const sherdi_model *model)
+{
+    size_t most  = plan->layout.block_elems;
+    size_t elems = 0;
+    size_t count = 0;
+
+    (void)model;
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        size_t own = elems_cut(plan, &plan->layout.segments[s]);
+
+        elems += own;
+        count += sherdi_div_up(own, most);
+    }
+    if (count <= SHERDI_MOST_BLOCKS) {
+        return SHERD_OK;
+    }
+    return sherdi_fail(
+        SHERD_E_NOMEM,
+        "rank %d would update %zu elements in %zu blocks of %zu, and a plan has at "
+        "most %zu; raise %s to %zu or more, or share the model among more ranks",
+        plan->rank, elems, count, most, SHERDI_MOST_BLOCKS, plan->layout.block_key,
+        sherdi_round_up(sherdi_div_up(elems, SHERDI_MOST_BLOCKS - plan->layout.num_segments),
+                        SHERD_ALIGN_BYTES));
+}
+
+const sherdi_module sherdi_module_limits = {.free_memory   = sherdi_machine_free_memory,
+                                            .segments_made = blocks_check,
+                                            .check         = fit_check};

@@ -4,6 +4,9 @@
 
 #include "engine/plan/plan.h"
 
+/* Most blocks of a rank; more than the segments that a model can have. */
+#define SHERDI_MOST_BLOCKS ((size_t)1 << 19)
+
 /** Returns the bytes that this process can still allocate on this host, at least 1: the free
  *  memory, or less by the limit of a control group, of the process, or of SHERD_MEMORY_LIMIT; and
  *  which of them it is. 0: unknown. E_INVAL: that variable is no number. */

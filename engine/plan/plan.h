@@ -23,9 +23,6 @@
 /* Most first values that one call asks the trainer for: enough to occupy several of its threads. */
 #define SHERDI_FILL_ELEMS ((size_t)256 << 10)
 
-/* Most blocks of a rank; more than the segments that a model can have. */
-#define SHERDI_MOST_BLOCKS ((size_t)1 << 19)
-
 typedef enum sherdi_segment_kind {
     SHERDI_SEGMENT_TRAINABLE = 0, /* sliced at stage 3 */
     SHERDI_SEGMENT_FROZEN,        /* sliced at stage 3; no gradient, no state */

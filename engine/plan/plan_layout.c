@@ -314,44 +314,6 @@ static sherd_status block_add_spans(sherdi_plan *plan, const sherdi_model *model
     return SHERD_OK;
 }
 
-/* Counts the blocks that this rank updates, and the pieces of frozen slices on NVMe. */
-static size_t blocks_count(const sherdi_plan *plan, size_t most, size_t *elems_out)
-{
-    size_t count = 0;
-
-    *elems_out = 0;
-    for (size_t s = 0; s < plan->layout.num_segments; s++) {
-        const sherdi_segment *segment = &plan->layout.segments[s];
-        size_t                owned   = segment->own_elems;
-
-        if (segment->kind == SHERDI_SEGMENT_FROZEN) {
-            owned = segment->param_space == SHERDI_SPACE_STORAGE ? segment->slice_elems : 0;
-        }
-        count += sherdi_div_up(owned, most);
-        *elems_out += owned;
-    }
-    return count;
-}
-
-/* Limits the number of blocks, before tables for them take all memory there is. */
-static sherd_status blocks_check(const sherdi_plan *plan)
-{
-    size_t most = plan->layout.block_elems;
-    size_t elems;
-    size_t count = blocks_count(plan, most, &elems);
-
-    if (count <= SHERDI_MOST_BLOCKS) {
-        return SHERD_OK;
-    }
-    return sherdi_fail(
-        SHERD_E_NOMEM,
-        "rank %d would update %zu elements in %zu blocks of %zu, and a plan has at "
-        "most %zu; raise %s to %zu or more, or share the model among more ranks",
-        plan->rank, elems, count, most, SHERDI_MOST_BLOCKS, plan->layout.block_key,
-        sherdi_round_up(sherdi_div_up(elems, SHERDI_MOST_BLOCKS - plan->layout.num_segments),
-                        SHERD_ALIGN_BYTES));
-}
-
 static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
 {
     size_t most = plan->layout.block_elems;
@@ -478,7 +440,6 @@ sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         segment_lay_out(plan, &plan->layout.segments[s]);
     }
-    SHERDI_TRY(blocks_check(plan));
     SHERDI_TRY(blocks_make(plan, model));
     SHERDI_TRY(sherdi_modules_blocks_made(plan, model));
     states_lay_out(plan);

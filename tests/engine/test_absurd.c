@@ -1,5 +1,6 @@
 /* Models of absurd size are refused by arithmetic, before tables grow for them: what, where and
  * what to do, within little memory. */
+#include "engine/limits.h"
 #include "engine/run/engine_impl.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
