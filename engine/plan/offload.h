@@ -59,4 +59,14 @@ static inline int sherdi_block_keeps_values(const sherdi_block *block)
     return block->value_offset != SHERDI_NO_OFFSET;
 }
 
+/** Returns whether the sum of a window's gradients stays on the device and goes down once. */
+static inline int sherdi_plan_accumulates_on_device(const sherdi_plan *plan)
+{
+    const sherdi_settings *settings = &plan->settings;
+
+    return sherdi_settings_add_up(settings) &&
+           (settings->offload.accumulate == SHERDI_ACCUMULATE_DEVICE ||
+            (settings->offload.accumulate == SHERDI_ACCUMULATE_AUTO && plan->machine.has_device));
+}
+
 #endif

@@ -13,16 +13,6 @@ static int is_exact_from(sherd_dtype to, sherd_dtype from)
     return to == from || to == SHERD_F32;
 }
 
-/* Whether the sum of a window's gradients stays on the device and goes down once. */
-int sherdi_plan_accumulates_on_device(const sherdi_plan *plan)
-{
-    const sherdi_settings *settings = &plan->settings;
-
-    return sherdi_settings_add_up(settings) &&
-           (settings->offload.accumulate == SHERDI_ACCUMULATE_DEVICE ||
-            (settings->offload.accumulate == SHERDI_ACCUMULATE_AUTO && plan->machine.has_device));
-}
-
 /* The types that gradients have on their way (docs/numerics.md). Gradients of wide parameters (fp32
  * in an engine with another compute type) stay fp32, unless the configuration names a communication
  * type. */

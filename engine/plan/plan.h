@@ -449,8 +449,6 @@ sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model);
 /** Returns the bytes of a block's state: all its parts together. */
 size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block);
 
-/** Returns whether the sum of a window's gradients stays on the device and goes down once. */
-int sherdi_plan_accumulates_on_device(const sherdi_plan *plan);
 /** Return whether any state rests elsewhere than on the device, and whether anything rests in
  *  files. */
 static inline int sherdi_plan_offloads_state(const sherdi_plan *plan)

@@ -128,10 +128,8 @@ enum {
 #define SHERDI_OP_ADDS   8u  /* a reduction is added to the present values */
 #define SHERDI_OP_WAITS  16u /* the calling thread goes on when the operation is over */
 #define SHERDI_OP_ALONE  32u /* on this rank's data: other ranks may have more or fewer of them */
-#define SHERDI_OP_AHEAD                                                                            \
-    64u /* for what comes later: parameters for the next micro-batch, state for the boundary */
-#define SHERDI_OP_LATE                                                                             \
-    128u /* for what came before: of a gradient that has waited in a staging buffer ... */
+#define SHERDI_OP_AHEAD  64u /* for later: the next micro-batch's parameters, the boundary's state */
+#define SHERDI_OP_LATE   128u /* for before: of a gradient that waited in a staging buffer ... */
 #define SHERDI_OP_FIRST  256u /* ... in the first micro-batch of the window */
 #define SHERDI_OP_QUEUED 512u /* submitted by the updater, concurrently with the trainer's calls */
 #define SHERDI_OP_MEASURES                                                                         \

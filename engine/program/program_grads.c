@@ -20,13 +20,6 @@
 
 #include <stddef.h>
 
-static const sherdi_segment *gradient_segment(const sherdi_plan *plan, int unit, size_t index)
-{
-    const sherdi_segment *segment = sherdi_unit_segment(plan, unit, index);
-
-    return segment->has_gradient ? segment : NULL;
-}
-
 /* A segment's part of the gradient arena. */
 static sherdi_range kept_gradient(const sherdi_plan *plan, const sherdi_segment *segment)
 {
@@ -138,9 +131,9 @@ sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int un
     }
     SHERDI_TRY(SHERDI_IF_OFFLOAD(await(program, SHERDI_POST_WALK, -1))); /* it reads gradients */
     for (size_t s = 0; s < plan->layout.units[unit].num_segments; s++) {
-        const sherdi_segment *segment = gradient_segment(plan, unit, s);
+        const sherdi_segment *segment = sherdi_unit_segment(plan, unit, s);
 
-        if (segment != NULL) {
+        if (segment->has_gradient) {
             has_any = 1;
             SHERDI_TRY(zero_emit(program, segment, sherdi_program_micro_gradient(plan, segment)));
         }
@@ -255,9 +248,9 @@ sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int
 
     SHERDI_TRY(sherdi_modules_gradient_completing(program, unit));
     for (size_t s = 0; s < plan->layout.units[unit].num_segments; s++) {
-        const sherdi_segment *segment = gradient_segment(plan, unit, s);
+        const sherdi_segment *segment = sherdi_unit_segment(plan, unit, s);
 
-        if (segment != NULL) {
+        if (segment->has_gradient) {
             SHERDI_TRY(segment_complete(program, segment));
         }
     }

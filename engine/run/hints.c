@@ -1,5 +1,6 @@
 /* Warnings of settings that have no effect, or not the one that is meant. */
 #include "engine/modules.h"
+#include "engine/plan/offload.h"
 #include "engine/run/engine_impl.h"
 
 #include "base/log.h"
