@@ -201,44 +201,6 @@ static sherd_status prefetch(const sherdi_program *program, const sherdi_cursor 
     return SHERD_OK;
 }
 
-/* ---------------------------------------------------------- the trainer's use -- */
-
-static sherd_status segment_use(const sherdi_program *program, const sherdi_segment *segment,
-                                int is_backward)
-{
-    const sherdi_plan *plan  = program->plan;
-    size_t             bytes = segment->padded_elems * sherdi_compute_bytes(segment);
-    sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_USE, SHERDI_LANE_COMPUTE, segment);
-
-    if (segment->is_resident) {
-        sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
-                      sherdi_range_of(SHERDI_BUFFER_PARAMS, segment->param_offset, bytes));
-    } else {
-        sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
-                      sherdi_range_of(SHERDI_BUFFER_GATHER,
-                                      sherdi_program_unit(program, segment->unit)->gathered_at +
-                                          segment->gather_offset,
-                                      bytes));
-    }
-    if (is_backward && segment->has_gradient) {
-        sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS,
-                      sherdi_program_micro_gradient(plan, segment));
-    }
-    return sherdi_program_emit(program, &op);
-}
-
-static sherd_status unit_use(const sherdi_program *program, int unit, int is_backward)
-{
-    for (size_t s = 0; s < program->plan->layout.units[unit].num_segments; s++) {
-        const sherdi_segment *segment = sherdi_unit_segment(program->plan, unit, s);
-
-        if (!segment->is_bound) {
-            SHERDI_TRY(segment_use(program, segment, is_backward));
-        }
-    }
-    return sherdi_modules_unit_used(program, unit, is_backward);
-}
-
 /* ----------------------------------------------------------------- acquire -- */
 
 static sherd_status unit_hold(const sherdi_program *program, const sherdi_cursor *cursor,
@@ -328,8 +290,8 @@ static sherd_status units_take(const sherdi_program *program, sherdi_cursor *cur
     }
     t->is_gathered = 1;
     for (size_t n = 0; n < t->held; n++) {
-        SHERDI_TRY(unit_use(program, sherdi_model_reached(program->model, unit, n),
-                            pass == SHERD_BACKWARD));
+        SHERDI_TRY(sherdi_modules_unit_used(program, sherdi_model_reached(program->model, unit, n),
+                                            pass == SHERD_BACKWARD));
     }
     return SHERD_OK;
 }
