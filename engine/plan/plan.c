@@ -283,7 +283,7 @@ void sherdi_plan_destroy(sherdi_plan *plan)
     sherdi_free(plan->schedule.eval.steps);
     sherdi_free(plan->schedule.eval.live_ranges);
     sherdi_free(plan->schedule.transients);
-    sherdi_free(plan->schedule.stays);
+    sherdi_free(plan->schedule.lasting);
     sherdi_free(plan->moves);
     sherdi_free(plan);
 }

@@ -254,8 +254,8 @@ typedef struct sherdi_plan_schedule {
     sherdi_sequence    train, eval;
     sherdi_live_range *transients;
     size_t             num_transients, cap_transients;
-    sherdi_live_range *stays; /* units that evaluation keeps gathered, in the order of EVAL */
-    size_t             num_stays, cap_stays;
+    sherdi_live_range *lasting; /* units that evaluation keeps gathered, in the order of EVAL */
+    size_t             num_lasting, cap_lasting;
     uint32_t *fetches; /* pieces in the order of the gathers: train_fetches, then eval_fetches */
     size_t    num_train_fetches, num_eval_fetches;
     int       publishes_early; /* new values are published while later blocks are updated */

@@ -182,7 +182,7 @@ static sherd_status units_times(packing *p, const sherdi_model *model, sherdi_bu
                                    plan->schedule.train.num_live_ranges, 0));
         SHERDI_TRY(live_ranges_add(p, plan->schedule.eval.live_ranges,
                                    plan->schedule.eval.num_live_ranges, train));
-        SHERDI_TRY(live_ranges_add(p, plan->schedule.stays, plan->schedule.num_stays, train));
+        SHERDI_TRY(live_ranges_add(p, plan->schedule.lasting, plan->schedule.num_lasting, train));
     }
     if (pool == SHERDI_BUFFER_TRANSIENT) {
         SHERDI_TRY(live_ranges_add(p, plan->schedule.transients, plan->schedule.num_transients, 0));

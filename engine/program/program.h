@@ -182,7 +182,7 @@ typedef struct sherdi_unit_state {
     int    is_measured;    /* the squares of its staged slices are summed where these are made */
     int    is_updating;    /* by the updater; nobody has waited for it yet */
     int    is_unpublished; /* ... and the other ranks' slices have not been gathered */
-    int    stays;          /* a release leaves it gathered, until evaluation ends */
+    int    lasts;          /* a release leaves it gathered, until evaluation ends */
     int    uses_left; /* planned BACKWARD uses to come in this micro-batch; below 0: unplanned */
     sherdi_unit_uses uses;
 } sherdi_unit_state;

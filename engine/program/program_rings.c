@@ -282,7 +282,7 @@ static sherd_status piece_fetch(const sherdi_program *program, const sherdi_segm
         return SHERD_OK;
     }
     ahead = plan->layout.segments[plan->offload->pieces[from->order[next]].segment].unit;
-    if (sherdi_program_unit(program, ahead)->stays &&
+    if (sherdi_program_unit(program, ahead)->lasts &&
         sherdi_program_unit(program, ahead)->is_gathered) {
         return SHERD_OK; /* it needs no gather */
     }

@@ -343,7 +343,7 @@ sherd_status sherdi_program_release(const sherdi_program *program, int unit, she
         sherd_status status = SHERD_OK;
 
         if (--sherdi_program_unit(program, reached)->held == 0 && !is_kept(cursor, reached) &&
-            !sherdi_program_unit(program, reached)->stays) {
+            !sherdi_program_unit(program, reached)->lasts) {
             status = sherdi_program_unit_leave(program, reached);
         }
         if (pass == SHERD_BACKWARD && status == SHERD_OK) {
@@ -362,7 +362,7 @@ void sherdi_program_let_go(const sherdi_program *program)
         memset(state->acquired, 0, sizeof(state->acquired));
         state->held          = 0;
         state->held_backward = 0;
-        state->stays         = 0;
+        state->lasts         = 0;
     }
 }
 

@@ -278,8 +278,8 @@ static sherd_status addresses_check(const sherdi_plan *plan, const sherdi_sequen
 /* No other unit that EVAL gathers overlaps a unit that evaluation keeps. */
 static sherd_status eval_keeps_check(const sherdi_plan *plan)
 {
-    for (size_t k = 0; k < plan->schedule.num_stays; k++) {
-        int kept = plan->schedule.stays[k].unit;
+    for (size_t k = 0; k < plan->schedule.num_lasting; k++) {
+        int kept = plan->schedule.lasting[k].unit;
 
         for (size_t i = 0; i < plan->schedule.eval.num_live_ranges; i++) {
             int unit = plan->schedule.eval.live_ranges[i].unit;

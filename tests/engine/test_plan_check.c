@@ -176,10 +176,10 @@ static void kept_unit_that_shares_its_place_is_noticed(void)
     open_simulated(&r, &options, 1, 4, NULL);
     CHECK_OK(sherdi_engine_plan_make(r.engine, &machine, &plan));
     CHECK_INT(plan->layout.units[0].gather_pool_offset, plan->layout.units[1].gather_pool_offset);
-    plan->schedule.stays = &kept;
-    expect_noticed(plan, &r.engine->model, &plan->schedule.num_stays, 1,
+    plan->schedule.lasting = &kept;
+    expect_noticed(plan, &r.engine->model, &plan->schedule.num_lasting, 1,
                    "evaluation keeps has a place of its own");
-    plan->schedule.stays = NULL;
+    plan->schedule.lasting = NULL;
     sherdi_plan_destroy(plan);
     rig_close(&r);
 }
