@@ -279,11 +279,11 @@ void sherdi_plan_destroy(sherdi_plan *plan)
     sherdi_modules_plan_destroyed(plan);
     sherdi_free(plan->schedule.fetches);
     sherdi_free(plan->schedule.train.steps);
-    sherdi_free(plan->schedule.train.live_ranges);
+    sherdi_free(plan->schedule.train.live_ranges.items);
     sherdi_free(plan->schedule.eval.steps);
-    sherdi_free(plan->schedule.eval.live_ranges);
-    sherdi_free(plan->schedule.transients);
-    sherdi_free(plan->schedule.lasting);
+    sherdi_free(plan->schedule.eval.live_ranges.items);
+    sherdi_free(plan->schedule.transients.items);
+    sherdi_free(plan->schedule.lasting.items);
     sherdi_free(plan->moves);
     sherdi_free(plan);
 }

@@ -121,6 +121,11 @@ typedef struct sherdi_live_range {
     size_t first_fetch; /* number of its first piece among the fetches of its sequence */
 } sherdi_live_range;
 
+typedef struct sherdi_live_ranges {
+    sherdi_live_range *items;
+    size_t             count, capacity;
+} sherdi_live_ranges;
+
 typedef struct sherdi_step_of_pass {
     int        unit;
     sherd_pass pass;
@@ -131,8 +136,7 @@ typedef struct sherdi_step_of_pass {
 typedef struct sherdi_sequence {
     sherdi_step_of_pass *steps;
     size_t               num_steps, most_held; /* most_held: largest last - position */
-    sherdi_live_range   *live_ranges;          /* gathers, in the order in which they start */
-    size_t               num_live_ranges, cap_live_ranges;
+    sherdi_live_ranges   live_ranges;          /* gathers, in the order in which they start */
 } sherdi_sequence;
 
 typedef struct sherdi_plan_buffer {
@@ -252,10 +256,8 @@ typedef struct sherdi_plan_layout {
 /* The order of the passes, and the times during which units are in the pools. */
 typedef struct sherdi_plan_schedule {
     sherdi_sequence    train, eval;
-    sherdi_live_range *transients;
-    size_t             num_transients, cap_transients;
-    sherdi_live_range *lasting; /* units that evaluation keeps gathered, in the order of EVAL */
-    size_t             num_lasting, cap_lasting;
+    sherdi_live_ranges transients;
+    sherdi_live_ranges lasting; /* units that evaluation keeps gathered, in the order of EVAL */
     uint32_t *fetches; /* pieces in the order of the gathers: train_fetches, then eval_fetches */
     size_t    num_train_fetches, num_eval_fetches;
     int       publishes_early; /* new values are published while later blocks are updated */
@@ -440,6 +442,10 @@ size_t sherdi_plan_part_offset(const sherdi_plan *plan, const sherdi_block *bloc
  *  *end). */
 void sherdi_plan_held(const sherdi_plan *plan, size_t param, size_t elems, size_t *begin,
                       size_t *end);
+
+/** Adds a live range to a list. E_NOMEM. */
+sherd_status sherdi_live_range_add(const sherdi_plan *plan, sherdi_live_ranges *live_ranges,
+                                   sherdi_live_range live_range);
 
 /* The parts of sherdi_plan_create, in this order. */
 sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model);

@@ -4,8 +4,8 @@
 
 static int is_kept(const sherdi_plan *plan, int unit)
 {
-    for (size_t i = 0; i < plan->schedule.num_lasting; i++) {
-        if (plan->schedule.lasting[i].unit == unit) {
+    for (size_t i = 0; i < plan->schedule.lasting.count; i++) {
+        if (plan->schedule.lasting.items[i].unit == unit) {
             return 1;
         }
     }
@@ -19,11 +19,10 @@ static sherd_status unit_keep(sherdi_plan *plan, int unit)
     if (bytes == 0 || is_kept(plan, unit)) {
         return SHERD_OK;
     }
-    SHERDI_TRY(SHERDI_GROW(plan->mem, plan->schedule.lasting, plan->schedule.num_lasting,
-                           plan->schedule.cap_lasting));
-    plan->schedule.lasting[plan->schedule.num_lasting++] = (sherdi_live_range){
-        .unit = unit, .last = plan->schedule.eval.num_steps - 1, .bytes = bytes};
-    return SHERD_OK;
+    return sherdi_live_range_add(plan, &plan->schedule.lasting,
+                                 (sherdi_live_range){.unit  = unit,
+                                                     .last  = plan->schedule.eval.num_steps - 1,
+                                                     .bytes = bytes});
 }
 
 static sherd_status units_keep(sherdi_plan *plan, const sherdi_model *model)
@@ -33,7 +32,7 @@ static sherd_status units_keep(sherdi_plan *plan, const sherdi_model *model)
 
         for (size_t n = 0;
              (unit = sherdi_model_reached(model, plan->schedule.eval.steps[p].unit, n)) >= 0; n++) {
-            if (plan->schedule.num_lasting < plan->settings.sharding.eval_keep_units) {
+            if (plan->schedule.lasting.count < plan->settings.sharding.eval_keep_units) {
                 SHERDI_TRY(unit_keep(plan, unit));
             }
         }

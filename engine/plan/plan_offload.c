@@ -626,10 +626,10 @@ static size_t live_ranges_pieces(const sherdi_plan *plan, sherdi_sequence *seque
 {
     size_t count = 0;
 
-    for (size_t i = 0; i < sequence->num_live_ranges; i++) {
-        const sherdi_plan_unit *unit = &plan->layout.units[sequence->live_ranges[i].unit];
+    for (size_t i = 0; i < sequence->live_ranges.count; i++) {
+        const sherdi_plan_unit *unit = &plan->layout.units[sequence->live_ranges.items[i].unit];
 
-        sequence->live_ranges[i].first_fetch = count;
+        sequence->live_ranges.items[i].first_fetch = count;
 
         for (size_t s = 0; s < unit->num_segments; s++) {
             const sherdi_segment *segment =

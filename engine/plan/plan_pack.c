@@ -131,12 +131,12 @@ static void items_pack(packing *p, size_t *peak)
 
 /* ---------------------------------------------------------------- units -- */
 
-static sherd_status live_ranges_add(packing *p, const sherdi_live_range *live_ranges,
-                                    size_t num_live_ranges, size_t begin)
+static sherd_status live_ranges_add(packing *p, const sherdi_live_ranges *live_ranges, size_t begin)
 {
-    for (size_t i = 0; i < num_live_ranges; i++) {
-        SHERDI_TRY(time_add(p, (size_t)live_ranges[i].unit, begin + live_ranges[i].first,
-                            begin + live_ranges[i].last));
+    for (size_t i = 0; i < live_ranges->count; i++) {
+        SHERDI_TRY(time_add(p, (size_t)live_ranges->items[i].unit,
+                            begin + live_ranges->items[i].first,
+                            begin + live_ranges->items[i].last));
     }
     return SHERD_OK;
 }
@@ -178,14 +178,12 @@ static sherd_status units_times(packing *p, const sherdi_model *model, sherdi_bu
     int                is_free = plan->settings.sharding.free_packing;
 
     if (!is_free && pool == SHERDI_BUFFER_GATHER) {
-        SHERDI_TRY(live_ranges_add(p, plan->schedule.train.live_ranges,
-                                   plan->schedule.train.num_live_ranges, 0));
-        SHERDI_TRY(live_ranges_add(p, plan->schedule.eval.live_ranges,
-                                   plan->schedule.eval.num_live_ranges, train));
-        SHERDI_TRY(live_ranges_add(p, plan->schedule.lasting, plan->schedule.num_lasting, train));
+        SHERDI_TRY(live_ranges_add(p, &plan->schedule.train.live_ranges, 0));
+        SHERDI_TRY(live_ranges_add(p, &plan->schedule.eval.live_ranges, train));
+        SHERDI_TRY(live_ranges_add(p, &plan->schedule.lasting, train));
     }
     if (pool == SHERDI_BUFFER_TRANSIENT) {
-        SHERDI_TRY(live_ranges_add(p, plan->schedule.transients, plan->schedule.num_transients, 0));
+        SHERDI_TRY(live_ranges_add(p, &plan->schedule.transients, 0));
     }
     if (!is_free) {
         SHERDI_TRY(strays_add(p));
@@ -224,21 +222,21 @@ static sherd_status units_pack(sherdi_plan *plan, const sherdi_model *model, she
 /* ---------------------------------------------------------------- live ranges -- */
 
 /* Packs each live range for itself. */
-static sherd_status live_ranges_pack(sherdi_plan *plan, sherdi_live_range *live_ranges,
-                                     size_t num_live_ranges, size_t *peak)
+static sherd_status live_ranges_pack(sherdi_plan *plan, sherdi_live_ranges *live_ranges,
+                                     size_t *peak)
 {
     packing      p;
-    sherd_status status = packing_init(&p, plan, num_live_ranges);
+    sherd_status status = packing_init(&p, plan, live_ranges->count);
 
-    for (size_t i = 0; i < num_live_ranges && status == SHERD_OK; i++) {
-        p.items[i].bytes = live_ranges[i].bytes;
-        status           = time_add(&p, i, live_ranges[i].first, live_ranges[i].last);
+    for (size_t i = 0; i < live_ranges->count && status == SHERD_OK; i++) {
+        p.items[i].bytes = live_ranges->items[i].bytes;
+        status           = time_add(&p, i, live_ranges->items[i].first, live_ranges->items[i].last);
     }
     if (status == SHERD_OK) {
         items_pack(&p, peak);
     }
-    for (size_t i = 0; i < num_live_ranges && status == SHERD_OK; i++) {
-        live_ranges[i].offset = p.items[i].offset;
+    for (size_t i = 0; i < live_ranges->count && status == SHERD_OK; i++) {
+        live_ranges->items[i].offset = p.items[i].offset;
     }
     packing_fini(&p);
     return status;
@@ -246,9 +244,9 @@ static sherd_status live_ranges_pack(sherdi_plan *plan, sherdi_live_range *live_
 
 static void gathers_settle(const sherdi_plan *plan, sherdi_sequence *sequence)
 {
-    for (size_t i = 0; i < sequence->num_live_ranges; i++) {
-        sequence->live_ranges[i].offset =
-            plan->layout.units[sequence->live_ranges[i].unit].gather_pool_offset;
+    for (size_t i = 0; i < sequence->live_ranges.count; i++) {
+        sequence->live_ranges.items[i].offset =
+            plan->layout.units[sequence->live_ranges.items[i].unit].gather_pool_offset;
     }
 }
 
@@ -258,15 +256,13 @@ sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model)
 
     SHERDI_TRY(units_pack(plan, model, SHERDI_BUFFER_GATHER));
     SHERDI_TRY(units_pack(plan, model, SHERDI_BUFFER_TRANSIENT));
-    for (size_t i = 0; i < plan->schedule.num_transients; i++) { /* a unit has at most one */
-        plan->schedule.transients[i].offset =
-            plan->layout.units[plan->schedule.transients[i].unit].transient_pool_offset;
+    for (size_t i = 0; i < plan->schedule.transients.count; i++) { /* a unit has at most one */
+        plan->schedule.transients.items[i].offset =
+            plan->layout.units[plan->schedule.transients.items[i].unit].transient_pool_offset;
     }
     if (plan->settings.sharding.free_packing) {
-        SHERDI_TRY(live_ranges_pack(plan, plan->schedule.train.live_ranges,
-                                    plan->schedule.train.num_live_ranges, gather));
-        return live_ranges_pack(plan, plan->schedule.eval.live_ranges,
-                                plan->schedule.eval.num_live_ranges, gather);
+        SHERDI_TRY(live_ranges_pack(plan, &plan->schedule.train.live_ranges, gather));
+        return live_ranges_pack(plan, &plan->schedule.eval.live_ranges, gather);
     }
     gathers_settle(plan, &plan->schedule.train);
     gathers_settle(plan, &plan->schedule.eval);

@@ -94,18 +94,26 @@ typedef struct walk {
     size_t              ahead_bytes; /* the same in bytes */
 } walk;
 
+sherd_status sherdi_live_range_add(const sherdi_plan *plan, sherdi_live_ranges *live_ranges,
+                                   sherdi_live_range live_range)
+{
+    SHERDI_TRY(
+        SHERDI_GROW(plan->mem, live_ranges->items, live_ranges->count, live_ranges->capacity));
+    live_ranges->items[live_ranges->count++] = live_range;
+    return SHERD_OK;
+}
+
 static sherd_status live_range_open(walk *w, int unit, size_t position)
 {
     sherdi_sequence *sequence = w->sequence;
 
-    SHERDI_TRY(SHERDI_GROW(w->plan->mem, sequence->live_ranges, sequence->num_live_ranges,
-                           sequence->cap_live_ranges));
-    sequence->live_ranges[sequence->num_live_ranges++] =
+    SHERDI_TRY(sherdi_live_range_add(
+        w->plan, &sequence->live_ranges,
         (sherdi_live_range){.unit  = unit,
                             .first = position,
                             .last  = position,
-                            .bytes = w->plan->layout.units[unit].gather_bytes};
-    w->units[unit].open = sequence->num_live_ranges;
+                            .bytes = w->plan->layout.units[unit].gather_bytes}));
+    w->units[unit].open = sequence->live_ranges.count;
     w->live_elems += gathered_elems(w->plan, unit);
     sequence->steps[position].num_starts++;
     return SHERD_OK;
@@ -170,8 +178,8 @@ static void walk_release(walk *w, const sherdi_step_of_pass *step)
         if (state->open == 0 || --state->held > 0) {
             continue;
         }
-        w->sequence->live_ranges[state->open - 1].last = step->last;
-        distance                                       = reuse_distance(w, unit, step->last);
+        w->sequence->live_ranges.items[state->open - 1].last = step->last;
+        distance                                             = reuse_distance(w, unit, step->last);
         if (distance == SIZE_MAX || distance > w->plan->settings.sharding.max_reuse_distance) {
             state->open = 0;
             w->live_elems -= gathered_elems(w->plan, unit);
@@ -183,7 +191,7 @@ static sherd_status walk_step(walk *w, size_t position)
 {
     sherdi_step_of_pass *step = &w->sequence->steps[position];
 
-    step->first_start = w->sequence->num_live_ranges;
+    step->first_start = w->sequence->live_ranges.count;
     for (size_t n = 0;; n++) {
         int unit = sherdi_model_reached(w->model, step->unit, n);
 
@@ -259,9 +267,7 @@ static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *m
         }
         if (live_range.bytes > 0 &&
             (plan->layout.units[u].backward_uses > 0 || plan->layout.units[u].is_open_ended)) {
-            SHERDI_TRY(SHERDI_GROW(plan->mem, plan->schedule.transients,
-                                   plan->schedule.num_transients, plan->schedule.cap_transients));
-            plan->schedule.transients[plan->schedule.num_transients++] = live_range;
+            SHERDI_TRY(sherdi_live_range_add(plan, &plan->schedule.transients, live_range));
         }
     }
     return SHERD_OK;

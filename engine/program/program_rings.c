@@ -248,12 +248,12 @@ typedef struct fetch {
 
 static fetch fetch_of(const sherdi_plan *plan, const sherdi_live_range *live_range)
 {
-    const sherdi_sequence *eval = &plan->schedule.eval;
+    const sherdi_live_ranges *eval = &plan->schedule.eval.live_ranges;
 
     if (live_range == NULL) {
         return (fetch){0};
     }
-    if (live_range >= eval->live_ranges && live_range < eval->live_ranges + eval->num_live_ranges) {
+    if (live_range >= eval->items && live_range < eval->items + eval->count) {
         return (fetch){live_range->first_fetch,
                        plan->schedule.fetches + plan->schedule.num_train_fetches,
                        plan->schedule.num_eval_fetches};

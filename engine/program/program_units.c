@@ -39,8 +39,8 @@ static const sherdi_step_of_pass *cursor_take(sherdi_cursor *cursor, int unit, s
  * none. */
 static const sherdi_live_range *live_range_of(const sherdi_cursor *cursor, int unit)
 {
-    for (size_t i = 0; i < cursor->sequence->num_live_ranges && cursor->next > 0; i++) {
-        const sherdi_live_range *live_range = &cursor->sequence->live_ranges[i];
+    for (size_t i = 0; i < cursor->sequence->live_ranges.count && cursor->next > 0; i++) {
+        const sherdi_live_range *live_range = &cursor->sequence->live_ranges.items[i];
 
         if (live_range->unit == unit && live_range->first < cursor->next &&
             cursor->next <= live_range->last + 1) {
@@ -189,7 +189,8 @@ static sherd_status prefetch(const sherdi_program *program, const sherdi_cursor 
                              const sherdi_step_of_pass *step)
 {
     for (size_t i = 0; i < step->num_starts; i++) {
-        const sherdi_live_range *live_range = &cursor->sequence->live_ranges[step->first_start + i];
+        const sherdi_live_range *live_range =
+            &cursor->sequence->live_ranges.items[step->first_start + i];
 
         if (!is_there(program, live_range->unit, live_range->offset) &&
             in_the_way(program, live_range->unit, live_range->offset, 1) < 0 &&

@@ -195,18 +195,20 @@ static sherd_status blocks_check(const sherdi_plan *plan)
 
 /* Two units that are in a pool at the same time share no byte. */
 static sherd_status live_ranges_check(const sherdi_plan *plan, const char *name,
-                                      const sherdi_live_range *live_ranges, size_t num_live_ranges,
-                                      sherdi_buffer_id pool)
+                                      const sherdi_live_ranges *live_ranges, sherdi_buffer_id pool)
 {
-    for (size_t i = 0; i < num_live_ranges; i++) {
-        if (!buffer_ends_at(plan, pool, live_ranges[i].offset + live_ranges[i].bytes)) {
+    for (size_t i = 0; i < live_ranges->count; i++) {
+        if (!buffer_ends_at(plan, pool,
+                            live_ranges->items[i].offset + live_ranges->items[i].bytes)) {
             return BROKEN(plan, "a live range ends inside its pool", name, i);
         }
         for (size_t j = 0; j < i; j++) {
-            if (live_ranges[i].first <= live_ranges[j].last &&
-                live_ranges[j].first <= live_ranges[i].last &&
-                live_ranges[i].offset < live_ranges[j].offset + live_ranges[j].bytes &&
-                live_ranges[j].offset < live_ranges[i].offset + live_ranges[i].bytes) {
+            if (live_ranges->items[i].first <= live_ranges->items[j].last &&
+                live_ranges->items[j].first <= live_ranges->items[i].last &&
+                live_ranges->items[i].offset <
+                    live_ranges->items[j].offset + live_ranges->items[j].bytes &&
+                live_ranges->items[j].offset <
+                    live_ranges->items[i].offset + live_ranges->items[i].bytes) {
                 return BROKEN(plan, "units that are there together do not overlap", name, i);
             }
         }
@@ -265,10 +267,10 @@ static sherd_status pools_check(const sherdi_plan *plan, const sherdi_model *mod
 /* Without free packing, all live ranges of a unit are at its offset. */
 static sherd_status addresses_check(const sherdi_plan *plan, const sherdi_sequence *sequence)
 {
-    for (size_t i = 0; i < sequence->num_live_ranges && !plan->settings.sharding.free_packing;
+    for (size_t i = 0; i < sequence->live_ranges.count && !plan->settings.sharding.free_packing;
          i++) {
-        if (sequence->live_ranges[i].offset !=
-            plan->layout.units[sequence->live_ranges[i].unit].gather_pool_offset) {
+        if (sequence->live_ranges.items[i].offset !=
+            plan->layout.units[sequence->live_ranges.items[i].unit].gather_pool_offset) {
             return BROKEN(plan, "a unit has one place", "gather", i);
         }
     }
@@ -278,11 +280,11 @@ static sherd_status addresses_check(const sherdi_plan *plan, const sherdi_sequen
 /* No other unit that EVAL gathers overlaps a unit that evaluation keeps. */
 static sherd_status eval_keeps_check(const sherdi_plan *plan)
 {
-    for (size_t k = 0; k < plan->schedule.num_lasting; k++) {
-        int kept = plan->schedule.lasting[k].unit;
+    for (size_t k = 0; k < plan->schedule.lasting.count; k++) {
+        int kept = plan->schedule.lasting.items[k].unit;
 
-        for (size_t i = 0; i < plan->schedule.eval.num_live_ranges; i++) {
-            int unit = plan->schedule.eval.live_ranges[i].unit;
+        for (size_t i = 0; i < plan->schedule.eval.live_ranges.count; i++) {
+            int unit = plan->schedule.eval.live_ranges.items[i].unit;
 
             if (kept != unit &&
                 gathered_meet(&plan->layout.units[kept], &plan->layout.units[unit])) {
@@ -306,15 +308,15 @@ sherd_status sherdi_plan_check(const sherdi_plan *plan, const sherdi_model *mode
                       plan->layout.num_blocks);
     }
     SHERDI_TRY(pools_check(plan, model));
-    SHERDI_TRY(live_ranges_check(plan, "gather", plan->schedule.train.live_ranges,
-                                 plan->schedule.train.num_live_ranges, SHERDI_BUFFER_GATHER));
-    SHERDI_TRY(live_ranges_check(plan, "gather of eval", plan->schedule.eval.live_ranges,
-                                 plan->schedule.eval.num_live_ranges, SHERDI_BUFFER_GATHER));
+    SHERDI_TRY(
+        live_ranges_check(plan, "gather", &plan->schedule.train.live_ranges, SHERDI_BUFFER_GATHER));
+    SHERDI_TRY(live_ranges_check(plan, "gather of eval", &plan->schedule.eval.live_ranges,
+                                 SHERDI_BUFFER_GATHER));
     SHERDI_TRY(addresses_check(plan, &plan->schedule.train));
     SHERDI_TRY(addresses_check(plan, &plan->schedule.eval));
     SHERDI_TRY(eval_keeps_check(plan));
-    return live_ranges_check(plan, "transient", plan->schedule.transients,
-                             plan->schedule.num_transients, SHERDI_BUFFER_TRANSIENT);
+    return live_ranges_check(plan, "transient", &plan->schedule.transients,
+                             SHERDI_BUFFER_TRANSIENT);
 }
 
 /* ------------------------------------------------------- of all ranks together -- */
@@ -350,9 +352,12 @@ static sherd_status ownership_check(const sherdi_plan *plan, const sherdi_model 
     return SHERD_OK;
 }
 
-static int live_ranges_equal(const sherdi_live_range *a, const sherdi_live_range *b, size_t count)
+static int live_ranges_equal(const sherdi_live_ranges *all, const sherdi_live_ranges *others)
 {
-    for (size_t i = 0; i < count; i++) {
+    const sherdi_live_range *a = all->items;
+    const sherdi_live_range *b = others->items;
+
+    for (size_t i = 0; i < all->count; i++) {
         if (a[i].unit != b[i].unit || a[i].first != b[i].first || a[i].last != b[i].last ||
             a[i].offset != b[i].offset || a[i].bytes != b[i].bytes) {
             return 0;
@@ -369,9 +374,9 @@ static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *pla
 
     if (plan->layout.num_segments != first->layout.num_segments ||
         moves->num_collectives != sherdi_plan_moves_of(first)->num_collectives ||
-        plan->schedule.train.num_live_ranges != first->schedule.train.num_live_ranges ||
-        plan->schedule.eval.num_live_ranges != first->schedule.eval.num_live_ranges ||
-        plan->schedule.num_transients != first->schedule.num_transients) {
+        plan->schedule.train.live_ranges.count != first->schedule.train.live_ranges.count ||
+        plan->schedule.eval.live_ranges.count != first->schedule.eval.live_ranges.count ||
+        plan->schedule.transients.count != first->schedule.transients.count) {
         return BROKEN(plan, "ranks have the same segments, collectives and gathers", "segments",
                       plan->layout.num_segments);
     }
@@ -390,14 +395,11 @@ static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *pla
         return BROKEN(plan, "ranks make the same collectives", "collectives",
                       moves->num_collectives);
     }
-    if (!live_ranges_equal(plan->schedule.train.live_ranges, first->schedule.train.live_ranges,
-                           plan->schedule.train.num_live_ranges) ||
-        !live_ranges_equal(plan->schedule.eval.live_ranges, first->schedule.eval.live_ranges,
-                           plan->schedule.eval.num_live_ranges) ||
-        !live_ranges_equal(plan->schedule.transients, first->schedule.transients,
-                           plan->schedule.num_transients)) {
+    if (!live_ranges_equal(&plan->schedule.train.live_ranges, &first->schedule.train.live_ranges) ||
+        !live_ranges_equal(&plan->schedule.eval.live_ranges, &first->schedule.eval.live_ranges) ||
+        !live_ranges_equal(&plan->schedule.transients, &first->schedule.transients)) {
         return BROKEN(plan, "ranks gather to the same places", "gathers",
-                      plan->schedule.train.num_live_ranges);
+                      plan->schedule.train.live_ranges.count);
     }
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         if (plan->packing.buffers[b].is_shared &&

@@ -179,17 +179,17 @@ static void print_units(printer *out, const sherdi_plan *plan, const sherdi_mode
     print(out, "\n");
 }
 
-static void print_live_ranges(printer *out, const char *title, const sherdi_live_range *live_ranges,
-                              size_t num_live_ranges, const sherdi_model *model)
+static void print_live_ranges(printer *out, const char *title,
+                              const sherdi_live_ranges *live_ranges, const sherdi_model *model)
 {
-    if (num_live_ranges == 0) {
+    if (live_ranges->count == 0) {
         return;
     }
     print(out, "%-28s %14s %14s %7s %7s\n", title, "offset", "bytes", "from", "to");
-    for (size_t i = 0; i < num_live_ranges; i++) {
-        print(out, "  %-26.26s %14zu %14zu %7zu %7zu\n", model->units[live_ranges[i].unit].name,
-              live_ranges[i].offset, live_ranges[i].bytes, live_ranges[i].first,
-              live_ranges[i].last);
+    for (size_t i = 0; i < live_ranges->count; i++) {
+        print(out, "  %-26.26s %14zu %14zu %7zu %7zu\n",
+              model->units[live_ranges->items[i].unit].name, live_ranges->items[i].offset,
+              live_ranges->items[i].bytes, live_ranges->items[i].first, live_ranges->items[i].last);
     }
     print(out, "\n");
 }
@@ -264,10 +264,8 @@ static sherd_status table_write(const sherdi_plan *plan, const sherdi_model *mod
     print_buffers(&out, plan);
     print_moves(&out, plan);
     print_units(&out, plan, model);
-    print_live_ranges(&out, "gathered in training", plan->schedule.train.live_ranges,
-                      plan->schedule.train.num_live_ranges, model);
-    print_live_ranges(&out, "transient gradients", plan->schedule.transients,
-                      plan->schedule.num_transients, model);
+    print_live_ranges(&out, "gathered in training", &plan->schedule.train.live_ranges, model);
+    print_live_ranges(&out, "transient gradients", &plan->schedule.transients, model);
     return print_ops(&out, plan, model);
 }
 
@@ -335,18 +333,18 @@ static json_t *params_json(const sherdi_plan *plan, const sherdi_model *model)
     return list;
 }
 
-static json_t *live_ranges_json(const sherdi_live_range *live_ranges, size_t num_live_ranges,
-                                const sherdi_model *model)
+static json_t *live_ranges_json(const sherdi_live_ranges *live_ranges, const sherdi_model *model)
 {
     json_t *list = json_array();
 
-    for (size_t i = 0; i < num_live_ranges; i++) {
-        (void)json_array_append_new(
-            list,
-            json_pack("{s:s, s:o, s:o, s:o, s:o}", "unit", model->units[live_ranges[i].unit].name,
-                      "offset_bytes", json_size(live_ranges[i].offset), "bytes",
-                      json_size(live_ranges[i].bytes), "first", json_size(live_ranges[i].first),
-                      "last", json_size(live_ranges[i].last)));
+    for (size_t i = 0; i < live_ranges->count; i++) {
+        (void)json_array_append_new(list, json_pack("{s:s, s:o, s:o, s:o, s:o}", "unit",
+                                                    model->units[live_ranges->items[i].unit].name,
+                                                    "offset_bytes",
+                                                    json_size(live_ranges->items[i].offset),
+                                                    "bytes", json_size(live_ranges->items[i].bytes),
+                                                    "first", json_size(live_ranges->items[i].first),
+                                                    "last", json_size(live_ranges->items[i].last)));
     }
     return list;
 }
@@ -521,11 +519,9 @@ static json_t *plan_json(const sherdi_plan *plan, const sherdi_model *model)
     (void)json_object_set_new(root, "segments", segments_json(plan, model));
     (void)json_object_set_new(root, "params", params_json(plan, model));
     (void)json_object_set_new(root, "gathers",
-                              live_ranges_json(plan->schedule.train.live_ranges,
-                                               plan->schedule.train.num_live_ranges, model));
-    (void)json_object_set_new(
-        root, "transients",
-        live_ranges_json(plan->schedule.transients, plan->schedule.num_transients, model));
+                              live_ranges_json(&plan->schedule.train.live_ranges, model));
+    (void)json_object_set_new(root, "transients",
+                              live_ranges_json(&plan->schedule.transients, model));
     return root;
 }
 

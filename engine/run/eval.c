@@ -41,8 +41,8 @@ sherd_status sherd_eval_begin(sherd_engine *engine, const sherd_eval_params *par
                                  begin_check(engine, given.keep_units)));
     SHERDI_TRY(sherdi_fill_finish(engine));
     engine->is_evaluating = 1;
-    for (size_t i = 0; i < engine->plan->schedule.num_lasting && i < given.keep_units; i++) {
-        sherdi_unit_of(engine, engine->plan->schedule.lasting[i].unit)->lasts = 1;
+    for (size_t i = 0; i < engine->plan->schedule.lasting.count && i < given.keep_units; i++) {
+        sherdi_unit_of(engine, engine->plan->schedule.lasting.items[i].unit)->lasts = 1;
     }
     return SHERD_OK;
 }
@@ -50,11 +50,11 @@ sherd_status sherd_eval_begin(sherd_engine *engine, const sherd_eval_params *par
 /* Drops the units that stayed, and others of those for which the plan has room. */
 static sherd_status units_leave(sherd_engine *engine)
 {
-    for (size_t i = 0; i < engine->plan->schedule.num_lasting; i++) {
-        sherdi_unit_of(engine, engine->plan->schedule.lasting[i].unit)->lasts = 0;
+    for (size_t i = 0; i < engine->plan->schedule.lasting.count; i++) {
+        sherdi_unit_of(engine, engine->plan->schedule.lasting.items[i].unit)->lasts = 0;
     }
-    for (size_t i = 0; i < engine->plan->schedule.num_lasting; i++) {
-        int unit = engine->plan->schedule.lasting[i].unit;
+    for (size_t i = 0; i < engine->plan->schedule.lasting.count; i++) {
+        int unit = engine->plan->schedule.lasting.items[i].unit;
 
         if (sherdi_unit_of(engine, unit)->held == 0) {
             SHERDI_TRY(sherdi_program_unit_leave(&engine->run.program, unit));

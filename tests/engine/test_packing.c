@@ -135,8 +135,8 @@ static void plan_gathers_ahead_what_the_wire_needs(void)
         for (size_t p = 0; p < b.plan->schedule.train.num_steps; p++) {
             size_t there = 0;
 
-            for (size_t s = 0; s < b.plan->schedule.train.num_live_ranges; s++) {
-                const sherdi_live_range *live_range = &b.plan->schedule.train.live_ranges[s];
+            for (size_t s = 0; s < b.plan->schedule.train.live_ranges.count; s++) {
+                const sherdi_live_range *live_range = &b.plan->schedule.train.live_ranges.items[s];
 
                 there +=
                     live_range->first <= p && p <= live_range->last && live_range->bytes > 4096;
@@ -158,8 +158,8 @@ static size_t gather_load(const bench *b)
         for (size_t p = 0; p < sequences[k]->num_steps; p++) {
             size_t load = 0;
 
-            for (size_t s = 0; s < sequences[k]->num_live_ranges; s++) {
-                const sherdi_live_range *live_range = &sequences[k]->live_ranges[s];
+            for (size_t s = 0; s < sequences[k]->live_ranges.count; s++) {
+                const sherdi_live_range *live_range = &sequences[k]->live_ranges.items[s];
 
                 load += live_range->first <= p && p <= live_range->last ? live_range->bytes : 0;
             }

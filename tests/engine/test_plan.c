@@ -140,10 +140,12 @@ static int live_ranges_meet(const sherdi_live_range *a, const sherdi_live_range 
            b->offset < a->offset + a->bytes;
 }
 
-static void expect_live_ranges_apart(const sherdi_live_range *live_ranges, size_t count,
-                                     size_t pool_bytes, const char *what)
+static void expect_live_ranges_apart(const sherdi_live_ranges *all, size_t pool_bytes,
+                                     const char *what)
 {
-    for (size_t i = 0; i < count; i++) {
+    const sherdi_live_range *live_ranges = all->items;
+
+    for (size_t i = 0; i < all->count; i++) {
         IS(live_ranges[i].offset % SHERD_ALIGN_BYTES == 0);
         IS(live_ranges[i].offset + live_ranges[i].bytes <= pool_bytes);
         IS(live_ranges[i].bytes > 0 && live_ranges[i].first <= live_ranges[i].last);
@@ -166,8 +168,8 @@ static void expect_gathers(const sherdi_plan *plan, const planner *b,
         for (size_t u = 0; u < plan->layout.num_units; u++) {
             size_t there = 0;
 
-            for (size_t i = 0; i < sequence->num_live_ranges; i++) {
-                const sherdi_live_range *live_range = &sequence->live_ranges[i];
+            for (size_t i = 0; i < sequence->live_ranges.count; i++) {
+                const sherdi_live_range *live_range = &sequence->live_ranges.items[i];
                 int                      is_used    = 0;
 
                 if (live_range->unit != (int)u || live_range->first > p || live_range->last < p) {
@@ -188,9 +190,9 @@ static void expect_gathers(const sherdi_plan *plan, const planner *b,
         IS(ahead <= plan->settings.sharding.prefetch_bucket_size);
         IS(!has_started_ahead || live <= plan->settings.sharding.max_live_parameters);
     }
-    for (size_t i = 0; i < sequence->num_live_ranges; i++) {
+    for (size_t i = 0; i < sequence->live_ranges.count; i++) {
         /* each gather is for some use, and lives to the end of a use */
-        const sherdi_live_range *live_range = &sequence->live_ranges[i];
+        const sherdi_live_range *live_range = &sequence->live_ranges.items[i];
 
         IS(is_held(b, sequence, live_range->unit, live_range->last, 1));
         IS(live_range->bytes == plan->layout.units[live_range->unit].gather_bytes);
@@ -201,14 +203,14 @@ static void expect_gathers(const sherdi_plan *plan, const planner *b,
 static void expect_one_offset(const sherdi_plan *plan, const sherdi_sequence *sequence,
                               const char *what)
 {
-    for (size_t i = 0; i < sequence->num_live_ranges && !plan->settings.sharding.free_packing;
+    for (size_t i = 0; i < sequence->live_ranges.count && !plan->settings.sharding.free_packing;
          i++) {
         for (size_t j = 0; j < i; j++) {
-            IS(sequence->live_ranges[i].unit != sequence->live_ranges[j].unit ||
-               sequence->live_ranges[i].offset == sequence->live_ranges[j].offset);
+            IS(sequence->live_ranges.items[i].unit != sequence->live_ranges.items[j].unit ||
+               sequence->live_ranges.items[i].offset == sequence->live_ranges.items[j].offset);
         }
-        IS(sequence->live_ranges[i].offset ==
-           plan->layout.units[sequence->live_ranges[i].unit].gather_pool_offset);
+        IS(sequence->live_ranges.items[i].offset ==
+           plan->layout.units[sequence->live_ranges.items[i].unit].gather_pool_offset);
     }
 }
 
@@ -222,17 +224,17 @@ static void expect_transients(const sherdi_plan *plan, const planner *b, const c
              u++) {
             size_t there = 0;
 
-            for (size_t i = 0; i < plan->schedule.num_transients; i++) {
-                there += plan->schedule.transients[i].unit == (int)u &&
-                         plan->schedule.transients[i].first <= p &&
-                         plan->schedule.transients[i].last >= p;
+            for (size_t i = 0; i < plan->schedule.transients.count; i++) {
+                there += plan->schedule.transients.items[i].unit == (int)u &&
+                         plan->schedule.transients.items[i].first <= p &&
+                         plan->schedule.transients.items[i].last >= p;
             }
             IS(!step_uses(b, &plan->schedule.train.steps[p], (int)u) ||
                there == (plan->layout.units[u].transient_bytes > 0));
-            for (size_t i = 0; i < plan->schedule.num_transients; i++) {
-                IS(plan->schedule.transients[i].unit != (int)u ||
+            for (size_t i = 0; i < plan->schedule.transients.count; i++) {
+                IS(plan->schedule.transients.items[i].unit != (int)u ||
                    !step_uses(b, &plan->schedule.train.steps[p], (int)u) ||
-                   plan->schedule.transients[i].last >= plan->schedule.train.steps[p].last);
+                   plan->schedule.transients.items[i].last >= plan->schedule.train.steps[p].last);
             }
         }
     }
@@ -344,11 +346,11 @@ static void expect_valid(const sherdi_plan *plan, const planner *b, const char *
     IS(total == plan->packing.total_bytes);
     expect_segments(plan, b, what);
     expect_arenas_are_filled_once(plan, what);
-    expect_live_ranges_apart(plan->schedule.train.live_ranges, plan->schedule.train.num_live_ranges,
+    expect_live_ranges_apart(&plan->schedule.train.live_ranges,
                              plan->packing.buffers[SHERDI_BUFFER_GATHER].bytes, what);
-    expect_live_ranges_apart(plan->schedule.eval.live_ranges, plan->schedule.eval.num_live_ranges,
+    expect_live_ranges_apart(&plan->schedule.eval.live_ranges,
                              plan->packing.buffers[SHERDI_BUFFER_GATHER].bytes, what);
-    expect_live_ranges_apart(plan->schedule.transients, plan->schedule.num_transients,
+    expect_live_ranges_apart(&plan->schedule.transients,
                              plan->packing.buffers[SHERDI_BUFFER_TRANSIENT].bytes, what);
     expect_gathers(plan, b, &plan->schedule.train, what);
     expect_gathers(plan, b, &plan->schedule.eval, what);

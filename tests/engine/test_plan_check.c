@@ -129,8 +129,8 @@ static void every_rule_that_is_broken_is_noticed(void)
 
     open_simulated(&r, &options, 1, 4, NULL);
     CHECK_OK(sherdi_engine_plan_make(r.engine, &machine, &plan));
-    CHECK(plan->layout.num_segments == 4 && plan->schedule.train.num_live_ranges > 2 &&
-          plan->schedule.num_transients == 3);
+    CHECK(plan->layout.num_segments == 4 && plan->schedule.train.live_ranges.count > 2 &&
+          plan->schedule.transients.count == 3);
     expect_noticed(plan, &r.engine->model, &plan->layout.segments[0].slice_elems,
                    plan->layout.segments[0].slice_elems + 64, "equal slices");
     expect_noticed(plan, &r.engine->model, &plan->layout.params[2].offset_elems, 64,
@@ -153,8 +153,9 @@ static void every_rule_that_is_broken_is_noticed(void)
     expect_noticed(plan, &r.engine->model, &plan->layout.blocks[0].state_offset, 4096, "extents");
     expect_noticed(plan, &r.engine->model, &plan->packing.buffers[SHERDI_BUFFER_GATHER].bytes, 4096,
                    "inside its pool");
-    expect_noticed(plan, &r.engine->model, &plan->schedule.train.live_ranges[1].offset,
-                   plan->schedule.train.live_ranges[0].offset, "there together do not overlap");
+    expect_noticed(plan, &r.engine->model, &plan->schedule.train.live_ranges.items[1].offset,
+                   plan->schedule.train.live_ranges.items[0].offset,
+                   "there together do not overlap");
     expect_noticed(plan, &r.engine->model, &plan->layout.units[1].gather_pool_offset,
                    plan->layout.units[0].gather_pool_offset, "a unit has one place");
     expect_noticed(plan, &r.engine->model, &plan->layout.units[0].transient_pool_offset, 1 << 20,
@@ -176,10 +177,10 @@ static void kept_unit_that_shares_its_place_is_noticed(void)
     open_simulated(&r, &options, 1, 4, NULL);
     CHECK_OK(sherdi_engine_plan_make(r.engine, &machine, &plan));
     CHECK_INT(plan->layout.units[0].gather_pool_offset, plan->layout.units[1].gather_pool_offset);
-    plan->schedule.lasting = &kept;
-    expect_noticed(plan, &r.engine->model, &plan->schedule.num_lasting, 1,
+    plan->schedule.lasting.items = &kept;
+    expect_noticed(plan, &r.engine->model, &plan->schedule.lasting.count, 1,
                    "evaluation keeps has a place of its own");
-    plan->schedule.lasting = NULL;
+    plan->schedule.lasting.items = NULL;
     sherdi_plan_destroy(plan);
     rig_close(&r);
 }
