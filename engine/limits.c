@@ -1,5 +1,5 @@
 /* The memory that is free on this host, and the limits that a control group, the process or the
- * environment sets; and the most blocks of a plan. */
+ * environment sets; whether a plan fits, and the most blocks that it has. */
 #include "engine/limits.h"
 
 #include "base/checked.h"
@@ -150,22 +150,6 @@ sherd_status sherdi_machine_free_memory(size_t *out, sherdi_memory_bound *bound_
     return SHERD_OK;
 }
 
-/* For a build without the module of the proof, which says what else would fit. */
-static sherd_status fit_check(sherd_engine *engine)
-{
-    const sherdi_plan *plan = engine->plan;
-
-    return sherdi_plan_fits(plan)
-               ? SHERD_OK
-               : sherdi_fail(SHERD_E_NOMEM,
-                             "the plan needs %zu bytes of host memory on each of the %d ranks of "
-                             "this host, which may take %zu together, and %zu bytes of device "
-                             "memory, of %zu that a rank may take",
-                             sherdi_plan_host_need(plan), plan->machine.ranks_per_host,
-                             plan->machine.memory_bytes, sherdi_plan_device_need(plan),
-                             plan->machine.device_bytes);
-}
-
 /* ----------------------------------------------------------------- blocks -- */
 
 /* Returns the elements that this rank updates of a segment, and of a frozen slice on NVMe those that
@@ -204,6 +188,53 @@ static sherd_status blocks_check(sherdi_plan *plan, const sherdi_model *model)
                         SHERD_ALIGN_BYTES));
 }
 
-const sherdi_module sherdi_module_limits = {.free_memory   = sherdi_machine_free_memory,
-                                            .segments_made = blocks_check,
-                                            .check         = fit_check};
+/* ------------------------------------------------------------------ memory -- */
+
+size_t sherdi_plan_host_need(const sherdi_plan *plan)
+{
+    return plan->machine.transport_bytes +
+           (plan->machine.has_device ? plan->packing.host_bytes : plan->packing.total_bytes);
+}
+
+size_t sherdi_plan_device_need(const sherdi_plan *plan)
+{
+    return plan->packing.total_bytes - plan->packing.host_bytes + plan->packing.receive_bytes;
+}
+
+int sherdi_plan_device_fits(const sherdi_plan *plan)
+{
+    return !plan->machine.has_device || plan->machine.device_bytes == 0 ||
+           sherdi_plan_device_need(plan) <= plan->machine.device_bytes;
+}
+
+int sherdi_plan_fits(const sherdi_plan *plan)
+{
+    size_t each = sherdi_plan_host_need(plan);
+    size_t all;
+
+    if (!sherdi_plan_device_fits(plan)) {
+        return 0;
+    }
+    return plan->machine.memory_bytes == 0 ||
+           (sherdi_mul_fits(each, (size_t)plan->machine.ranks_per_host, &all) &&
+            all <= plan->machine.memory_bytes);
+}
+
+/* For a build without the module of the proof, which says what else would fit. */
+static sherd_status fit_check(sherd_engine *engine)
+{
+    const sherdi_plan *plan = engine->plan;
+
+    return sherdi_plan_fits(plan)
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_NOMEM,
+                             "the plan needs %zu bytes of host memory on each of the %d ranks of "
+                             "this host, which may take %zu together, and %zu bytes of device "
+                             "memory, of %zu that a rank may take",
+                             sherdi_plan_host_need(plan), plan->machine.ranks_per_host,
+                             plan->machine.memory_bytes, sherdi_plan_device_need(plan),
+                             plan->machine.device_bytes);
+}
+
+const sherdi_module sherdi_module_limits = {
+    .free_memory = sherdi_machine_free_memory, .segments_made = blocks_check, .check = fit_check};

@@ -15,4 +15,12 @@ sherd_status sherdi_machine_free_memory(size_t *out, sherdi_memory_bound *bound_
  *  group's page cache that can be reclaimed counts as remaining. SIZE_MAX: no limit. */
 size_t sherdi_machine_group_left(const char *folder);
 
+/** Return the bytes of host memory and of device memory that one rank takes. */
+size_t sherdi_plan_host_need(const sherdi_plan *plan);
+size_t sherdi_plan_device_need(const sherdi_plan *plan);
+/** Return whether the device has that much, and whether all ranks of the host fit. A machine whose
+ *  memory is unknown fits. */
+int sherdi_plan_device_fits(const sherdi_plan *plan);
+int sherdi_plan_fits(const sherdi_plan *plan);
+
 #endif

@@ -231,36 +231,6 @@ sherd_status sherdi_plan_create(const sherdi_model *model, const sherdi_settings
     return SHERD_OK;
 }
 
-size_t sherdi_plan_host_need(const sherdi_plan *plan)
-{
-    return plan->machine.transport_bytes +
-           (plan->machine.has_device ? plan->packing.host_bytes : plan->packing.total_bytes);
-}
-
-size_t sherdi_plan_device_need(const sherdi_plan *plan)
-{
-    return plan->packing.total_bytes - plan->packing.host_bytes + plan->packing.receive_bytes;
-}
-
-int sherdi_plan_device_fits(const sherdi_plan *plan)
-{
-    return !plan->machine.has_device || plan->machine.device_bytes == 0 ||
-           sherdi_plan_device_need(plan) <= plan->machine.device_bytes;
-}
-
-int sherdi_plan_fits(const sherdi_plan *plan)
-{
-    size_t each = sherdi_plan_host_need(plan);
-    size_t all;
-
-    if (!sherdi_plan_device_fits(plan)) {
-        return 0;
-    }
-    return plan->machine.memory_bytes == 0 ||
-           (sherdi_mul_fits(each, (size_t)plan->machine.ranks_per_host, &all) &&
-            all <= plan->machine.memory_bytes);
-}
-
 void sherdi_plan_destroy(sherdi_plan *plan)
 {
     if (plan == NULL) {

@@ -354,14 +354,6 @@ sherd_status sherdi_plan_create(const sherdi_model *model, const sherdi_settings
                                 sherdi_mem *mem, sherdi_plan **out);
 void         sherdi_plan_destroy(sherdi_plan *plan);
 
-/** Return the bytes of host memory and of device memory that one rank takes. */
-size_t sherdi_plan_host_need(const sherdi_plan *plan);
-size_t sherdi_plan_device_need(const sherdi_plan *plan);
-/** Return whether the device has that much, and whether all ranks of the host fit. A machine whose
- *  memory is unknown fits. */
-int sherdi_plan_device_fits(const sherdi_plan *plan);
-int sherdi_plan_fits(const sherdi_plan *plan);
-
 /** Returns the bytes of an element of a segment's parameters. */
 static inline size_t sherdi_compute_bytes(const sherdi_segment *segment)
 {

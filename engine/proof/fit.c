@@ -2,6 +2,7 @@
 #include "engine/proof/check.h"
 
 #include "base/checked.h"
+#include "engine/limits.h"
 #include "engine/engine.h"
 #include "engine/machine.h"
 #include "engine/modules.h"
