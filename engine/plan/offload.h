@@ -28,9 +28,11 @@ typedef struct sherdi_plan_offload {
     size_t        num_tails;
     sherdi_piece *pieces;
     size_t        num_pieces, cap_pieces;
-    size_t        grad_staging_bytes; /* of one slot; the buffer has num_grad_stagings slots */
-    int           num_grad_stagings;
-    size_t        bounce_param_offset; /* in a bounce buffer: new values, after the gradient */
+    uint32_t *fetches; /* pieces in the order of the gathers: train_fetches, then eval_fetches */
+    size_t    num_train_fetches, num_eval_fetches;
+    size_t    grad_staging_bytes; /* of one slot; the buffer has num_grad_stagings slots */
+    int       num_grad_stagings;
+    size_t    bounce_param_offset; /* in a bounce buffer: new values, after the gradient */
     /* in a bounce buffer: directions of a block, after the new values */
     size_t bounce_direction_offset;
     size_t bounce_bytes; /* of one buffer; there are num_bounces */

@@ -247,7 +247,6 @@ void sherdi_plan_destroy(sherdi_plan *plan)
         sherdi_free(plan->rings[ring].extents);
     }
     sherdi_modules_plan_destroyed(plan);
-    sherdi_free(plan->schedule.fetches);
     sherdi_free(plan->schedule.train.steps);
     sherdi_free(plan->schedule.train.live_ranges.items);
     sherdi_free(plan->schedule.eval.steps);

@@ -258,9 +258,7 @@ typedef struct sherdi_plan_schedule {
     sherdi_sequence    train, eval;
     sherdi_live_ranges transients;
     sherdi_live_ranges lasting; /* units that evaluation keeps gathered, in the order of EVAL */
-    uint32_t *fetches; /* pieces in the order of the gathers: train_fetches, then eval_fetches */
-    size_t    num_train_fetches, num_eval_fetches;
-    int       publishes_early; /* new values are published while later blocks are updated */
+    int publishes_early;        /* new values are published while later blocks are updated */
 } sherdi_plan_schedule;
 
 /* Buffers, and the offsets in them that belong to no unit, segment or block. */

@@ -648,19 +648,20 @@ static size_t live_ranges_pieces(const sherdi_plan *plan, sherdi_sequence *seque
 /* Makes the order in which pieces of parameters are fetched, as the schedule gathers units. */
 static sherd_status fetches_make(sherdi_plan *plan, const sherdi_model *model)
 {
+    sherdi_plan_offload *offload = plan->offload;
+
     (void)model;
-    plan->schedule.num_train_fetches = live_ranges_pieces(plan, &plan->schedule.train, NULL);
-    plan->schedule.num_eval_fetches  = live_ranges_pieces(plan, &plan->schedule.eval, NULL);
-    plan->schedule.fetches =
-        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL,
-                           plan->schedule.num_train_fetches + plan->schedule.num_eval_fetches,
-                           sizeof(*plan->schedule.fetches));
-    if (plan->schedule.fetches == NULL) {
+    offload->num_train_fetches = live_ranges_pieces(plan, &plan->schedule.train, NULL);
+    offload->num_eval_fetches  = live_ranges_pieces(plan, &plan->schedule.eval, NULL);
+    offload->fetches           = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL,
+                                                    offload->num_train_fetches + offload->num_eval_fetches,
+                                                    sizeof(*offload->fetches));
+    if (offload->fetches == NULL) {
         return SHERD_E_NOMEM;
     }
-    (void)live_ranges_pieces(plan, &plan->schedule.train, plan->schedule.fetches);
+    (void)live_ranges_pieces(plan, &plan->schedule.train, offload->fetches);
     (void)live_ranges_pieces(plan, &plan->schedule.eval,
-                             plan->schedule.fetches + plan->schedule.num_train_fetches);
+                             offload->fetches + offload->num_train_fetches);
     return SHERD_OK;
 }
 
@@ -670,6 +671,7 @@ static void offload_destroy(sherdi_plan *plan)
         sherdi_free(plan->offload->measured_state);
         sherdi_free(plan->offload->measured_grads);
         sherdi_free(plan->offload->pieces);
+        sherdi_free(plan->offload->fetches);
         sherdi_free(plan->offload);
     }
 }

@@ -156,8 +156,8 @@ static sherd_status bound_copy(const sherdi_program *program, const sherdi_segme
                                sherdi_staging_at(plan->packing.publish_offset + offset, dst.bytes));
 }
 
-/* Publishes new values of bound parameters: gathers them in the staging buffer, then copies them to
- * the trainer. */
+/* Publishes new values of bound parameters at once, because the next segment needs the staging
+ * buffer: gathers them there, then copies them to the trainer. */
 static sherd_status bound_publish(const sherdi_program *program, const sherdi_segment *segment)
 {
     const sherdi_plan       *plan = program->plan;

@@ -255,11 +255,11 @@ static fetch fetch_of(const sherdi_plan *plan, const sherdi_live_range *live_ran
     }
     if (live_range >= eval->items && live_range < eval->items + eval->count) {
         return (fetch){live_range->first_fetch,
-                       plan->schedule.fetches + plan->schedule.num_train_fetches,
-                       plan->schedule.num_eval_fetches};
+                       plan->offload->fetches + plan->offload->num_train_fetches,
+                       plan->offload->num_eval_fetches};
     }
-    return (fetch){live_range->first_fetch, plan->schedule.fetches,
-                   plan->schedule.num_train_fetches};
+    return (fetch){live_range->first_fetch, plan->offload->fetches,
+                   plan->offload->num_train_fetches};
 }
 
 /* Reads a piece from the drive through a slot. Then starts the read of the piece that uses the slot
@@ -321,12 +321,12 @@ static sherd_status fetches_begin(const sherdi_program *program)
 {
     const sherdi_plan *plan  = program->plan;
     size_t             slots = sherdi_min_size(sherdi_ring_slots(plan, SHERDI_RING_PARAMS),
-                                               plan->schedule.num_train_fetches);
+                                               plan->offload->num_train_fetches);
 
     for (size_t i = 0; i < slots && plan->settings.offload.pipeline_read; i++) {
         SHERDI_TRY(sherdi_program_read(
-            program, SHERDI_RING_PARAMS, i, plan->schedule.fetches[i],
-            plan->layout.segments[plan->offload->pieces[plan->schedule.fetches[i]].segment].unit));
+            program, SHERDI_RING_PARAMS, i, plan->offload->fetches[i],
+            plan->layout.segments[plan->offload->pieces[plan->offload->fetches[i]].segment].unit));
     }
     return SHERD_OK;
 }

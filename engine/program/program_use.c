@@ -1,7 +1,8 @@
-/* The trainer's own use of the units that it has acquired, as operations: what is on its lane waits
- * for gathers, and what follows waits for it. Without lanes nothing is under way then. */
+/* What lanes order: segments that are published while later ones are updated, and the trainer's own
+ * use of the units that it has acquired: what is on its lane waits for gathers, and what follows
+ * waits for it. Without lanes nothing is under way then. */
 #include "engine/modules.h"
-#include "engine/program/program.h"
+#include "engine/program/program_walk.h"
 
 static sherd_status segment_use(const sherdi_program *program, const sherdi_segment *segment,
                                 int is_backward)
@@ -36,4 +37,13 @@ static sherd_status unit_use(const sherdi_program *program, int unit, int is_bac
     return SHERD_OK;
 }
 
-const sherdi_module sherdi_module_trainer = {.unit_used = unit_use};
+/* In a queued update the acquire publishes, which synchronizes at the same place on every rank. */
+static sherd_status early_publish(const sherdi_program *program, const sherdi_segment *segment)
+{
+    return program->progress->flags & SHERDI_OP_QUEUED
+               ? SHERD_OK
+               : sherdi_segment_publish(program, segment, 1);
+}
+
+const sherdi_module sherdi_module_trainer = {.unit_used       = unit_use,
+                                             .segment_updated = early_publish};

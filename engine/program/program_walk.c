@@ -112,17 +112,6 @@ sherd_status sherdi_program_publish(const sherdi_program *program)
     return SHERD_OK;
 }
 
-/* Publishes a bound segment at once, because the next segment needs the staging buffer; and all
- * segments that are published early, except in a queued update: in this case the acquire does so,
- * which synchronizes at the same place on every rank. */
-static sherd_status segment_close(const sherdi_program *program, const sherdi_segment *segment)
-{
-    SHERDI_TRY(sherdi_modules_segment_updated(program, segment));
-    return program->progress->flags & SHERDI_OP_QUEUED
-               ? SHERD_OK
-               : sherdi_segment_publish(program, segment, 1);
-}
-
 /* ------------------------------------------------------------------- walks -- */
 
 /* Emits the last sweep, which writes the parameter, or the first, which takes norms or makes
@@ -233,7 +222,9 @@ static sherd_status segment_walk(const sherdi_program *program, sherdi_walk walk
         SHERDI_TRY(sherdi_program_block_walk(program, walk, segment,
                                              &plan->layout.blocks[segment->first_block + b]));
     }
-    return sherdi_walk_publishes(walk) && !is_skipped ? segment_close(program, segment) : SHERD_OK;
+    return sherdi_walk_publishes(walk) && !is_skipped
+               ? sherdi_modules_segment_updated(program, segment)
+               : SHERD_OK;
 }
 
 sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk)
