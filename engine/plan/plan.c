@@ -257,16 +257,11 @@ void sherdi_plan_destroy(sherdi_plan *plan)
     sherdi_free(plan);
 }
 
-const char *sherdi_segment_kind_name(sherdi_segment_kind kind)
-{
-    static const char *const NAMES[] = {"trainable", "frozen", "persistent"};
-
-    return NAMES[kind];
-}
-
 const char *sherdi_segment_name(const sherdi_segment *segment)
 {
-    static const char *const WIDE[] = {"trainable fp32", "frozen fp32", "persistent fp32"};
+    static const char *const NAMES[2][SHERDI_SEGMENT_KINDS] = {
+        {"trainable", "frozen", "persistent"},
+        {"trainable fp32", "frozen fp32", "persistent fp32"}};
 
-    return segment->is_wide ? WIDE[segment->kind] : sherdi_segment_kind_name(segment->kind);
+    return NAMES[segment->is_wide != 0][segment->kind];
 }

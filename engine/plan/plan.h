@@ -461,9 +461,7 @@ static inline int sherdi_plan_has_files(const sherdi_plan *plan)
            (params->num_extents > 0 && params->tier->has_files);
 }
 
-/** Returns "trainable" and so on. */
-const char *sherdi_segment_kind_name(sherdi_segment_kind kind);
-/** Returns the same, and "trainable fp32" and so on for wide segments. */
+/** Returns "trainable" and so on, of wide segments "trainable fp32" and so on. */
 const char *sherdi_segment_name(const sherdi_segment *segment);
 
 #endif

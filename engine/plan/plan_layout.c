@@ -6,8 +6,6 @@
 #include "base/checked.h"
 #include "engine/modules.h"
 
-#include <string.h>
-
 /* Arrays whose starts are a large power of two apart share the sets of some processors' first-level
  * caches. An update that walks three of these arrays falls to a third of its speed. So blocks of
  * these sizes have their parts SKEW_ELEMS further apart: in fp32 a page and four lines. */

@@ -5,9 +5,6 @@
 #include "engine/plan/plan.h"
 
 #include "base/checked.h"
-#include "collectives/world.h"
-
-#include <string.h>
 
 /* ------------------------------------------------------------ sequences -- */
 

@@ -2,7 +2,6 @@
  * See program.h. */
 #include "engine/program/offload.h"
 
-#include "base/checked.h"
 #include "engine/modules.h"
 
 sherdi_op sherdi_op_of(sherdi_op_kind kind, sherdi_lane_id lane)

@@ -12,9 +12,11 @@
  *   program_grads.c    gradients of a window
  *   program_norm.c     the squares of a window's gradient
  *   program_walk.c     walks over the blocks: update, publish, fingerprint
- *   program_matrices.c directions of matrices, and the updates from them
  *   program_scalars.c  inputs and results of kernels
  *   program_fill.c     first values
+ *
+ * Modules emit what no plain step has, where modules.h calls them: among them program_use.c (what
+ * lanes order), program_matrices.c (updates by matrices) and program_ratios.c (norms of tensors).
  *
  * Data that does not rest on the device is a module of its own (offload.h):
  *
@@ -22,6 +24,7 @@
  *   program_staged.c   slices of gradients
  *   program_rings.c    the slots through which extents of files pass
  *   program_slots.c    values in these slots
+ *   program_saved.c    walks of checkpoints
  *   program_queued.c   a queued update, which overlaps with the trainer's calls */
 #ifndef SHERDI_ENGINE_PROGRAM_PROGRAM_H
 #define SHERDI_ENGINE_PROGRAM_PROGRAM_H
@@ -261,9 +264,6 @@ sherd_status sherdi_program_acquire(const sherdi_program *program, int unit, she
 /** Releases all that the acquire reached, whatever fails meanwhile; reduces gradients that are
  *  complete. */
 sherd_status sherdi_program_release(const sherdi_program *program, int unit, sherd_pass pass);
-/** Counts all acquired units, for any pass, as released, and none stays; emits no operation. Call
- *  sherdi_program_forget and _window_begin after it. */
-void sherdi_program_let_go(const sherdi_program *program);
 /** Drops a gathered unit. */
 sherd_status sherdi_program_unit_leave(const sherdi_program *program, int unit);
 /** Forgets all that is gathered, and begins the passes anew. */

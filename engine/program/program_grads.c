@@ -15,7 +15,6 @@
 #include "engine/program/offload.h"
 #include "engine/program/program_walk.h"
 
-#include "base/checked.h"
 #include "engine/modules.h"
 
 #include <stddef.h>

@@ -4,10 +4,7 @@
  * into this memory, and fails if a held unit uses it. */
 #include "engine/program/offload.h"
 
-#include "base/checked.h"
 #include "engine/modules.h"
-
-#include <string.h>
 
 /* ---------------------------------------------------------------- sequence -- */
 
@@ -353,18 +350,6 @@ sherd_status sherdi_program_release(const sherdi_program *program, int unit, she
         sherdi_outcome_add(&all, status);
     }
     return sherdi_outcome_end(&all);
-}
-
-void sherdi_program_let_go(const sherdi_program *program)
-{
-    for (size_t u = 0; u < program->plan->layout.num_units; u++) {
-        sherdi_unit_state *state = sherdi_program_unit(program, (int)u);
-
-        memset(state->acquired, 0, sizeof(state->acquired));
-        state->held          = 0;
-        state->held_backward = 0;
-        state->lasts         = 0;
-    }
 }
 
 sherd_status sherdi_program_forget(const sherdi_program *program)

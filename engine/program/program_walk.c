@@ -5,8 +5,6 @@
 #include "engine/modules.h"
 #include "engine/program/offload.h"
 
-#include "base/checked.h"
-
 #include <stddef.h>
 
 /* ------------------------------------------------------------- what walks do -- */

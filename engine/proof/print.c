@@ -298,6 +298,8 @@ static json_t *buffers_json(const sherdi_plan *plan)
 
 static json_t *segments_json(const sherdi_plan *plan, const sherdi_model *model)
 {
+    static const char *const KINDS[] = {"trainable", "frozen", "persistent"};
+
     json_t *list     = json_array();
     int     is_mixed = plan->layout.num_optimizers > 1;
 
@@ -307,8 +309,7 @@ static json_t *segments_json(const sherdi_plan *plan, const sherdi_model *model)
         (void)json_array_append_new(
             list,
             json_pack("{s:s, s:s, s:s*, s:s*, s:o, s:o, s:o, s:o, s:b}", "unit",
-                      model->units[segment->unit].name, "kind",
-                      sherdi_segment_kind_name(segment->kind), "dtype",
+                      model->units[segment->unit].name, "kind", KINDS[segment->kind], "dtype",
                       segment->is_wide ? sherd_dtype_name(segment->types.compute) : NULL,
                       "optimizer", is_mixed ? optimizer_name(segment, NULL) : NULL, "elems",
                       json_size(segment->elems), "slice_elems", json_size(segment->slice_elems),

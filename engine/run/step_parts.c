@@ -10,6 +10,7 @@
 #include "engine/run/update.h"
 
 #include <math.h>
+#include <string.h>
 
 void sherd_step_params_init(sherd_step_params *params)
 {
@@ -139,17 +140,23 @@ sherd_status sherd_step_close_window(sherd_engine *engine)
     return SHERD_OK;
 }
 
-/* Releases all acquired units without completing their gradients. */
+/* Releases all acquired units without completing their gradients; none lasts. Emits no
+ * operation. */
 static void units_let_go(sherd_engine *engine)
 {
     for (size_t u = 0; u < engine->plan->layout.num_units; u++) {
+        sherdi_unit_state *state = sherdi_unit_of(engine, (int)u);
+
         for (int pass = SHERD_FORWARD; pass <= SHERD_EVAL; pass++) {
-            if (sherdi_unit_of(engine, (int)u)->acquired[pass] > 0) {
+            if (state->acquired[pass] > 0) {
                 sherdi_modules_unit_let_go(engine, (int)u, (sherd_pass)pass);
             }
         }
+        memset(state->acquired, 0, sizeof(state->acquired));
+        state->held          = 0;
+        state->held_backward = 0;
+        state->lasts         = 0;
     }
-    sherdi_program_let_go(&engine->run.program);
 }
 
 /* The ranks come together first. Some may wait in a gather: its result is not needed any more, nor
