@@ -178,25 +178,10 @@ static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)
     plan->scalars.results_bytes = sizeof(sherdi_scalars_head);
     SHERDI_TRY(sherdi_plan_lay_out(plan, model));
     coeffs_lay_out(plan, model);
-    for (size_t s = 0; s < plan->layout.num_segments && plan->machine.has_receive; s++) {
-        if (plan->layout.segments[s].has_gradient) {
-            size_t whole = plan->layout.segments[s].padded_elems *
-                           sherd_dtype_bytes(plan->layout.segments[s].types.wire);
-
-            plan->packing.reduced_bytes = sherdi_max_size(plan->packing.reduced_bytes, whole);
-        }
-    }
-    plan->packing.receive_bytes =
-        plan->packing.reduced_bytes -
-        (plan->machine.receives_own ? 0 : plan->packing.reduced_bytes / (size_t)plan->world_size);
     SHERDI_TRY(sherdi_plan_schedule_make(plan, model));
     SHERDI_TRY(sherdi_modules_lay_out(plan, model));
     scalars_size(plan);
     SHERDI_TRY(sherdi_plan_pack(plan, model));
-    for (size_t s = 0; s < plan->layout.num_segments; s++) {
-        plan->layout.padding_elems +=
-            plan->layout.segments[s].padded_elems - plan->layout.segments[s].elems;
-    }
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         const sherdi_plan_buffer *buffer = &plan->packing.buffers[b];
 

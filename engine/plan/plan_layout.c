@@ -212,8 +212,9 @@ static void segment_lay_out(sherdi_plan *plan, sherdi_segment *segment)
     sherdi_plan_buffer     transient = {.bytes = unit->transient_bytes};
 
     plan->layout.widest_bytes = sherdi_max_size(plan->layout.widest_bytes, elem);
-    segment->slice_first      = (size_t)plan->rank * segment->slice_elems;
-    segment->own_first        = plan->layout.is_sliced ? segment->slice_first : 0;
+    plan->layout.padding_elems += segment->padded_elems - segment->elems;
+    segment->slice_first = (size_t)plan->rank * segment->slice_elems;
+    segment->own_first   = plan->layout.is_sliced ? segment->slice_first : 0;
     segment->own_elems   = plan->layout.is_sliced ? segment->slice_elems : segment->padded_elems;
     segment->is_resident = settings->sharding.stage < 3 ||
                            segment->kind == SHERDI_SEGMENT_PERSISTENT ||
@@ -407,7 +408,8 @@ static void gradient_lay_out(sherdi_plan *plan, sherdi_segment *segment)
 }
 
 /* Sizes the staging buffer, for what passes through another type or another space on its way: the
- * wire type of a reduction, then what modules publish. */
+ * wire type of a reduction, then what modules publish. And the room into which the world
+ * receives. */
 static void staging_size(sherdi_plan *plan)
 {
     sherdi_plan_packing *packing = &plan->packing;
@@ -417,11 +419,18 @@ static void staging_size(sherdi_plan *plan)
         const sherdi_segment *segment = &plan->layout.segments[s];
         const sherdi_types   *types   = &segment->types;
         sherd_dtype made_in = plan->settings.sharding.stage >= 2 ? types->compute : types->grad;
+        size_t      whole   = segment->padded_elems * sherd_dtype_bytes(types->wire);
 
         if (segment->has_gradient && !plan->layout.is_deterministic && types->wire != made_in) {
-            grads = sherdi_max_size(grads, segment->padded_elems * sherd_dtype_bytes(types->wire));
+            grads = sherdi_max_size(grads, whole);
+        }
+        if (segment->has_gradient && plan->machine.has_receive) {
+            packing->reduced_bytes = sherdi_max_size(packing->reduced_bytes, whole);
         }
     }
+    packing->receive_bytes =
+        packing->reduced_bytes -
+        (plan->machine.receives_own ? 0 : packing->reduced_bytes / (size_t)plan->world_size);
     packing->buffers[SHERDI_BUFFER_STAGING].bytes =
         sherdi_round_up(sherdi_max_size(grads, packing->publish_offset + packing->publish_bytes),
                         SHERD_ALIGN_BYTES);

@@ -242,11 +242,15 @@ static sherd_status live_ranges_pack(sherdi_plan *plan, sherdi_live_ranges *live
     return status;
 }
 
-static void gathers_settle(const sherdi_plan *plan, sherdi_sequence *sequence)
+/* Gives live ranges the offsets of their units. */
+static void live_ranges_settle(const sherdi_plan *plan, sherdi_live_ranges *live_ranges,
+                               sherdi_buffer_id pool)
 {
-    for (size_t i = 0; i < sequence->live_ranges.count; i++) {
-        sequence->live_ranges.items[i].offset =
-            plan->layout.units[sequence->live_ranges.items[i].unit].gather_pool_offset;
+    for (size_t i = 0; i < live_ranges->count; i++) {
+        const sherdi_plan_unit *unit = &plan->layout.units[live_ranges->items[i].unit];
+
+        live_ranges->items[i].offset =
+            pool == SHERDI_BUFFER_GATHER ? unit->gather_pool_offset : unit->transient_pool_offset;
     }
 }
 
@@ -256,15 +260,12 @@ sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model)
 
     SHERDI_TRY(units_pack(plan, model, SHERDI_BUFFER_GATHER));
     SHERDI_TRY(units_pack(plan, model, SHERDI_BUFFER_TRANSIENT));
-    for (size_t i = 0; i < plan->schedule.transients.count; i++) { /* a unit has at most one */
-        plan->schedule.transients.items[i].offset =
-            plan->layout.units[plan->schedule.transients.items[i].unit].transient_pool_offset;
-    }
+    live_ranges_settle(plan, &plan->schedule.transients, SHERDI_BUFFER_TRANSIENT);
     if (plan->settings.sharding.free_packing) {
         SHERDI_TRY(live_ranges_pack(plan, &plan->schedule.train.live_ranges, gather));
         return live_ranges_pack(plan, &plan->schedule.eval.live_ranges, gather);
     }
-    gathers_settle(plan, &plan->schedule.train);
-    gathers_settle(plan, &plan->schedule.eval);
+    live_ranges_settle(plan, &plan->schedule.train.live_ranges, SHERDI_BUFFER_GATHER);
+    live_ranges_settle(plan, &plan->schedule.eval.live_ranges, SHERDI_BUFFER_GATHER);
     return SHERD_OK;
 }
