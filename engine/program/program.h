@@ -396,6 +396,9 @@ sherdi_range sherdi_program_gradient(const sherdi_plan *plan, const sherdi_block
 /** Returns whether a unit has a gradient where it is made: an open one, or a complete one that is
  *  retained. */
 int sherdi_program_has_gradient(const sherdi_program *program, int unit);
+/** Returns E_NOMEM: a held unit has the memory that the plan gives to another one. */
+sherd_status sherdi_program_fail_held(const sherdi_program *program, int unit, int holder,
+                                      const char *what);
 /** Returns E_NOMEM when another gradient lies where the unit's is made. */
 sherd_status sherdi_program_gradient_check(const sherdi_program *program, int unit);
 sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int unit);

@@ -66,13 +66,11 @@ static sherdi_value_range range_within(const sherdi_value_range *s, size_t first
     return within;
 }
 
-/* The part that lies in the elements that this rank updates. */
 sherdi_value_range sherdi_values_owned_range(const sherdi_value_range *s)
 {
     return range_within(s, s->segment->own_first, s->segment->own_elems);
 }
 
-/* The part that lies in this rank's slice. */
 sherdi_value_range sherdi_values_slice_range(const sherdi_value_range *s)
 {
     return range_within(s, s->segment->slice_first, s->segment->slice_elems);
@@ -98,13 +96,11 @@ static int space_is_apart(const sherdi_value_range *f, sherdi_space space)
     return space == SHERDI_SPACE_DEVICE && f->program->plan->machine.has_device;
 }
 
-/* The lane whose copies and kernels reach both the space and the fill buffer. */
 sherdi_lane_id sherdi_values_lane(const sherdi_value_range *f, sherdi_space space)
 {
     return space_is_apart(f, space) ? SHERDI_LANE_COMPUTE : SHERDI_LANE_HOST;
 }
 
-/* Copies to memory of a space, or from it. */
 sherd_status sherdi_values_copy(const sherdi_value_range *f, sherdi_space space, sherdi_range at,
                                 sherdi_range buffer)
 {
@@ -115,7 +111,6 @@ sherd_status sherdi_values_copy(const sherdi_value_range *f, sherdi_space space,
                      : sherdi_program_move(f->program, op, buffer, at);
 }
 
-/* The same with a cast. The host's kernels reach everything except a device's memory. */
 sherd_status sherdi_values_cast(const sherdi_value_range *f, size_t begin, size_t end,
                                 sherdi_space space, sherd_dtype dtype, sherdi_range at)
 {
@@ -141,14 +136,11 @@ sherd_status sherdi_values_cast(const sherdi_value_range *f, size_t begin, size_
     return is_apart && f->is_put ? sherdi_values_copy(f, space, at, near) : SHERD_OK;
 }
 
-/* Whether this rank's share of the fingerprint is computed while weights are put. */
 int sherdi_values_are_counted(const sherdi_value_range *f)
 {
     return f->segment->kind == SHERDI_SEGMENT_FROZEN || f->program->plan->has_generations;
 }
 
-/* Adds the values to this rank's share of the fingerprint: of a frozen parameter those in its
- * slice, else those that it updates. */
 sherd_status sherdi_values_count(const sherdi_value_range *f)
 {
     const sherdi_plan *plan = f->program->plan;
@@ -181,7 +173,6 @@ sherd_status sherdi_values_block_move(const sherdi_value_range *f, const sherdi_
     return sherdi_values_copy(f, block->space, state, sherdi_values_at(f, c->begin, c->end));
 }
 
-/* Moves a part of the state; of master weights those that are separate from the parameter. */
 sherd_status sherdi_values_state_move(const sherdi_value_range *f)
 {
     const sherdi_plan *plan = f->program->plan;
@@ -199,7 +190,6 @@ sherd_status sherdi_values_state_move(const sherdi_value_range *f)
     return SHERD_OK;
 }
 
-/* Moves the parameter where it rests. */
 sherd_status sherdi_values_param_move(const sherdi_value_range *f)
 {
     const sherdi_segment *segment = f->segment;
@@ -221,7 +211,6 @@ sherd_status sherdi_values_param_move(const sherdi_value_range *f)
 
 /* ------------------------------------------------------------------- parts -- */
 
-/* Lets the trainer, or another caller, give the values or receive them. */
 sherd_status sherdi_values_call(const sherdi_value_range *f, sherdi_op_kind kind)
 {
     sherdi_op op      = sherdi_value_op(f, kind, SHERDI_LANE_HOST);
@@ -234,8 +223,7 @@ sherd_status sherdi_values_call(const sherdi_value_range *f, sherdi_op_kind kind
     return sherdi_program_emit(f->program, &op);
 }
 
-/* Puts weights that a caller gives, or that are in the trainer's own memory (is_kept), to where they
- * rest. The parameter comes first: for a split master, its half counts. */
+/* The parameter comes first: for a split master, its half counts. */
 sherd_status sherdi_weights_put(sherdi_value_range *f)
 {
     sherdi_value_range master;
@@ -288,7 +276,6 @@ static sherd_status portions_run(const sherdi_program *program, const sherdi_val
     return SHERD_OK;
 }
 
-/* Each rank does it for its part. */
 sherd_status sherdi_values_run(const sherdi_program *program, const sherdi_values *values,
                                sherdi_border_fn border, sherdi_values_fn run)
 {

@@ -66,11 +66,7 @@ static sherd_status gradient_has_no_room(const sherdi_program *program, int unit
     const sherdi_unit_state *state = sherdi_program_unit(program, holder);
 
     if (state->held_backward > 0) {
-        return sherdi_fail(SHERD_E_NOMEM,
-                           "unit %s has no room for its gradient: the plan gives it the memory of "
-                           "unit %s, which is still acquired; release %s before this acquire, or "
-                           "declare with sherd_pass_add_held that both are held together",
-                           name, other, other);
+        return sherdi_program_fail_held(program, unit, holder, "for its gradient");
     }
     if (program->plan->layout.units[holder].is_open_ended || state->is_complete) {
         return sherdi_fail(SHERD_E_NOMEM,

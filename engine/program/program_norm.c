@@ -46,7 +46,6 @@ static int norm_goes_on(const sherdi_plan *plan, const sherdi_op *run, const she
            (behind->offset == end || (is_all_ours && behind->offset == padded));
 }
 
-/* Emits the range, and begins an empty one. */
 sherd_status sherdi_program_norm_flush(const sherdi_program *program, sherdi_op *run)
 {
     sherdi_op op = *run;
@@ -75,8 +74,7 @@ static sherd_status norm_add(const sherdi_program *program, sherdi_op *run, cons
     return SHERD_OK;
 }
 
-/* Adds the squares of elements [first, end) of a block. A gradient on a drive is only temporarily
- * in its slot. */
+/* A gradient on a drive is only temporarily in its slot. */
 sherd_status sherdi_program_block_norm(const sherdi_program *program, const sherdi_segment *segment,
                                        const sherdi_block *block, size_t first, size_t end,
                                        sherdi_op *run)

@@ -171,8 +171,6 @@ sherd_status sherdi_rings_generation(const sherdi_program *program, sherdi_op_ki
 
 /* ------------------------------------------------------------------ walks -- */
 
-/* Whether a walk needs an extent: SHERDI_WALK_MEASURE does not need an extent without a segment of
- * two sweeps. */
 int sherdi_walk_visits(const sherdi_plan *plan, sherdi_walk walk, sherdi_ring ring, size_t extent)
 {
     const unsigned char *measured =
@@ -181,8 +179,6 @@ int sherdi_walk_visits(const sherdi_plan *plan, sherdi_walk walk, sherdi_ring ri
     return walk != SHERDI_WALK_MEASURE || measured == NULL || measured[extent];
 }
 
-/* Reads an extent; also its tail, except in walks with a gradient, which have those values from
- * elsewhere. */
 sherd_status sherdi_extent_read(const sherdi_program *program, sherdi_walk walk, sherdi_ring ring,
                                 size_t extent, int unit)
 {
@@ -206,7 +202,6 @@ static sherd_status slot_read(const sherdi_program *program, sherdi_walk walk, s
     return extent < extents ? sherdi_extent_read(program, walk, ring, extent, unit) : SHERD_OK;
 }
 
-/* Ends an extent's turn in its slot, and reads the extent that takes the slot next. */
 sherd_status sherdi_slot_go_on(const sherdi_program *program, sherdi_walk walk, sherdi_ring ring,
                                size_t extent, int unit)
 {

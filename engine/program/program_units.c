@@ -95,6 +95,18 @@ static int in_the_way(const sherdi_program *program, int unit, size_t offset, in
     return -1;
 }
 
+sherd_status sherdi_program_fail_held(const sherdi_program *program, int unit, int holder,
+                                      const char *what)
+{
+    const char *other = sherdi_program_name(program, holder);
+
+    return sherdi_fail(SHERD_E_NOMEM,
+                       "unit %s has no room %s: the plan gives it the memory of unit %s, which is "
+                       "still acquired; release %s before this acquire, or declare with "
+                       "sherd_pass_add_held that both are held together",
+                       sherdi_program_name(program, unit), what, other, other);
+}
+
 /* Checks that no held unit, and no open gradient, is in memory that the acquire needs. After this
  * nothing fails for lack of room. */
 static sherd_status room_check(const sherdi_program *program, const sherdi_cursor *cursor,
@@ -115,13 +127,7 @@ static sherd_status room_check(const sherdi_program *program, const sherdi_curso
         }
         holder = in_the_way(program, reached, offset, 1);
         if (holder >= 0) {
-            return sherdi_fail(
-                SHERD_E_NOMEM,
-                "unit %s has no room to be gathered: the plan gives it the memory of unit %s, "
-                "which is still acquired; release %s before this acquire, or declare with "
-                "sherd_pass_add_held that both are held together",
-                sherdi_program_name(program, reached), sherdi_program_name(program, holder),
-                sherdi_program_name(program, holder));
+            return sherdi_program_fail_held(program, reached, holder, "to be gathered");
         }
     }
     return SHERD_OK;

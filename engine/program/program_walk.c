@@ -33,8 +33,6 @@ sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block)
                : sherdi_program_offload()->state_at(plan, block, bytes);
 }
 
-/* Where a block's parameters rest in memory, in the compute type; bound ones are in the staging
- * buffer, on their way to the trainer. */
 sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segment *segment,
                                      const sherdi_block *block)
 {
@@ -50,7 +48,6 @@ sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segme
                            segment->param_offset + at, bytes);
 }
 
-/* Where a segment's directions of matrices are. */
 sherdi_range sherdi_program_directions_at(size_t first_elem, size_t elems)
 {
     return sherdi_range_of(SHERDI_BUFFER_DIRECTIONS, first_elem * sizeof(float),
