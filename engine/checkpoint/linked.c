@@ -153,7 +153,7 @@ static size_t part_at(const listing *l, const sherdi_block *block, int part, siz
 static void encoding_describe(const listing *l, const sherdi_block *block, int part,
                               size_t offset_elems, sherdi_linked_tensor *tensor)
 {
-    const sherdi_segment *segment = &l->plan->layout.segments[block->segment];
+    const sherdi_segment *segment = sherdi_block_segment(l->plan, block);
     size_t                extents = l->plan->rings[SHERDI_RING_STATE].num_extents;
 
     tensor->encoding = segment->encodings[part];
@@ -177,7 +177,7 @@ static void encoding_describe(const listing *l, const sherdi_block *block, int p
 static sherd_status range_print(listing *l, const sherdi_block *block,
                                 const sherdi_shard_range *range)
 {
-    const sherdi_segment *segment = &l->plan->layout.segments[block->segment];
+    const sherdi_segment *segment = sherdi_block_segment(l->plan, block);
 
     for (int part = 0; part < sherdi_segment_parts(segment); part++) {
         sherdi_linked_tensor tensor = {.count = range->count, .extent = block->extent};

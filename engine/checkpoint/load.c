@@ -682,7 +682,7 @@ static uint64_t bytes_wanted(const load *l)
 
     for (size_t b = 0; b < engine->plan->layout.num_blocks; b++) {
         const sherdi_block *block = &engine->plan->layout.blocks[b];
-        int parts = sherdi_segment_parts(&engine->plan->layout.segments[block->segment]);
+        int                 parts = sherdi_segment_parts(sherdi_block_segment(engine->plan, block));
         sherdi_shard_ranges ranges = sherdi_shard_all(engine->plan, &engine->model, block);
         sherdi_shard_range  range;
 

@@ -211,7 +211,7 @@ static sherd_status pieces_each(sherdi_save *save, const sherdi_op *op, const sh
                                 piece_fn fn)
 {
     const sherdi_plan  *plan   = save->engine->plan;
-    int                 parts  = sherdi_segment_parts(&plan->layout.segments[block->segment]);
+    int                 parts  = sherdi_segment_parts(sherdi_block_segment(plan, block));
     sherdi_shard_ranges pieces = sherdi_shard_saved(plan, &save->engine->model, block);
     sherdi_shard_range  piece;
 

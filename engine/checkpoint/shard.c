@@ -17,7 +17,7 @@ static sherdi_shard_ranges ranges_of(const sherdi_plan *plan, const sherdi_model
 sherdi_shard_ranges sherdi_shard_saved(const sherdi_plan *plan, const sherdi_model *model,
                                        const sherdi_block *block)
 {
-    size_t slice = plan->layout.segments[block->segment].slice_elems;
+    size_t slice = sherdi_block_segment(plan, block)->slice_elems;
     size_t begin = (size_t)plan->rank * slice;
 
     return ranges_of(plan, model, block, begin, begin + slice);
@@ -33,7 +33,7 @@ int sherdi_shard_next(sherdi_shard_ranges *ranges, sherdi_shard_range *out)
 {
     const sherdi_block *block = ranges->block;
     /* where the block begins in the whole segment */
-    size_t first = ranges->plan->layout.segments[block->segment].own_first + block->offset_elems;
+    size_t first = sherdi_block_segment(ranges->plan, block)->own_first + block->offset_elems;
 
     while (ranges->next < block->num_spans) {
         const sherdi_span *span  = &ranges->plan->layout.spans[block->first_span + ranges->next++];
@@ -99,7 +99,7 @@ static sherd_status tensor_add(const sherdi_plan *plan, const sherdi_model_param
 static sherd_status block_add(const sherdi_plan *plan, const sherdi_model *model,
                               const sherdi_block *block, sherdi_safetensors_builder *builder)
 {
-    const sherdi_segment *segment = &plan->layout.segments[block->segment];
+    const sherdi_segment *segment = sherdi_block_segment(plan, block);
     sherdi_shard_ranges   ranges  = sherdi_shard_saved(plan, model, block);
     sherdi_shard_range    range;
 

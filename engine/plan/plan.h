@@ -370,6 +370,13 @@ static inline const sherdi_segment *sherdi_param_segment(const sherdi_plan *plan
     return &plan->layout.segments[plan->layout.params[param].segment];
 }
 
+/** Returns the segment of a block. */
+static inline const sherdi_segment *sherdi_block_segment(const sherdi_plan  *plan,
+                                                         const sherdi_block *block)
+{
+    return &plan->layout.segments[block->segment];
+}
+
 /** Returns the number of parts of a segment's state; 0: it is frozen. */
 static inline int sherdi_segment_parts(const sherdi_segment *segment)
 {

@@ -287,7 +287,7 @@ static void fill_size(sherdi_plan *plan, const sherdi_model *model)
 static sherd_status block_add_spans(sherdi_plan *plan, const sherdi_model *model,
                                     sherdi_block *block, size_t first)
 {
-    const sherdi_model_unit *unit = &model->units[plan->layout.segments[block->segment].unit];
+    const sherdi_model_unit *unit = &model->units[sherdi_block_segment(plan, block)->unit];
 
     block->first_span = plan->layout.num_spans;
     for (size_t i = 0; i < unit->num_params; i++) {
@@ -350,7 +350,7 @@ static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
 size_t sherdi_plan_part_offset(const sherdi_plan *plan, const sherdi_block *block, int part,
                                size_t offset_elems)
 {
-    const sherdi_segment *segment = &plan->layout.segments[block->segment];
+    const sherdi_segment *segment = sherdi_block_segment(plan, block);
     size_t                offset  = sherdi_segment_part_bytes(segment, part, offset_elems);
 
     for (int i = segment->has_master ? 0 : 1; i < part; i++) {
@@ -361,7 +361,7 @@ size_t sherdi_plan_part_offset(const sherdi_plan *plan, const sherdi_block *bloc
 
 size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block)
 {
-    const sherdi_segment *segment = &plan->layout.segments[block->segment];
+    const sherdi_segment *segment = sherdi_block_segment(plan, block);
     int                   last    = sherdi_segment_parts(segment) - 1;
 
     return last == 0 && !segment->has_master

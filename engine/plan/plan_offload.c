@@ -97,18 +97,18 @@ static void state_spaces_choose(sherdi_plan *plan)
 int sherdi_plan_keeps_values(const sherdi_plan *plan, const sherdi_block *block)
 {
     return block->space == SHERDI_SPACE_STORAGE &&
-           sherdi_segment_is_beside(&plan->layout.segments[block->segment]);
+           sherdi_segment_is_beside(sherdi_block_segment(plan, block));
 }
 
 int sherdi_plan_reads_values(const sherdi_plan *plan, const sherdi_block *block)
 {
     return sherdi_plan_keeps_values(plan, block) &&
-           plan->layout.segments[block->segment].param_space == SHERDI_SPACE_STORAGE;
+           sherdi_block_segment(plan, block)->param_space == SHERDI_SPACE_STORAGE;
 }
 
 size_t sherdi_plan_values_bytes(const sherdi_plan *plan, const sherdi_block *block)
 {
-    return block->elems * sherdi_compute_bytes(&plan->layout.segments[block->segment]);
+    return block->elems * sherdi_compute_bytes(sherdi_block_segment(plan, block));
 }
 
 size_t sherdi_plan_values_begin(const sherdi_plan *plan, const sherdi_block *block)
@@ -165,7 +165,7 @@ static size_t extents_longest(const sherdi_plan_ring *ring)
 static int extent_is_joined(const sherdi_plan *plan, const sherdi_block *before,
                             const sherdi_block *block, size_t bytes, size_t most)
 {
-    if (sherdi_segment_has_matrices(&plan->layout.segments[block->segment]) ||
+    if (sherdi_segment_has_matrices(sherdi_block_segment(plan, block)) ||
         sherdi_segment_has_matrices(&plan->layout.segments[before->segment])) {
         return before->segment == block->segment;
     }
@@ -312,7 +312,7 @@ static sherd_status gradients_lay_out(sherdi_plan *plan)
     }
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
         sherdi_block         *block   = &plan->layout.blocks[b];
-        const sherdi_segment *segment = &plan->layout.segments[block->segment];
+        const sherdi_segment *segment = sherdi_block_segment(plan, block);
         size_t                elem    = sherdi_grad_bytes(plan, segment);
         size_t                len     = sherdi_round_up(block->elems * elem, SHERD_ALIGN_BYTES);
 
@@ -424,7 +424,7 @@ static void publish_size(sherdi_plan *plan)
 
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
         const sherdi_block   *block   = &plan->layout.blocks[b];
-        const sherdi_segment *segment = &plan->layout.segments[block->segment];
+        const sherdi_segment *segment = sherdi_block_segment(plan, block);
 
         if (block->space == SHERDI_SPACE_DEVICE && segment->param_space != SHERDI_SPACE_DEVICE) {
             *bytes = sherdi_max_size(*bytes, block->elems * sherdi_compute_bytes(segment));
@@ -435,7 +435,7 @@ static void publish_size(sherdi_plan *plan)
 /* The bytes of an offloaded block's gradient that pass through the bounce buffer. */
 static size_t bounce_grad_bytes(const sherdi_plan *plan, const sherdi_block *block)
 {
-    const sherdi_types *types = &plan->layout.segments[block->segment].types;
+    const sherdi_types *types = &sherdi_block_segment(plan, block)->types;
 
     if (block->grad_space ==
         SHERDI_SPACE_DEVICE) { /* comes down at the boundary, in the type of the update */
@@ -452,7 +452,7 @@ static void bounce_size(sherdi_plan *plan)
 
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
         const sherdi_block   *block   = &plan->layout.blocks[b];
-        const sherdi_segment *segment = &plan->layout.segments[block->segment];
+        const sherdi_segment *segment = sherdi_block_segment(plan, block);
 
         if (block->space == SHERDI_SPACE_DEVICE) {
             continue;
@@ -510,7 +510,7 @@ static sherd_status measured_mark(sherdi_plan *plan)
     }
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
         const sherdi_block *block = &plan->layout.blocks[b];
-        int is_measured = sherdi_segment_is_measured(&plan->layout.segments[block->segment]);
+        int is_measured           = sherdi_segment_is_measured(sherdi_block_segment(plan, block));
 
         if (is_measured && block->space == SHERDI_SPACE_STORAGE) {
             plan->offload->measured_state[block->extent] = 1;

@@ -29,7 +29,7 @@ sherdi_op sherdi_op_of_block(const sherdi_plan *plan, sherdi_op_kind kind,
                              const sherdi_block *block)
 {
     sherdi_op op = sherdi_op_of_segment(plan, kind, sherdi_lane_at(block->space),
-                                        &plan->layout.segments[block->segment]);
+                                        sherdi_block_segment(plan, block));
 
     op.block = block;
     op.elems = block->elems;

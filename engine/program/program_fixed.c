@@ -37,7 +37,7 @@ static sherd_status staging_size(sherdi_plan *plan, const sherdi_model *model)
     (void)model;
     for (size_t b = 0; b < plan->layout.num_blocks && plan->layout.is_deterministic; b++) {
         const sherdi_block *block = &plan->layout.blocks[b];
-        size_t              whole = plan->layout.segments[block->segment].padded_elems;
+        size_t              whole = sherdi_block_segment(plan, block)->padded_elems;
 
         elems = sherdi_max_size(elems, plan->layout.is_sliced ? block->elems : whole);
     }

@@ -44,7 +44,7 @@ sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi
 
 sherdi_range sherdi_program_gradient(const sherdi_plan *plan, const sherdi_block *block)
 {
-    size_t bytes = block->elems * sherdi_grad_bytes(plan, &plan->layout.segments[block->segment]);
+    size_t bytes = block->elems * sherdi_grad_bytes(plan, sherdi_block_segment(plan, block));
 
     return sherdi_is_on_device(block->grad_space)
                ? sherdi_range_of(SHERDI_BUFFER_GRADS, block->grad_offset, bytes)

@@ -87,7 +87,7 @@ static sherd_status state_take(const sherdi_program *program, sherdi_walk walk,
         return slot_empty(program, block);
     }
     return sherdi_extent_read(program, walk, SHERDI_RING_STATE, block->extent,
-                              program->plan->layout.segments[block->segment].unit);
+                              sherdi_block_segment(program->plan, block)->unit);
 }
 
 /* Whether the walk changes any block of the extent; `block` is the last of them. */
@@ -103,7 +103,7 @@ static int extent_is_changed(const sherdi_program *program, sherdi_walk walk,
             break;
         }
         if (other->space == block->space &&
-            !sherdi_program_is_skipped(program, walk, plan->layout.segments[other->segment].unit)) {
+            !sherdi_program_is_skipped(program, walk, sherdi_block_segment(plan, other)->unit)) {
             return writes_state(walk);
         }
     }
@@ -113,7 +113,7 @@ static int extent_is_changed(const sherdi_program *program, sherdi_walk walk,
 static sherd_status state_give(const sherdi_program *program, sherdi_walk walk,
                                const sherdi_block *block)
 {
-    int unit = program->plan->layout.segments[block->segment].unit;
+    int unit = sherdi_block_segment(program->plan, block)->unit;
 
     if (block->space != SHERDI_SPACE_STORAGE || !is_last_of_extent(program->plan, block)) {
         return SHERD_OK;
@@ -152,13 +152,13 @@ static sherd_status gradient_give(const sherdi_program *program, sherdi_walk wal
         return SHERD_OK;
     }
     return sherdi_slot_go_on(program, walk, SHERDI_RING_GRADS, block->grad_offset,
-                             program->plan->layout.segments[block->segment].unit);
+                             sherdi_block_segment(program->plan, block)->unit);
 }
 
 static sherd_status gradient_send(const sherdi_program *program, const sherdi_block *block)
 {
     const sherdi_plan    *plan    = program->plan;
-    const sherdi_segment *segment = &plan->layout.segments[block->segment];
+    const sherdi_segment *segment = sherdi_block_segment(plan, block);
     sherdi_range          src;
 
     SHERDI_TRY(sherdi_program_gradient_take(program, SHERDI_WALK_DIRECT, segment, block, &src));
@@ -224,7 +224,7 @@ static sherd_status direction_move(const sherdi_program *program, const sherdi_b
 
     return sherdi_is_on_device(block->space)
                ? SHERD_OK
-               : sherdi_program_copy(program, lane, &program->plan->layout.segments[block->segment],
+               : sherdi_program_copy(program, lane, sherdi_block_segment(program->plan, block),
                                      is_up ? device : here, is_up ? here : device);
 }
 
@@ -273,7 +273,7 @@ static sherd_status gaps_zero(const sherdi_program *program, const sherdi_block 
 {
     sherdi_op op = sherdi_op_of_block(program->plan, SHERDI_OP_ZERO, block);
 
-    op.to    = program->plan->layout.segments[block->segment].types.compute;
+    op.to    = sherdi_block_segment(program->plan, block)->types.compute;
     op.flags = SHERDI_OP_GAPS;
     return sherdi_program_make(program, op, target);
 }
@@ -312,9 +312,9 @@ static sherd_status param_rest(const sherdi_program *program, const sherdi_segme
 
 sherdi_range sherdi_state_values_at(const sherdi_plan *plan, const sherdi_block *block)
 {
-    sherdi_range at = sherdi_ring_slot(
-        plan, SHERDI_RING_STATE, block->extent,
-        block->elems * sherdi_compute_bytes(&plan->layout.segments[block->segment]));
+    sherdi_range at =
+        sherdi_ring_slot(plan, SHERDI_RING_STATE, block->extent,
+                         block->elems * sherdi_compute_bytes(sherdi_block_segment(plan, block)));
 
     at.offset += block->value_offset;
     return at;

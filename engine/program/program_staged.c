@@ -12,7 +12,7 @@ sherd_status sherdi_rings_gradient_read(const sherdi_program *program, const she
         return SHERD_OK;
     }
     return sherdi_program_read(program, SHERDI_RING_GRADS, block->grad_offset, block->grad_offset,
-                               program->plan->layout.segments[block->segment].unit);
+                               sherdi_block_segment(program->plan, block)->unit);
 }
 
 static sherd_status gradient_write(const sherdi_program *program, const sherdi_block *block)
@@ -21,7 +21,7 @@ static sherd_status gradient_write(const sherdi_program *program, const sherdi_b
         return SHERD_OK;
     }
     return sherdi_program_write(program, SHERDI_RING_GRADS, block->grad_offset, block->grad_offset,
-                                program->plan->layout.segments[block->segment].unit);
+                                sherdi_block_segment(program->plan, block)->unit);
 }
 
 static sherdi_range grad_staging_at(const sherdi_plan *plan, int slot, size_t offset, size_t bytes)

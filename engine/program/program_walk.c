@@ -57,7 +57,7 @@ sherdi_range sherdi_program_directions_at(size_t first_elem, size_t elems)
 sherdi_range sherdi_direction_at(const sherdi_plan *plan, const sherdi_block *block)
 {
     return sherdi_program_directions_at(
-        plan->layout.segments[block->segment].own_first + block->offset_elems, block->elems);
+        sherdi_block_segment(plan, block)->own_first + block->offset_elems, block->elems);
 }
 
 /* --------------------------------------------------------------- gradient -- */

@@ -145,7 +145,7 @@ static int gradients_are_valid(const sherdi_plan *plan)
 
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
         const sherdi_block   *block   = &plan->layout.blocks[b];
-        const sherdi_segment *segment = &plan->layout.segments[block->segment];
+        const sherdi_segment *segment = sherdi_block_segment(plan, block);
 
         if (!segment->is_staged) {
             continue;

@@ -125,11 +125,10 @@ static sherd_state_part values_sum(const sherdi_plan *plan, const sherdi_optimiz
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
         const sherdi_block *block = &plan->layout.blocks[b];
 
-        if (plan->layout.segments[block->segment].optimizer == optimizer &&
+        if (sherdi_block_segment(plan, block)->optimizer == optimizer &&
             sherdi_block_keeps_values(block)) {
             sum.elems += block->elems;
-            sum.bytes +=
-                block->elems * sherdi_compute_bytes(&plan->layout.segments[block->segment]);
+            sum.bytes += block->elems * sherdi_compute_bytes(sherdi_block_segment(plan, block));
         }
     }
     return sum;

@@ -17,7 +17,7 @@ static uint64_t extents_hash(uint64_t hash, const sherdi_extent *extents, size_t
  * its offset counts from the slice. */
 static uint64_t block_hash(uint64_t hash, const sherdi_plan *plan, const sherdi_block *block)
 {
-    const sherdi_segment *segment = &plan->layout.segments[block->segment];
+    const sherdi_segment *segment = sherdi_block_segment(plan, block);
     size_t                slice   = segment->slice_elems * sherdi_grad_bytes(plan, segment);
     size_t                own =
         plan->layout.is_sliced && !plan->layout.has_slices ? (size_t)plan->rank * slice : 0;
