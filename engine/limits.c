@@ -152,8 +152,8 @@ sherd_status sherdi_machine_free_memory(size_t *out, sherdi_memory_bound *bound_
 
 /* ----------------------------------------------------------------- blocks -- */
 
-/* Returns the elements that this rank updates of a segment, and of a frozen slice on NVMe those that
- * its pieces have. */
+/* Returns the elements that this rank updates of a segment, and of a frozen slice on NVMe those
+ * that its pieces have. */
 static size_t elems_cut(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     if (segment->kind == SHERDI_SEGMENT_FROZEN) {

@@ -1,5 +1,5 @@
-/* Parameters with atoms (atom_elems), which no border of a slice may cut: a segment that has one gets
- * the smallest slice with which all its atoms are whole, and gaps between its parameters. */
+/* Parameters with atoms (atom_elems), which no border of a slice may cut: a segment that has one
+ * gets the smallest slice with which all its atoms are whole, and gaps between its parameters. */
 #include "engine/modules.h"
 
 #include "base/checked.h"

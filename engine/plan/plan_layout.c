@@ -28,8 +28,8 @@ static sherdi_segment_kind param_kind(const sherdi_plan *plan, const sherdi_mode
     return SHERDI_SEGMENT_TRAINABLE;
 }
 
-/* Lays out the unit's parameters that are in a segment, and sizes its slices: the smallest that hold
- * all of it. */
+/* Lays out the unit's parameters that are in a segment, and sizes its slices: the smallest that
+ * hold all of it. */
 static void segment_size(sherdi_plan *plan, const sherdi_model *model,
                          const sherdi_model_unit *unit, int index)
 {
@@ -382,8 +382,8 @@ static void states_lay_out(sherdi_plan *plan)
     }
 }
 
-/* Lays out a segment's part of the device's gradient arena: the whole gradient, or its slice; where it
- * is staged, only the blocks whose gradient rests there. */
+/* Lays out a segment's part of the device's gradient arena: the whole gradient, or its slice; where
+ * it is staged, only the blocks whose gradient rests there. */
 static void gradient_lay_out(sherdi_plan *plan, sherdi_segment *segment)
 {
     sherdi_plan_buffer *arena      = &plan->packing.buffers[SHERDI_BUFFER_GRADS];

@@ -1,8 +1,8 @@
-/* Every kind of exchange: SHERDI_EXCHANGE(kind, words, name). The message of a rank has `words` of 64
- * bits, and sherdi_exchange_bytes adds the bytes for each unit or parameter. A rank that calls
+/* Every kind of exchange: SHERDI_EXCHANGE(kind, words, name). The message of a rank has `words` of
+ * 64 bits, and sherdi_exchange_bytes adds the bytes for each unit or parameter. A rank that calls
  * something else gets the name in its message; NULL: it gets a name of the caller.
- * docs/inside-worlds.md says of each what a message has, and which calls exchange it; a test compares
- * the kinds and sizes. */
+ * docs/inside-worlds.md says of each what a message has, and which calls exchange it; a test
+ * compares the kinds and sizes. */
 SHERDI_EXCHANGE(STATUS, 1, "the ranks' statuses")
 SHERDI_EXCHANGE(CALL, 2, NULL)
 SHERDI_EXCHANGE(ARGUMENTS, 2, "arguments of a call")

@@ -125,13 +125,13 @@ enum {
     SHERDI_USES,
 };
 
-#define SHERDI_OP_MEETS  1u  /* no rank goes on before all ranks are there */
-#define SHERDI_OP_STABLE 2u  /* a gather that does not meet */
-#define SHERDI_OP_GAPS   4u  /* ZERO: of a block, the elements that no parameter covers */
-#define SHERDI_OP_ADDS   8u  /* a reduction is added to the present values */
-#define SHERDI_OP_WAITS  16u /* the calling thread goes on when the operation is over */
-#define SHERDI_OP_ALONE  32u /* on this rank's data: other ranks may have more or fewer of them */
-#define SHERDI_OP_AHEAD  64u /* for later: the next micro-batch's parameters, the boundary's state */
+#define SHERDI_OP_MEETS  1u   /* no rank goes on before all ranks are there */
+#define SHERDI_OP_STABLE 2u   /* a gather that does not meet */
+#define SHERDI_OP_GAPS   4u   /* ZERO: of a block, the elements that no parameter covers */
+#define SHERDI_OP_ADDS   8u   /* a reduction is added to the present values */
+#define SHERDI_OP_WAITS  16u  /* the calling thread goes on when the operation is over */
+#define SHERDI_OP_ALONE  32u  /* on this rank's data: other ranks may have more or fewer of them */
+#define SHERDI_OP_AHEAD  64u  /* for later: parameters of the next micro-batch, or state */
 #define SHERDI_OP_LATE   128u /* for before: of a gradient that waited in a staging buffer ... */
 #define SHERDI_OP_FIRST  256u /* ... in the first micro-batch of the window */
 #define SHERDI_OP_QUEUED 512u /* submitted by the updater, concurrently with the trainer's calls */
@@ -373,8 +373,8 @@ sherd_status sherdi_program_make(const sherdi_program *program, sherdi_op op, sh
 /** Emits an operation that makes `dst` of `src`. A copy is as long as its source. */
 sherd_status sherdi_program_move(const sherdi_program *program, sherdi_op op, sherdi_range dst,
                                  sherdi_range src);
-/** Emits a gather in place: this rank's slice of `whole` goes to all ranks and theirs come, so all of
- *  `whole` but this rank's slice is written. */
+/** Emits a gather in place: this rank's slice of `whole` goes to all ranks and theirs come, so all
+ *  of `whole` but this rank's slice is written. */
 sherd_status sherdi_program_gather(const sherdi_program *program, const sherdi_segment *segment,
                                    sherd_dtype dtype, uint32_t flags, sherdi_range whole);
 /** Returns the range of a parameter in the trainer's own memory: `where` is SHERDI_AT_TRAINER_DATA

@@ -1,5 +1,5 @@
-/* Norms of tensors (SHERDI_GRAIN_TENSOR): where they and the ratios of an update are in the scalars,
- * their sums over the ranks, and the ratios. */
+/* Norms of tensors (SHERDI_GRAIN_TENSOR): where they and the ratios of an update are in the
+ * scalars, their sums over the ranks, and the ratios. */
 #include "engine/modules.h"
 #include "engine/program/program_walk.h"
 

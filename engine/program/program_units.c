@@ -57,8 +57,8 @@ static int is_kept(const sherdi_cursor *cursor, int unit)
 
 /* ----------------------------------------------------------------- offsets -- */
 
-/* Returns where `unit` lies for an acquire; `step` is NULL off the plan. With free packing, each live
- * range of a unit has an offset of its own. */
+/* Returns where `unit` lies for an acquire; `step` is NULL off the plan. With free packing, each
+ * live range of a unit has an offset of its own. */
 static size_t offset_of(const sherdi_program *program, const sherdi_cursor *cursor,
                         const sherdi_step_of_pass *step, int unit)
 {

@@ -44,8 +44,8 @@ sherdi_value_range sherdi_values_slice_range(const sherdi_value_range *f);
 sherdi_range sherdi_values_at(const sherdi_value_range *f, size_t begin, size_t end);
 /** Lets the trainer, or another caller, give the values (SHERDI_OP_FILL) or receive them (_TAKE). */
 sherd_status sherdi_values_call(const sherdi_value_range *f, sherdi_op_kind kind);
-/** Puts weights that a caller gives, or that are in the trainer's own memory (is_kept), to where they
- *  rest. */
+/** Puts weights that a caller gives, or that are in the trainer's own memory (is_kept), to where
+ *  they rest. */
 sherd_status sherdi_weights_put(sherdi_value_range *f);
 /** Move a part of the state; of master weights those that are separate from the parameter. And move
  *  the parameter where it rests. */

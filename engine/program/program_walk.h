@@ -57,8 +57,8 @@ sherdi_range sherdi_direction_at(const sherdi_plan *plan, const sherdi_block *bl
 /** Returns whether a unit is not updated: no rank reached it in the window, and the settings skip
  *  it. The ranks have agreed on `runs`. */
 int sherdi_program_is_skipped(const sherdi_program *program, sherdi_walk walk, int unit);
-/** Publishes a segment that is whole on every rank, if it is time to (`is_early`): gathers the ranks'
- *  slices in place. */
+/** Publishes a segment that is whole on every rank, if it is time to (`is_early`): gathers the
+ *  ranks' slices in place. */
 sherd_status sherdi_segment_publish(const sherdi_program *program, const sherdi_segment *segment,
                                     int is_early);
 /** Makes the walk on a block. */

@@ -1,6 +1,6 @@
 /* Evaluation in many passes, between which parameters do not change: units stay gathered, as far as
- * the plan has room for them (sherd.eval_keep_units). plan_eval.c decides which units stay gathered;
- * program_units.c does not drop them at a release. */
+ * the plan has room for them (sherd.eval_keep_units). plan_eval.c decides which units stay
+ * gathered; program_units.c does not drop them at a release. */
 #include "engine/run/engine_impl.h"
 
 #include "engine/run/differences.h"
