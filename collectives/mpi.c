@@ -385,13 +385,6 @@ static sherd_status mpi_all_gather(sherd_world *world, const sherdi_all_gather_a
     return slices_finish(mpi, &slices);
 }
 
-/* A call that is under way between hosts cannot be taken back. */
-static sherd_status mpi_regroup(sherd_world *world)
-{
-    return has_one_host((mpi_world *)world) ? sherdi_peers_regroup(world)
-                                            : sherdi_remote_regroup(world);
-}
-
 /* Sends from the root to the first rank of each other host, then inside the hosts. */
 static sherd_status mpi_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
 {
@@ -473,7 +466,7 @@ static sherd_status mpi_split(sherdi_split *split, sherd_world **out);
 static const sherdi_world_ops MPI_OPS = {
     .struct_size    = sizeof(MPI_OPS),
     .name           = "mpi",
-    .caps           = SHERDI_WORLD_SHARES_MEMORY,
+    .caps           = SHERDI_WORLD_TAKES_BACK | SHERDI_WORLD_SHARES_MEMORY,
     .close          = mpi_close,
     .alloc          = mpi_alloc,
     .free           = sherdi_peers_free,
@@ -483,8 +476,6 @@ static const sherdi_world_ops MPI_OPS = {
     .all_reduce     = sherdi_peers_all_reduce,
     .broadcast      = mpi_broadcast,
     .abort          = sherdi_procs_abort,
-    .regroup        = mpi_regroup,
-    .interrupt      = sherdi_peers_interrupt,
     .tell_ending    = sherdi_procs_tell_ending,
     .split          = mpi_split,
 };

@@ -415,7 +415,6 @@ const sherdi_world_ops sherdi_nccl_ops = {
     .all_reduce     = nccl_all_reduce,
     .broadcast      = nccl_broadcast,
     .abort          = sherdi_procs_abort,
-    .regroup        = sherdi_remote_regroup,
     .tell_ending    = sherdi_procs_tell_ending,
     .split          = nccl_split,
     .sum_u64        = nccl_sum_u64,

@@ -13,6 +13,8 @@
 
 #include "collectives/world_impl.h"
 
+#include "collectives/regroup_list.h"
+
 /* An all-gather of up to this number of bytes is sent with the note: it needs no second meeting. */
 #define PEERS_MAIL_BYTES 1024
 /* Bytes of a call's name that an error message shows. */
@@ -170,6 +172,8 @@ sherd_status sherdi_peers_meet_with(sherdi_peers *peers, const peers_note *note,
 /** Return the note that a rank published for the last meeting; valid until the next one. */
 const peers_note *sherdi_peers_note(const sherdi_peers *peers, int index);
 unsigned char    *sherdi_peers_mail(sherdi_peers *peers, int index);
+/** Writes a description of the call of a note, and returns `text`. */
+const char *sherdi_peers_describe(const peers_note *note, char text[WORLD_CALL_TEXT_BYTES]);
 /** Returns the position of [data, data + len_bytes) in this rank's share of world memory; segment
  *  0: it is not in it. */
 peers_address sherdi_peers_find_address(const sherdi_peers *peers, const void *data,
@@ -184,10 +188,6 @@ int sherdi_peers_index(const sherdi_peers *peers, int rank);
  * position of its rank in the world. Reductions take the slices of other hosts from the wire. */
 
 sherd_status sherdi_peers_barrier(sherd_world *world);
-/** Comes to meetings, without a call of its own, until all ranks do so in the same meeting. */
-sherd_status sherdi_peers_regroup(sherd_world *world);
-/** Comes to one meeting, in which the other ranks hear of this rank's failure. */
-sherd_status sherdi_peers_interrupt(sherd_world *world, sherd_status why, const char *text);
 sherd_status sherdi_peers_alloc(sherd_world *world, size_t len_bytes, void **out);
 void         sherdi_peers_free(sherd_world *world, void *memory);
 sherd_status sherdi_peers_all_gather(sherd_world *world, const sherdi_all_gather_args *args);

@@ -247,69 +247,25 @@ const peers_note *sherdi_peers_note(const sherdi_peers *peers, int index)
     return &peers->control->slots[index].notes[peers->meetings & 1];
 }
 
-static const char *note_describe(const peers_note *note, char text[WORLD_CALL_TEXT_BYTES])
+const char *sherdi_peers_describe(const peers_note *note, char text[WORLD_CALL_TEXT_BYTES])
 {
     return sherdi_world_call_describe(note->kind, note->len_bytes, note->name, note->caller, text);
 }
 
-/* Returns a rank that has failed, with its message in the mail; else one that regroups; -1: all are
- * in a call. */
-static int regroup_find(const sherdi_peers *peers)
-{
-    int found = -1;
-
-    for (int i = 0; i < peers->count; i++) {
-        const peers_note *note = sherdi_peers_note(peers, i);
-
-        if (note->kind == CALL_REGROUP && (found < 0 || note->status != SHERD_OK)) {
-            found = i;
-        }
-    }
-    return found;
-}
-
-/* Rank `index` makes no call until all ranks regroup. A rank that is in a call leaves it with
- * E_STATE; all ranks do so at this same meeting, because all see the same notes. A rank that
- * regroups gets E_AGAIN while another rank is still in a call, or has only come to say that it has
- * failed. */
-static sherd_status regroup_compare(sherdi_peers *peers, int index)
-{
-    const peers_note *mine = sherdi_peers_note(peers, peers->me);
-    char              text[WORLD_CALL_TEXT_BYTES];
-
-    if (mine->kind != CALL_REGROUP && sherdi_peers_note(peers, index)->status != SHERD_OK) {
-        return sherdi_fail(SHERD_E_STATE,
-                           "rank %d has failed while rank %d waited for it in %s: %s; all ranks "
-                           "must call sherd_step_discard",
-                           peers->ranks[index], peers->world->rank, note_describe(mine, text),
-                           (const char *)sherdi_peers_mail(peers, index));
-    }
-    if (mine->kind != CALL_REGROUP) {
-        return sherdi_fail(SHERD_E_STATE,
-                           "rank %d has dropped the window (sherd_step_discard) while rank %d "
-                           "waited for it in %s; all ranks must call sherd_step_discard",
-                           peers->ranks[index], peers->world->rank, note_describe(mine, text));
-    }
-    for (int i = 0; i < peers->count; i++) {
-        const peers_note *note = sherdi_peers_note(peers, i);
-
-        if (note->kind != CALL_REGROUP || note->status != SHERD_OK) {
-            return SHERD_E_AGAIN;
-        }
-    }
-    return SHERD_OK;
-}
+/* Of a meeting to which a rank comes without a call; regroup_list.h. */
+static sherd_status (*const REGROUPED)(sherdi_peers *peers) = SHERDI_PEERS_REGROUPED;
 
 /* All ranks must have come with the same call. A different call is a bug of the program, and the
  * world cannot be used afterwards. */
 static sherd_status notes_compare(sherdi_peers *peers)
 {
-    const peers_note *mine    = sherdi_peers_note(peers, peers->me);
-    int               regroup = regroup_find(peers);
+    const peers_note *mine = sherdi_peers_note(peers, peers->me);
     char              text[2][WORLD_CALL_TEXT_BYTES];
 
-    if (regroup >= 0) {
-        return regroup_compare(peers, regroup);
+    for (int i = 0; i < peers->count; i++) {
+        if (REGROUPED != NULL && sherdi_peers_note(peers, i)->kind == CALL_REGROUP) {
+            return REGROUPED(peers);
+        }
     }
     for (int i = 0; i < peers->count; i++) {
         const peers_note *note = sherdi_peers_note(peers, i);
@@ -317,15 +273,15 @@ static sherd_status notes_compare(sherdi_peers *peers)
         if (note->kind != mine->kind || note->len_bytes != mine->len_bytes ||
             note->name_hash != mine->name_hash) {
             return sherdi_world_fail_differ(peers->world, peers->world->rank,
-                                            note_describe(mine, text[0]), peers->ranks[i],
-                                            note_describe(note, text[1]), "");
+                                            sherdi_peers_describe(mine, text[0]), peers->ranks[i],
+                                            sherdi_peers_describe(note, text[1]), "");
         }
         if (note->detail != mine->detail || note->scale_bits != mine->scale_bits) {
             return sherdi_world_fail(peers->world, SHERD_E_INVAL,
                                      "ranks disagree: ranks %d and %d call %s with different "
                                      "types, flags, scale or root; all ranks must pass the same",
                                      peers->world->rank, peers->ranks[i],
-                                     note_describe(mine, text[0]));
+                                     sherdi_peers_describe(mine, text[0]));
         }
     }
     return SHERD_OK;
@@ -353,28 +309,6 @@ sherd_status sherdi_peers_barrier(sherd_world *world)
     peers_note note = {.kind = CALL_BARRIER};
 
     return sherdi_peers_meet_with(world->peers, &note, NULL, 0);
-}
-
-sherd_status sherdi_peers_regroup(sherd_world *world)
-{
-    peers_note   note = {.kind = CALL_REGROUP};
-    sherd_status status;
-
-    do {
-        status = sherdi_peers_meet_with(world->peers, &note, NULL, 0);
-    } while (status == SHERD_E_AGAIN);
-    return status;
-}
-
-sherd_status sherdi_peers_interrupt(sherd_world *world, sherd_status why, const char *text)
-{
-    peers_note   note = {.kind = CALL_REGROUP, .status = (int32_t)why};
-    char         mail[PEERS_MAIL_BYTES];
-    sherd_status status;
-
-    (void)snprintf(mail, sizeof(mail), "%s", text);
-    status = sherdi_peers_meet_with(world->peers, &note, mail, strlen(mail) + 1);
-    return status == SHERD_E_AGAIN ? SHERD_OK : status;
 }
 
 /* -------------------------------------------------------------- memory -- */

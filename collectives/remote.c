@@ -62,24 +62,3 @@ sherd_status sherdi_world_alloc_agree(sherd_world *world, sherd_status here, siz
     }
     return SHERD_OK;
 }
-
-sherd_status sherdi_remote_regroup(sherd_world *world)
-{
-    uint64_t               mine = world->calls;
-    uint64_t              *all  = (uint64_t *)(void *)world->sum_scratch;
-    sherdi_all_gather_args args = {
-        .send = &mine, .recv = all, .slice_bytes = sizeof(mine), .flags = SHERDI_COLL_HOST};
-
-    SHERDI_TRY(world->ops->all_gather(world, &args));
-    for (int r = 0; r < world->world_size; r++) {
-        if (all[r] != mine) {
-            return sherdi_world_fail(world, SHERD_E_STATE,
-                                     "rank %d has made %llu calls in its world and rank %d %llu, "
-                                     "and transport %s cannot take calls back; drop a window only "
-                                     "where all ranks have acquired and released the same units",
-                                     world->rank, (unsigned long long)mine, r,
-                                     (unsigned long long)all[r], world->ops->name);
-        }
-    }
-    return SHERD_OK;
-}

@@ -14,8 +14,4 @@ void sherdi_nap(int turn);
 sherd_status sherdi_world_alloc_agree(sherd_world *world, sherd_status here, size_t len_bytes,
                                       const char *what);
 
-/** A slot of transports that cannot take calls back: compares how many calls each rank has made. If
- *  they differ: E_STATE, and the world is lost. */
-sherd_status sherdi_remote_regroup(sherd_world *world);
-
 #endif

@@ -156,33 +156,3 @@ int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket)
 {
     return world->order == NULL ? ticket == 0 : world->order->ops->is_done(world, ticket);
 }
-
-/* ------------------------------------------------------------- regrouping -- */
-
-/* A call that is under way between hosts cannot be taken back. */
-int sherdi_world_takes_back(const sherd_world *world)
-{
-    return world->ops->interrupt != NULL && world->local_size == world->world_size;
-}
-
-sherd_status sherdi_world_interrupt(sherd_world *world, sherd_status why, const char *text)
-{
-    SHERDI_TRY(sherdi_world_check_process(world));
-    sherdi_world_drain(world);
-    SHERDI_TRY(sherdi_world_status(world));
-    return world->ops->interrupt(world, why, text);
-}
-
-sherd_status sherdi_world_regroup(sherd_world *world)
-{
-    SHERDI_TRY(sherdi_world_check_process(world));
-    sherdi_world_drain(world);
-    SHERDI_TRY(sherdi_world_status(world));
-    if (world->world_size > 1 && !(world->ops->caps & SHERDI_WORLD_SIMULATES)) {
-        SHERDI_TRY(world->ops->regroup(world));
-    }
-    if (world->order != NULL) {
-        world->order->ops->forget(world);
-    }
-    return SHERD_OK;
-}

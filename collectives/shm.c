@@ -26,7 +26,7 @@ static sherd_status shm_split(sherdi_split *split, sherd_world **out)
 static const sherdi_world_ops SHM_OPS = {
     .struct_size    = sizeof(SHM_OPS),
     .name           = "shm",
-    .caps           = SHERDI_WORLD_SHARES_MEMORY,
+    .caps           = SHERDI_WORLD_TAKES_BACK | SHERDI_WORLD_SHARES_MEMORY,
     .close          = shm_close,
     .alloc          = sherdi_peers_alloc,
     .free           = sherdi_peers_free,
@@ -36,8 +36,6 @@ static const sherdi_world_ops SHM_OPS = {
     .all_reduce     = sherdi_peers_all_reduce,
     .broadcast      = sherdi_peers_broadcast,
     .abort          = sherdi_procs_abort,
-    .regroup        = sherdi_peers_regroup,
-    .interrupt      = sherdi_peers_interrupt,
     .tell_ending    = sherdi_procs_tell_ending,
     .split          = shm_split,
 };

@@ -158,7 +158,7 @@ static void threads_tell_ending(sherd_world *world, uint64_t key, int is_agreed)
 const sherdi_world_ops sherdi_threads_ops = {
     .struct_size    = sizeof(sherdi_threads_ops),
     .name           = "threads",
-    .caps           = SHERDI_WORLD_SHARES_MEMORY | SHERDI_WORLD_ON_LANE,
+    .caps           = SHERDI_WORLD_TAKES_BACK | SHERDI_WORLD_SHARES_MEMORY | SHERDI_WORLD_ON_LANE,
     .close          = threads_close,
     .alloc          = sherdi_peers_alloc,
     .free           = sherdi_peers_free,
@@ -168,8 +168,6 @@ const sherdi_world_ops sherdi_threads_ops = {
     .all_reduce     = sherdi_peers_all_reduce,
     .broadcast      = sherdi_peers_broadcast,
     .abort          = threads_abort,
-    .regroup        = sherdi_peers_regroup,
-    .interrupt      = sherdi_peers_interrupt,
     .tell_ending    = threads_tell_ending,
 };
 

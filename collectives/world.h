@@ -94,6 +94,7 @@ typedef struct sherdi_reduction_args {
 #define SHERDI_WORLD_SIMULATES     2u /* moves nothing: contents of buffers mean nothing */
 #define SHERDI_WORLD_ON_LANE       4u /* orders device collectives on the lane of its backend */
 #define SHERDI_WORLD_VENDOR_SUMS   8u /* knows SHERDI_COLL_VENDOR_SUM */
+#define SHERDI_WORLD_TAKES_BACK    16u /* its ranks of one host are peers, and end calls (regroup.h) */
 
 struct sherdi_split;
 struct world_device_slots;
@@ -130,12 +131,6 @@ typedef struct sherdi_world_ops {
      * it never blocks. */
     void (*abort)(sherd_world *world, const char *why);
 
-    /* Required: sherdi_world_regroup. Where calls that some ranks have made cannot be taken back, it
-     * is sherdi_remote_regroup (remote.h). */
-    sherd_status (*regroup)(sherd_world *world);
-    /* Optional (NULL = calls cannot be taken back): sherdi_world_interrupt, among ranks of one host.
-     * `why` is a failure. */
-    sherd_status (*interrupt)(sherd_world *world, sherd_status why, const char *text);
     /* Optional (NULL = by reduce_scatter and all_gather of host memory): sherdi_world_sum_u64. */
     sherd_status (*sum_u64)(sherd_world *world, uint64_t *values, size_t count);
     /* Optional (NULL = it takes no memory of the device and knows no better one): device.h. */
@@ -209,30 +204,6 @@ sherd_status sherdi_world_reduce_scatter(sherd_world *world, const sherdi_reduct
                                          sherdi_ticket *ticket_out);
 sherd_status sherdi_world_all_reduce(sherd_world *world, const sherdi_reduction_args *args,
                                      sherdi_ticket *ticket_out);
-/**
- *  Brings all ranks together: every rank calls it, wherever it is in the order of calls, and all
- *  leave together. Calls in which some ranks still wait end there with E_STATE and an undefined
- *  result, queued calls too, and the world is as usable as before. If the transport cannot cancel a
- *  call (nccl, mpi over several hosts), all ranks must have made the same number of calls.
- *
- *  Collective, blocking; waits for this rank's queued calls. Failures of tickets are forgotten.
- *  Errors     E_STATE or E_INVAL: calls that cannot be taken back, and the world is lost.
- *             E_PEER_LOST.
- */
-sherd_status sherdi_world_regroup(sherd_world *world);
-/**
- *  Says that this rank has failed, and comes to the others' next call no more: that call ends with
- *  E_STATE, which names this rank and has its `text`. All ranks then call sherdi_world_regroup.
- *
- *  Collective in the place of the others' next call, where sherdi_world_takes_back. Blocking; waits
- *  for this rank's queued calls.
- *  Errors     E_PEER_LOST
- */
-sherd_status sherdi_world_interrupt(sherd_world *world, sherd_status why, const char *text);
-/** Returns whether sherdi_world_regroup ends calls that some ranks have made and others have
- *  not. */
-int sherdi_world_takes_back(const sherd_world *world);
-
 /** Exchanges small control data: all[r * len_bytes ..] is the data of rank r. Meets. Blocking. On
  *  the simulated world every rank's part is a copy of `mine`. `what` names the exchange, the same
  *  on all ranks, where a rank calls something else. */

@@ -1,5 +1,6 @@
 /* A step that fails on one rank alone, by its drive or for want of memory: the other ranks wait in
  * theirs, until this one discards its window, or gives up. */
+#include "collectives/regroup.h"
 #include "engine/modules.h"
 #include "engine/run/engine_impl.h"
 

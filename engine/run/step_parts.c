@@ -2,6 +2,7 @@
  * windows that the trainer ends or drops. step.c makes the parts. */
 #include "engine/run/step.h"
 
+#include "collectives/regroup.h"
 #include "engine/modules.h"
 #include "engine/run/differences.h"
 #include "engine/run/failure.h"

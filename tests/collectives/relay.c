@@ -4,7 +4,6 @@
 #include "tests/collectives/relay.h"
 
 #include "collectives/meeting_point.h"
-#include "collectives/remote.h"
 #include "collectives/split.h"
 #include "collectives/transport.h"
 
@@ -51,7 +50,6 @@ static const sherdi_world_ops RELAY_OPS = {
     .all_reduce     = sherdi_peers_all_reduce,
     .broadcast      = sherdi_peers_broadcast,
     .abort          = sherdi_procs_abort,
-    .regroup        = sherdi_remote_regroup,
     .tell_ending    = sherdi_procs_tell_ending,
     .split          = relay_split,
 };

@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "base/hash.h"
 #include "collectives/peers.h"
+#include "collectives/regroup.h"
 #include "collectives/sums.h"
 #include "kernels/fixed.h"
 #include "tests/collectives/split_suite.h"
