@@ -165,7 +165,7 @@ static void row_run(bench_run *run, const bench_table *table, const bench_row *r
         bench_traffic(run, table->shape, AHEAD_BYTES);
         break;
     default:
-        *run->backend->ahead = row->ahead;
+        bench_ahead_set(run, row->ahead);
         bench_update_run(run, &BENCH_UPDATES[row->index]);
         break;
     }

@@ -212,16 +212,23 @@ void bench_update_run(bench_run *run, const bench_update *update)
     }
 }
 
+void bench_ahead_set(const bench_run *run, sherdi_ahead ahead)
+{
+    if (run->backend->ahead != NULL) {
+        *run->backend->ahead = ahead;
+    }
+}
+
 sherdi_ahead bench_update_settle(bench_run *run, const bench_update *update)
 {
     bench_update of_engine = *update;
 
-    of_engine.is_norms   = 0; /* they are filled ahead as the update that follows them */
-    *run->backend->ahead = (sherdi_ahead){0};
+    of_engine.is_norms = 0; /* they are filled ahead as the update that follows them */
+    bench_ahead_set(run, (sherdi_ahead){0});
     for (int i = 0; i < FIRST_CALLS; i++) {
         bench_update_run(run, &of_engine);
     }
-    return *run->backend->ahead;
+    return run->backend->ahead == NULL ? (sherdi_ahead){0} : *run->backend->ahead;
 }
 
 double bench_update_bytes(const bench_arrays *arrays, const bench_update *update)

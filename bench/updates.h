@@ -23,6 +23,8 @@ void bench_update_prepare(const bench_run *run, const bench_update *update);
  *  trainer's. */
 int  bench_update_is_sound(const bench_run *run, const bench_update *update);
 void bench_update_run(bench_run *run, const bench_update *update);
+/** Sets how far ahead the loops fill the caches; kernels without vectors do not. */
+void bench_ahead_set(const bench_run *run, sherdi_ahead ahead);
 /** How far ahead an engine with this optimizer fills the caches, once its first updates have tried.
  *  The backend needs this value before a timed measurement. */
 sherdi_ahead bench_update_settle(bench_run *run, const bench_update *update);

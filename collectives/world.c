@@ -1,5 +1,5 @@
 /* The layer above the transports: creation and end of a world, and what every transport takes from
- * here. calls.c has the collective calls, running.c executes them, failure.c has failures. The core's
+ * here. calls.c has the collective calls, failure.c has failures. The core's
  * transports are alone.c and threads.c. */
 #include "collectives/world_impl.h"
 
@@ -288,37 +288,29 @@ void sherdi_world_reduce_local(const sherdi_backend *lane, const sherdi_reductio
                                const void *const *srcs, int num_srcs, void *dst, size_t count_elems,
                                void *const *more_dsts, int num_more_dsts)
 {
+    const sherdi_reduce_args slice = {
+        .srcs          = srcs,
+        .num_srcs      = num_srcs,
+        .src_dtype     = args->send_dtype,
+        .comm_dtype    = args->comm_dtype,
+        .dst           = dst,
+        .dst_dtype     = args->recv_dtype,
+        .count_elems   = count_elems,
+        .scale         = args->scale,
+        .accumulate    = args->accumulate,
+        .more_dsts     = more_dsts,
+        .num_more_dsts = num_more_dsts,
+    };
+
     if (args->flags & SHERDI_COLL_INTEGERS) {
         integers_add(srcs, num_srcs, dst, count_elems);
         return;
     }
     if (args->fixed != NULL) {
-        lane->kernels->reduce_fixed(lane, &(sherdi_fixed_args){
-                                              .srcs        = srcs,
-                                              .num_srcs    = num_srcs,
-                                              .src_dtype   = args->send_dtype,
-                                              .acc         = dst,
-                                              .count_elems = count_elems,
-                                              .multiplier  = args->fixed->multiplier,
-                                              .limit       = args->fixed->limit,
-                                              .accumulate  = args->accumulate,
-                                              .counts      = args->fixed->counts,
-                                          });
-        return;
+        lane->kernels->reduce_fixed(lane, &slice, args->fixed);
+    } else {
+        lane->kernels->reduce(lane, &slice);
     }
-    lane->kernels->reduce(lane, &(sherdi_reduce_args){
-                                    .srcs          = srcs,
-                                    .num_srcs      = num_srcs,
-                                    .src_dtype     = args->send_dtype,
-                                    .comm_dtype    = args->comm_dtype,
-                                    .dst           = dst,
-                                    .dst_dtype     = args->recv_dtype,
-                                    .count_elems   = count_elems,
-                                    .scale         = args->scale,
-                                    .accumulate    = args->accumulate,
-                                    .more_dsts     = more_dsts,
-                                    .num_more_dsts = num_more_dsts,
-                                });
 }
 
 sherd_status sherdi_world_all_reduce_in_two(sherd_world *world, const sherdi_reduction_args *args)

@@ -55,13 +55,6 @@ typedef struct sherdi_all_gather_args {
     const sherdi_world_observer *observer; /* as in sherdi_reduction_args */
 } sherdi_all_gather_args;
 
-/* Of a deterministic reduction; lives until the call is done. */
-typedef struct sherdi_fixed_sink {
-    double               multiplier;
-    double               limit;
-    sherdi_fixed_counts *counts;
-} sherdi_fixed_sink;
-
 /* Reduce-scatter: send is [world_size * slice_elems] of send_dtype; rank r gets slice r:
  *   x = round_to(comm_dtype, ((g0 + g1) + g2 ...) * scale), in fp32, ranks in order;
  *   accumulate ? recv = round_to(recv_dtype, recv + x) : recv = x.
@@ -81,7 +74,7 @@ typedef struct sherdi_reduction_args {
     /* Not NULL: a deterministic reduce-scatter. recv is int64_t [slice_elems] and gets the sum of
      * the gradients' integers (sherdi_fixed_element), with no order and no scale in it; comm_dtype
      * and recv_dtype are ignored. The call adds to the counts when it is executed. */
-    const struct sherdi_fixed_sink *fixed;
+    const sherdi_fixed_sink *fixed;
     /* The name of the reduced unit; ranks compare it, and the message has it when they disagree.
      * Lives until the call is done; may be NULL */
     const char                  *what;

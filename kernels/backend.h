@@ -131,20 +131,6 @@ typedef struct sherdi_reduce_args {
     int                num_more_dsts;
 } sherdi_reduce_args;
 
-/* One slice of a deterministic reduction: acc[i] (+)= the sum over k of the integers of srcs[k][i];
- * see sherdi_fixed_element. Without accumulate the old contents are overwritten. */
-typedef struct sherdi_fixed_args {
-    const void *const   *srcs;
-    int                  num_srcs;
-    sherd_dtype          src_dtype;
-    int64_t             *acc;
-    size_t               count_elems;
-    double               multiplier;
-    double               limit;
-    int                  accumulate;
-    sherdi_fixed_counts *counts; /* added to */
-} sherdi_fixed_args;
-
 /* kernels/product.h */
 typedef struct sherdi_product_args sherdi_product_args;
 
@@ -153,7 +139,8 @@ typedef struct sherdi_product_args sherdi_product_args;
  * may be 0. What a module alone calls is NULL in a build without the module. */
 typedef struct sherdi_kernel_ops {
     size_t      struct_size;
-    const char *isa; /* "scalar", "avx2", "avx512"; unique, static storage */
+    const char *isa;       /* "scalar", "avx2", "avx512"; unique, static storage */
+    size_t      own_bytes; /* CPU: of a lane, for what the kernels themselves learn: `ahead` */
 
     void (*update)(const sherdi_backend *backend, sherdi_update_id update,
                    const sherdi_update_args *args);
@@ -178,8 +165,9 @@ typedef struct sherdi_kernel_ops {
     /* Adds to *sum sherdi_mix_element over the spans of `master` (which starts at the block). */
     void (*fingerprint)(const sherdi_backend *backend, const sherdi_span *spans, size_t num_spans,
                         const float *master, uint64_t *sum);
-    void (*reduce_fixed)(const sherdi_backend *backend, const sherdi_fixed_args *args);
-    /* dst[i] = sherdi_fixed_f32(acc[i]); not overlapping. */
+    /* kernels/fixed.h describes them. */
+    void (*reduce_fixed)(const sherdi_backend *backend, const sherdi_reduce_args *args,
+                         const sherdi_fixed_sink *sink);
     void (*fixed_to_f32)(const sherdi_backend *backend, float *dst, const int64_t *acc,
                          size_t count_elems);
     /* kernels/updates/lamb.h describes them. */
@@ -255,7 +243,7 @@ struct sherdi_backend {
     int                      threads; /* CPU: threads of one kernel call */
     sherdi_mem              *mem;     /* account of the handle */
     struct sherdi_team      *team;    /* the other threads; NULL: the caller runs all tasks */
-    struct sherdi_ahead     *ahead;   /* CPU: kernels/cpu/ranges.h; NULL: nothing is tried */
+    struct sherdi_ahead     *ahead;   /* CPU: kernels/cpu/ahead.h; NULL: nothing is tried */
     int                      lanes;   /* CPU: handles in use in addition to the first */
 };
 

@@ -1,8 +1,19 @@
-/* The formulas of the deterministic mode (formulas.h says what its integers are), per element. */
+/* The formulas of the deterministic mode, per element, and its kernels. */
 #ifndef SHERDI_KERNELS_FIXED_H
 #define SHERDI_KERNELS_FIXED_H
 
 #include "kernels/formulas.h"
+
+/* The deterministic mode adds gradients as 64-bit integers, so their order does not matter: round(g
+ * / loss scale * 2^(50 - L)), L = ceil(log2 G), for G micro-batches in the global batch. The sum of
+ * G values below 2^13 stays below 2^63. Larger finite values are counted apart, and so are Inf and
+ * NaN; all of these are zeros in the sum. */
+#define SHERDI_FIXED_BITS  50
+#define SHERDI_FIXED_RANGE 0x1p13
+
+/* The kernels. reduce_fixed: dst[i] (+)= the sum over k of the integers of srcs[k][i], where dst is
+ * int64_t; of the args it reads the sources, dst, count_elems and accumulate. Without accumulate the
+ * old contents are overwritten. fixed_to_f32: dst[i] = sherdi_fixed_f32(acc[i]); not overlapping. */
 
 /* Rounds to the nearest integer, ties to even, for |x| < 2^63. x is split into an upper part in
  * units of 2^32 and the exact rest. Adding 1.5 * 2^52 rounds each of them. These are plain

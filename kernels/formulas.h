@@ -279,16 +279,17 @@ SHERDI_FN double sherdi_norm_value(const sherdi_norm_acc *acc)
 
 /* ---------------------------------------------------------- fixed point -- */
 
-/* The deterministic mode adds gradients as 64-bit integers, so their order does not matter: round(g
- * / loss scale * 2^(50 - L)), L = ceil(log2 G), for G micro-batches in the global batch. The sum of
- * G values below 2^13 stays below 2^63. Larger finite values are counted apart, and so are Inf and
- * NaN; all of these are zeros in the sum. fixed.h has the formulas. */
-#define SHERDI_FIXED_BITS  50
-#define SHERDI_FIXED_RANGE 0x1p13
-
+/* The deterministic mode adds gradients as 64-bit integers: fixed.h. */
 typedef struct sherdi_fixed_counts {
     uint64_t nonfinite;    /* Inf and NaN: an overflow, for the loss scaler */
     uint64_t out_of_range; /* finite, 2^13 or more after unscaling: an error of its own */
 } sherdi_fixed_counts;
+
+/* Of a deterministic reduction; lives until it is done. */
+typedef struct sherdi_fixed_sink {
+    double               multiplier;
+    double               limit;
+    sherdi_fixed_counts *counts; /* added to */
+} sherdi_fixed_sink;
 
 #endif

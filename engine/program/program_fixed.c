@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "engine/modules.h"
+#include "kernels/fixed.h"
 
 /* The deterministic mode: gradients are sent in the type in which they are made, and are added as
  * integers. */

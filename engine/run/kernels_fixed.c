@@ -3,6 +3,7 @@
 #include "engine/run/kernels.h"
 
 #include "engine/modules.h"
+#include "kernels/fixed.h"
 
 #include <math.h>
 

@@ -39,9 +39,9 @@ static int way_of(unsigned trial)
     return __builtin_parity(trial);
 }
 
-sherdi_ahead_trial sherdi_ahead_begin(const sherdi_backend *backend, sherdi_ahead_kind kind,
-                                      size_t bytes)
+sherdi_ahead_trial sherdi_ahead_begin(const sherdi_backend *backend, int is_encoded, size_t bytes)
 {
+    sherdi_ahead_kind    kind   = is_encoded ? SHERDI_AHEAD_ENCODED : SHERDI_AHEAD_PLAIN;
     sherdi_ahead_choice *choice = backend->ahead == NULL ? NULL : &backend->ahead->choices[kind];
     sherdi_ahead_trial   none   = {.ahead_bytes = bytes_of(backend->ahead, kind)};
     unsigned             trial;

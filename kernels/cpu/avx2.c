@@ -130,5 +130,6 @@ INLINE vec_bits vec_join_halves(vec_half low, vec_half high)
 
 #define TABLE_NAME        sherdi_kernels_avx2
 #define TABLE_ISA         "avx2"
+#define TABLE_OWN_BYTES   sizeof(sherdi_ahead)
 #define TABLE_HAS_VECTORS 1
 #include "kernels/cpu/table.inc.c"

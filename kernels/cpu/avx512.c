@@ -131,5 +131,6 @@ INLINE uint32_t vec_largest(vec_bits x)
 
 #define TABLE_NAME        sherdi_kernels_avx512
 #define TABLE_ISA         "avx512"
+#define TABLE_OWN_BYTES   sizeof(sherdi_ahead)
 #define TABLE_HAS_VECTORS 1
 #include "kernels/cpu/table.inc.c"

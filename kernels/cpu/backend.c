@@ -4,19 +4,12 @@
 
 #include "base/absent.h"
 #include "base/text.h"
-#include "kernels/cpu/ranges.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/variants.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* The object that sherdi_backend_cpu_create_with makes. */
-typedef struct cpu_backend {
-    sherdi_backend common;
-    sherdi_ahead   ahead;
-} cpu_backend;
 
 typedef struct variant {
     const sherdi_kernel_ops *ops;
@@ -96,7 +89,6 @@ sherd_status sherdi_backend_cpu_create_with(const sherdi_cpu_params *params, she
                                             sherdi_backend **out)
 {
     const sherdi_kernel_ops *kernels;
-    cpu_backend             *own;
     sherdi_backend          *backend;
     sherd_status             status;
 
@@ -105,12 +97,11 @@ sherd_status sherdi_backend_cpu_create_with(const sherdi_cpu_params *params, she
                            params->threads);
     }
     SHERDI_TRY(kernels_choose(&kernels));
-    own = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*own));
-    if (own == NULL) {
+    backend = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*backend) + kernels->own_bytes);
+    if (backend == NULL) {
         return SHERD_E_NOMEM;
     }
-    backend          = &own->common;
-    backend->ahead   = &own->ahead;
+    backend->ahead   = kernels->own_bytes > 0 ? (void *)(backend + 1) : NULL;
     backend->name    = "cpu";
     backend->kernels = kernels;
     backend->device  = &sherdi_device_cpu;

@@ -6,37 +6,9 @@
 
 #include "kernels/backend.h"
 
-#include <stdatomic.h>
-
 /* A call that touches at least this many bytes writes its write-only outputs past the caches, since
  * these could not hold them to the end of the call anyway. */
 #define SHERDI_STREAM_BYTES ((size_t)8 << 20)
-
-/* Prefetching (ahead.h). The first large updates of each kind try whether it helps. */
-typedef enum sherdi_ahead_kind {
-    SHERDI_AHEAD_PLAIN,
-    SHERDI_AHEAD_ENCODED,
-    SHERDI_AHEAD_KINDS,
-} sherdi_ahead_kind;
-
-typedef struct sherdi_ahead_choice {
-    _Atomic unsigned trials;      /* begun */
-    _Atomic int64_t  best_fs[2];  /* femtoseconds per byte, without and with; 0: not tried */
-    _Atomic unsigned trials_done; /* the last one makes the choice */
-    _Atomic int      is_without;  /* the choice: 1: no prefetching */
-} sherdi_ahead_choice;
-
-typedef struct sherdi_ahead {
-    sherdi_ahead_choice choices[SHERDI_AHEAD_KINDS];
-} sherdi_ahead;
-
-typedef struct sherdi_ahead_trial {
-    size_t            ahead_bytes; /* the distance that this call uses */
-    size_t            bytes;       /* what this call moves; 0: it is no trial */
-    sherdi_ahead_kind kind;
-    int               way;
-    int64_t           start_ns;
-} sherdi_ahead_trial;
 
 /* Consecutive elements of one parameter, as an optimizer's update sees them. */
 typedef struct sherdi_update_range {
@@ -71,7 +43,8 @@ typedef struct sherdi_update_range {
  *                   what they wrote past the caches before all later stores
  * range_fingerprint is called with indices that do not cross a multiple of 2^32
  * range_ahead_bytes returns the prefetching distance of plain loops
- * range_ahead_begin, range_ahead_end  begin and end an update, which uses the distance of the trial
+ * range_ahead_begin, range_ahead_end  begin and end an update, plain or of encoded state, which uses
+ *                   the distance `ahead_bytes` of the range_trial, a struct of the instruction set's own
  * The files of table_list.h and vector_list.h have those of modules. */
 
 static inline void *sherdi_elem_at(const void *array, sherd_dtype dtype, size_t index)

@@ -97,14 +97,17 @@ static size_t range_ahead_bytes(const sherdi_backend *backend)
     return 0;
 }
 
-static sherdi_ahead_trial range_ahead_begin(const sherdi_backend *backend, sherdi_ahead_kind kind,
-                                            size_t bytes)
+typedef struct range_trial {
+    size_t ahead_bytes;
+} range_trial;
+
+static range_trial range_ahead_begin(const sherdi_backend *backend, int is_encoded, size_t bytes)
 {
-    (void)backend, (void)kind, (void)bytes;
-    return (sherdi_ahead_trial){0};
+    (void)backend, (void)is_encoded, (void)bytes;
+    return (range_trial){0};
 }
 
-static void range_ahead_end(const sherdi_backend *backend, const sherdi_ahead_trial *trial)
+static void range_ahead_end(const sherdi_backend *backend, const range_trial *trial)
 {
     (void)backend, (void)trial;
 }
@@ -116,5 +119,6 @@ static void range_stream_end(void)
 
 #define TABLE_NAME        sherdi_kernels_scalar
 #define TABLE_ISA         "scalar"
+#define TABLE_OWN_BYTES   0
 #define TABLE_HAS_VECTORS 0
 #include "kernels/cpu/table.inc.c"

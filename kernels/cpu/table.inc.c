@@ -1,7 +1,7 @@
 /* Makes the kernel table of one instruction set from its range loops (ranges.h): walks the spans,
  * splits the work over threads at multiples of 64 elements, and adds up the shares of the tasks.
- * scalar.c, avx2.c and avx512.c include it at their end, with TABLE_NAME, TABLE_ISA and
- * TABLE_HAS_VECTORS defined, so each table calls its own loops directly. Shares of sums are
+ * scalar.c, avx2.c and avx512.c include it at their end, with TABLE_NAME, TABLE_ISA, TABLE_OWN_BYTES
+ * and TABLE_HAS_VECTORS defined, so each table calls its own loops directly. Shares of sums are
  * integers, so no split changes a result. */
 #include "base/checked.h"
 #include "kernels/cpu/parallel.h"
@@ -231,7 +231,7 @@ static void update_task(void *ctx, int task, int tasks)
 #include "kernels/updates/rows.h"
 
 static void update_run(const sherdi_backend *backend, sherdi_update_id update, update_call *call,
-                       sherdi_ahead_kind kind, sherdi_task_fn task)
+                       int is_encoded, sherdi_task_fn task)
 {
     static const update_range_fn UPDATES[] = {
 #define SHERDI_UPDATE(name, num_parts) name##_span,
@@ -239,7 +239,7 @@ static void update_run(const sherdi_backend *backend, sherdi_update_id update, u
     };
     const sherdi_update_args *args  = call->args;
     size_t                    bytes = sherdi_update_traffic_bytes(update, args);
-    sherdi_ahead_trial        trial = range_ahead_begin(backend, kind, bytes);
+    range_trial               trial = range_ahead_begin(backend, is_encoded, bytes);
 
     call->update = UPDATES[update];
     update_call_run(backend, call, sherdi_update_parts(update), bytes, trial.ahead_bytes, task);
@@ -257,7 +257,7 @@ static void table_update(const sherdi_backend *backend, sherdi_update_id update,
     if (sherdi_update_is_encoded(args)) {
         TABLE_NAME.update_encoded(backend, update, args);
     } else {
-        update_run(backend, update, &call, SHERDI_AHEAD_PLAIN, update_task);
+        update_run(backend, update, &call, 0, update_task);
     }
 }
 
@@ -528,6 +528,7 @@ static void table_accumulate(const sherdi_backend *backend, void *acc, sherd_dty
 const sherdi_kernel_ops TABLE_NAME = {
     .struct_size = sizeof(sherdi_kernel_ops),
     .isa         = TABLE_ISA,
+    .own_bytes   = TABLE_OWN_BYTES,
     .update      = table_update,
     .sumsq       = table_sumsq,
     .reduce      = table_reduce,

@@ -219,7 +219,7 @@ static void table_update_encoded(const sherdi_backend *backend, sherdi_update_id
     };
     encoded_call call = {.common = {.args = args}, .whole = WHOLE[update]};
 
-    update_run(backend, update, &call.common, SHERDI_AHEAD_ENCODED, update_encoded_task);
+    update_run(backend, update, &call.common, 1, update_encoded_task);
 }
 
 /* --------------------------------------------------------------- values -- */

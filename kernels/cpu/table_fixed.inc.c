@@ -12,25 +12,26 @@
 #define FIXED_TILE_ELEMS 512
 
 typedef struct fixed_call {
-    const sherdi_fixed_args *args;
-    _Atomic uint64_t         nonfinite;
-    _Atomic uint64_t         out_of_range;
+    const sherdi_reduce_args *args;
+    const sherdi_fixed_sink  *sink;
+    _Atomic uint64_t          nonfinite;
+    _Atomic uint64_t          out_of_range;
 } fixed_call;
 
 /* Adds one tile of one source. The counts add 0 or 1 for each element, so that the compiler
  * vectorises them too. */
 static void fixed_tile_add(int64_t *acc, const float *grad, size_t count_elems, int overwrites,
-                           const sherdi_fixed_args *args, sherdi_fixed_counts *counts)
+                           const sherdi_fixed_sink *sink, sherdi_fixed_counts *counts)
 {
     sherdi_fixed_counts seen = {0, 0};
 
     if (overwrites) {
         for (size_t i = 0; i < count_elems; i++) {
-            acc[i] = sherdi_fixed_element(grad[i], args->multiplier, args->limit, &seen);
+            acc[i] = sherdi_fixed_element(grad[i], sink->multiplier, sink->limit, &seen);
         }
     } else {
         for (size_t i = 0; i < count_elems; i++) {
-            acc[i] += sherdi_fixed_element(grad[i], args->multiplier, args->limit, &seen);
+            acc[i] += sherdi_fixed_element(grad[i], sink->multiplier, sink->limit, &seen);
         }
     }
     counts->nonfinite += seen.nonfinite;
@@ -40,7 +41,7 @@ static void fixed_tile_add(int64_t *acc, const float *grad, size_t count_elems, 
 static void fixed_task(void *ctx, int task, int tasks)
 {
     fixed_call              *call = ctx;
-    const sherdi_fixed_args *args = call->args;
+    const sherdi_reduce_args *args = call->args;
     size_t                   first;
     size_t end = task_range(args->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first) + first;
     sherdi_fixed_counts counts = {0, 0};
@@ -56,22 +57,23 @@ static void fixed_task(void *ctx, int task, int tasks)
                 range_cast(tile, SHERD_F32, src, args->src_dtype, count, 0);
                 src = tile;
             }
-            fixed_tile_add(args->acc + first, src, count, k == 0 && !args->accumulate, args,
-                           &counts);
+            fixed_tile_add((int64_t *)args->dst + first, src, count, k == 0 && !args->accumulate,
+                           call->sink, &counts);
         }
     }
     (void)atomic_fetch_add_explicit(&call->nonfinite, counts.nonfinite, memory_order_relaxed);
     (void)atomic_fetch_add_explicit(&call->out_of_range, counts.out_of_range, memory_order_relaxed);
 }
 
-static void table_reduce_fixed(const sherdi_backend *backend, const sherdi_fixed_args *args)
+static void table_reduce_fixed(const sherdi_backend *backend, const sherdi_reduce_args *args,
+                               const sherdi_fixed_sink *sink)
 {
     size_t     per_elem = sherd_dtype_bytes(args->src_dtype) * (size_t)args->num_srcs + 16;
-    fixed_call call     = {.args = args};
+    fixed_call call     = {.args = args, .sink = sink};
 
     sherdi_parallel_run(backend, split_of(backend, args->count_elems, per_elem), fixed_task, &call);
-    args->counts->nonfinite += call.nonfinite;
-    args->counts->out_of_range += call.out_of_range;
+    sink->counts->nonfinite += call.nonfinite;
+    sink->counts->out_of_range += call.out_of_range;
 }
 
 typedef struct fixed_to_f32_call {

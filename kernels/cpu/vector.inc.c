@@ -226,6 +226,7 @@ INLINE uint64_t vec_mixer_sum(const vec_mixer *mixer)
 #define range_ahead_bytes sherdi_ahead_bytes
 #define range_ahead_begin sherdi_ahead_begin
 #define range_ahead_end   sherdi_ahead_end
+typedef sherdi_ahead_trial range_trial;
 
 /* bf16 in a tile in another order: of each pair of registers, the first holds the even elements and
  * the second the odd ones. This order is cheaper to unpack and to pack. It serves loops in which

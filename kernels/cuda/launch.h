@@ -64,7 +64,8 @@ void sherdi_cuda_cast(const sherdi_backend *backend, void *dst, sherd_dtype dst_
                       const void *src, sherd_dtype src_dtype, size_t count_elems);
 void sherdi_cuda_accumulate(const sherdi_backend *backend, void *acc, sherd_dtype acc_dtype,
                             const void *x, sherd_dtype x_dtype, size_t count_elems);
-void sherdi_cuda_reduce_fixed(const sherdi_backend *backend, const sherdi_fixed_args *args);
+void sherdi_cuda_reduce_fixed(const sherdi_backend *backend, const sherdi_reduce_args *args,
+                              const sherdi_fixed_sink *sink);
 void sherdi_cuda_fixed_to_f32(const sherdi_backend *backend, float *dst, const int64_t *acc,
                               size_t count_elems);
 void sherdi_cuda_product(const sherdi_backend *backend, const sherdi_product_args *args);

@@ -441,8 +441,9 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, REDUCE_BLOCKS)
     }
 }
 
-extern "C" void sherdi_cuda_reduce_fixed(const sherdi_backend    *backend,
-                                         const sherdi_fixed_args *args)
+extern "C" void sherdi_cuda_reduce_fixed(const sherdi_backend     *backend,
+                                         const sherdi_reduce_args *args,
+                                         const sherdi_fixed_sink  *sink)
 {
     sherdi_cuda_target target = sherdi_cuda_target_of(backend);
     fixed_params      params;
@@ -455,13 +456,13 @@ extern "C" void sherdi_cuda_reduce_fixed(const sherdi_backend    *backend,
         sherdi_cuda_launched(backend, cudaErrorInvalidValue);
         return;
     }
-    params.acc         = args->acc;
+    params.acc         = (int64_t *)args->dst;
     params.count_elems = args->count_elems;
-    params.multiplier  = args->multiplier;
-    params.limit       = args->limit;
-    params.counts      = args->counts;
+    params.multiplier  = sink->multiplier;
+    params.limit       = sink->limit;
+    params.counts      = sink->counts;
     params.accumulate  = args->accumulate;
-    params.is_vector   = (uintptr_t)args->acc % 16 == 0 &&
+    params.is_vector   = (uintptr_t)args->dst % 16 == 0 &&
                        source_list_is_vector(args->srcs, args->num_srcs, args->src_dtype);
     kernel_launch(fixed_kernel,
                   blocks_of_walk(target, REDUCE_BLOCKS, REDUCE_VECTORS, args->count_elems), target,

@@ -751,11 +751,8 @@ static void fixed_compare(pair *p, sherd_dtype dtype, int num_srcs, size_t count
     sherdi_fixed_counts  want_counts = {0, 0};
     sherdi_fixed_counts *counts      = device_put(p->lane, NULL, sizeof(*counts));
     sherdi_fixed_counts  got_counts;
-    sherdi_fixed_args    args = {.num_srcs    = num_srcs,
-                                 .src_dtype   = dtype,
-                                 .count_elems = count,
-                                 .multiplier  = 0x1p43,
-                                 .limit       = 0x1p58};
+    sherdi_fixed_sink    sink = {.multiplier = 0x1p43, .limit = 0x1p58};
+    sherdi_reduce_args   args = {.num_srcs = num_srcs, .src_dtype = dtype, .count_elems = count};
 
     for (int k = 0; k < num_srcs; k++) {
         srcs[k] = guarded_make(dtype, count, shift);
@@ -765,13 +762,13 @@ static void fixed_compare(pair *p, sherd_dtype dtype, int num_srcs, size_t count
     }
     for (args.accumulate = 0; args.accumulate <= 1; args.accumulate++) {
         args.srcs   = there;
-        args.acc    = acc + before;
-        args.counts = counts;
-        p->lane->kernels->reduce_fixed(p->lane, &args);
+        args.dst    = acc + before;
+        sink.counts = counts;
+        p->lane->kernels->reduce_fixed(p->lane, &args, &sink);
         args.srcs   = host;
-        args.acc    = want + before;
-        args.counts = &want_counts;
-        p->scalar.kernels->reduce_fixed(&p->scalar, &args);
+        args.dst    = want + before;
+        sink.counts = &want_counts;
+        p->scalar.kernels->reduce_fixed(&p->scalar, &args, &sink);
     }
     p->lane->kernels->fixed_to_f32(p->lane, f32 + before, acc + before, count);
     p->scalar.kernels->fixed_to_f32(&p->scalar, want_f32 + before, want + before, count);

@@ -52,18 +52,16 @@ static void compare(const sherdi_backend *tested, sherd_dtype dtype, size_t coun
         firsts[k] = srcs[k].first;
     }
     for (int accumulate = 0; accumulate <= 1; accumulate++) {
-        sherdi_fixed_args args = {.srcs        = firsts,
-                                  .num_srcs    = NUM_SRCS,
-                                  .src_dtype   = dtype,
-                                  .acc         = got + 1,
-                                  .count_elems = count,
-                                  .multiplier  = MULTIPLIER,
-                                  .limit       = LIMIT,
-                                  .accumulate  = accumulate,
-                                  .counts      = &counts[1]};
+        sherdi_fixed_sink  sink = {.multiplier = MULTIPLIER, .limit = LIMIT, .counts = &counts[1]};
+        sherdi_reduce_args args = {.srcs        = firsts,
+                                   .num_srcs    = NUM_SRCS,
+                                   .src_dtype   = dtype,
+                                   .dst         = got + 1,
+                                   .count_elems = count,
+                                   .accumulate  = accumulate};
 
         plain_reduce(srcs, want + 1, count, accumulate, &counts[0]);
-        tested->kernels->reduce_fixed(tested, &args);
+        tested->kernels->reduce_fixed(tested, &args, &sink);
     }
     CHECK_BYTES_EQUAL(want, got, (count + 2) * sizeof(*want));
     CHECK_INT(counts[0].nonfinite, counts[1].nonfinite);
