@@ -1,4 +1,4 @@
-/* Worlds that call nobody, so running.c answers their collectives. `self` has one
+/* Worlds that call nobody, so calls.c answers their collectives. `self` has one
  * rank, and simulated worlds stand for one rank of a described machine (simulated.h). */
 #ifndef SHERDI_COLLECTIVES_ALONE_H
 #define SHERDI_COLLECTIVES_ALONE_H

@@ -1,4 +1,4 @@
-/* See simulated.h. running.c and calls.c answer the collectives of these worlds, and the engine
+/* See simulated.h. calls.c answers the collectives of these worlds, and the engine
  * asks for the machine that the rank stands for. */
 #include "collectives/simulated.h"
 

@@ -1,7 +1,7 @@
 /* Device memory over a transport that moves host memory only (shm, mpi). Each portion of a call is
  * copied down to pinned memory, the transport's own host call moves or sums it, and the result is
  * copied up. The sums are the host's, in the order of the ranks, so the bits are the same.
- * running.c calls it on the thread that runs the calls.
+ * calls.c calls it on the thread that runs the calls.
  *
  * No rank can read another rank's device memory, so every call here meets, with or without
  * SHERDI_COLL_STABLE. Where a reduction adds to the result buffer, the old values come down first.

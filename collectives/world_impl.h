@@ -1,4 +1,4 @@
-/* Shared by world.c, calls.c, running.c and the transports: the common part of a world (struct
+/* Shared by world.c, calls.c and the transports: the common part of a world (struct
  * sherd_world), its failure state, and the functions with which a transport builds a world. No
  * other folder includes this file. world.h has the interface for the engine. */
 #ifndef SHERDI_COLLECTIVES_WORLD_IMPL_H
@@ -68,7 +68,7 @@ typedef struct world_order {
 } world_order;
 
 typedef struct world_order_ops {
-    /* sherdi_world_queue_call, for a world that is whole; sherdi_world_drain, _wait, _follow,
+    /* Makes a call of a world that is whole, as calls.c does without an order; sherdi_world_drain, _wait, _follow,
      * _is_done. */
     sherd_status (*call)(sherd_world *world, const world_call *call, sherdi_ticket *ticket_out);
     void (*drain)(sherd_world *world);
@@ -205,10 +205,6 @@ sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_wor
  *  E_INVAL. */
 sherd_status sherdi_world_backend_kind(const sherd_world_params *params, const char **out);
 
-/** Executes a checked call, or puts it in the queue if the world overlaps and the caller takes a
- *  ticket (see sherdi_ticket). */
-sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
-                                     sherdi_ticket *ticket_out);
 /** Returns E_INVAL for a ticket after the last one that was issued. */
 sherd_status sherdi_ticket_check(sherdi_ticket ticket, sherdi_ticket issued);
 /** Makes a reduction whose arguments keep the rules, and counts its bytes. */
@@ -216,7 +212,7 @@ sherd_status sherdi_world_reduce(sherd_world *world, world_call_kind kind,
                                  const sherdi_reduction_args *args, sherdi_ticket *ticket_out);
 /** Counts bytes that a call has moved. */
 void sherdi_world_traffic_add(sherd_world *world, uint64_t sent_bytes, uint64_t received_bytes);
-/** Runs a call on this thread. running.c. */
+/** Runs a checked call on this thread. */
 sherd_status sherdi_world_call_run(sherd_world *world, const world_call *call);
 
 /** Marks the world as failed: it is unusable from now on. Only the first status and text are
