@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
-#include "collectives/world_impl.h"
+#include "collectives/listeners.h"
 
 #include <stdlib.h>
 #include <time.h>

@@ -47,31 +47,6 @@ void sherdi_ranks_add(char *text, size_t text_bytes, int rank)
 
 /* ------------------------------------------------------------- failure -- */
 
-void sherdi_world_listen(sherd_world *world, world_listener *listener)
-{
-    listener->next = atomic_load(&world->listeners);
-    atomic_store(&world->listeners, listener);
-}
-
-world_listener *sherdi_world_listener(const sherd_world *world, const world_listener_ops *ops)
-{
-    world_listener *listener = atomic_load(&world->listeners);
-
-    while (listener != NULL && listener->ops != ops) {
-        listener = listener->next;
-    }
-    return listener;
-}
-
-void sherdi_world_told(sherd_world *world, uint64_t key, int is_agreed)
-{
-    for (world_listener *l = atomic_load(&world->listeners); l != NULL; l = l->next) {
-        if (l->ops->told != NULL) {
-            l->ops->told(world, l, key, is_agreed);
-        }
-    }
-}
-
 void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char *text)
 {
     int whole = WORLD_IS_WHOLE;

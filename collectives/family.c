@@ -1,6 +1,8 @@
 /* See family.h. Locks are taken from parent to child, never the other way round. */
 #include "collectives/family.h"
 
+#include "collectives/listeners.h"
+
 #include <stdlib.h>
 
 /* Owned by the parent and by each child. */

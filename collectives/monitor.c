@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "collectives/listeners.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -242,7 +242,7 @@ static uint32_t reduction_detail(const sherdi_reduction_args *args)
 {
     return (uint32_t)args->send_dtype | (uint32_t)args->comm_dtype << 4 |
            (uint32_t)args->recv_dtype << 8 | (uint32_t)(args->accumulate != 0) << 12 |
-           (uint32_t)(args->fixed != NULL) << 13 | (args->flags & SHERDI_COLL_INTEGERS) << 14;
+           (uint32_t)(args->fixed != NULL) << 13 | (uint32_t)(args->add != NULL) << 14;
 }
 
 static peers_note reduction_note(const sherdi_peers *peers, world_call_kind kind,

@@ -13,8 +13,6 @@
 
 #include "collectives/world_impl.h"
 
-#include "collectives/regroup_list.h"
-
 /* An all-gather of up to this number of bytes is sent with the note: it needs no second meeting. */
 #define PEERS_MAIL_BYTES 1024
 /* Bytes of a call's name that an error message shows. */

@@ -252,7 +252,7 @@ const char *sherdi_peers_describe(const peers_note *note, char text[WORLD_CALL_T
     return sherdi_world_call_describe(note->kind, note->len_bytes, note->name, note->caller, text);
 }
 
-/* Of a meeting to which a rank comes without a call; regroup_list.h. */
+/* Of a meeting to which a rank comes without a call. */
 static sherd_status (*const REGROUPED)(sherdi_peers *peers) = SHERDI_PEERS_REGROUPED;
 
 /* All ranks must have come with the same call. A different call is a bug of the program, and the

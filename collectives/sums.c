@@ -6,6 +6,21 @@
 
 #include <string.h>
 
+/* Adds modulo 2^64. */
+static void integers_add(const void *const *srcs, int num_srcs, void *dst, size_t count)
+{
+    uint64_t *sums = dst;
+
+    for (size_t i = 0; i < count; i++) {
+        uint64_t sum = 0;
+
+        for (int k = 0; k < num_srcs; k++) {
+            sum += ((const uint64_t *)srcs[k])[i];
+        }
+        sums[i] = sum;
+    }
+}
+
 /* Rank r adds up slice r of a portion. The portion is padded with zeros. */
 static sherd_status sum_integers(sherd_world *world, uint64_t *values, size_t count, size_t slice)
 {
@@ -15,7 +30,8 @@ static sherd_status sum_integers(sherd_world *world, uint64_t *values, size_t co
     const sherdi_reduction_args sum     = {.send        = portion,
                                            .recv        = own,
                                            .slice_elems = slice,
-                                           .flags       = SHERDI_COLL_HOST | SHERDI_COLL_INTEGERS};
+                                           .flags       = SHERDI_COLL_HOST,
+                                           .add         = integers_add};
 
     memcpy(portion, values, count * sizeof(*values));
     memset(portion + count, 0, (words - count) * sizeof(*values));

@@ -121,38 +121,20 @@ static void threads_close(sherd_world *world)
     free(self);
 }
 
-/* Tells every other rank that this one has failed, or, with `why` NULL, about an ending. */
-static void others_tell(sherd_world *world, const char *why, uint64_t key, int is_agreed)
-{
-    thread_group *group = group_of(world);
-
-    (void)pthread_mutex_lock(&group->lock);
-    for (int r = 0; r < group->world_size; r++) {
-        sherd_world *other = group->worlds[r];
-
-        if (other == NULL || other == world) {
-            continue;
-        }
-        if (why != NULL) {
-            sherdi_world_set_failed(other, world->failure_status, why);
-        } else {
-            sherdi_world_told(other, key, is_agreed);
-        }
-    }
-    (void)pthread_mutex_unlock(&group->lock);
-}
-
 /* A rank that waits finds the failure in the control block, a rank that does not wait finds it in
  * its world. */
 static void threads_abort(sherd_world *world, const char *why)
 {
-    sherdi_peers_abort(&((thread_world *)world)->peers, world->failure_status, why);
-    others_tell(world, why, 0, 0);
-}
+    thread_group *group = group_of(world);
 
-static void threads_tell_ending(sherd_world *world, uint64_t key, int is_agreed)
-{
-    others_tell(world, NULL, key, is_agreed);
+    sherdi_peers_abort(&((thread_world *)world)->peers, world->failure_status, why);
+    (void)pthread_mutex_lock(&group->lock);
+    for (int r = 0; r < group->world_size; r++) {
+        if (group->worlds[r] != NULL) { /* this one has failed already */
+            sherdi_world_set_failed(group->worlds[r], world->failure_status, why);
+        }
+    }
+    (void)pthread_mutex_unlock(&group->lock);
 }
 
 const sherdi_world_ops sherdi_threads_ops = {
@@ -168,11 +150,10 @@ const sherdi_world_ops sherdi_threads_ops = {
     .all_reduce     = sherdi_peers_all_reduce,
     .broadcast      = sherdi_peers_broadcast,
     .abort          = threads_abort,
-    .tell_ending    = threads_tell_ending,
+    .tell_ending    = SHERDI_THREADS_TELL_ENDING,
 };
 
-sherd_status sherdi_threads_rank_create(thread_group *group, const thread_params *params,
-                                        sherd_world **out)
+sherd_status sherdi_threads_rank_create(thread_group *group, const thread_params *params)
 {
     thread_world *self = calloc(1, sizeof(*self));
     int           rank = params->rank;
@@ -200,7 +181,6 @@ sherd_status sherdi_threads_rank_create(thread_group *group, const thread_params
         return sherdi_world_drop(&self->world, status);
     }
     group_set_world(group, rank, &self->world);
-    *out = &self->world;
     return SHERD_OK;
 }
 
@@ -229,7 +209,7 @@ sherd_status sherdi_threads_group_create(int world_size, int owners, thread_grou
 
 /* Creates the worlds of all ranks, or none. */
 static sherd_status ranks_create(thread_group *group, const sherd_world_params *params,
-                                 sherd_world **made)
+                                 sherd_world **worlds_out)
 {
     const world_device_ops *devices = SHERDI_WORLD_DEVICES;
     thread_params           rank    = {.world = params};
@@ -238,14 +218,17 @@ static sherd_status ranks_create(thread_group *group, const sherd_world_params *
     rank.is_spread = devices != NULL && devices->peers->is_spread(params, group->world_size);
     for (; rank.rank < group->world_size && status == SHERD_OK; rank.rank++) {
         (void)atomic_fetch_add(&group->owners, 1);
-        status = sherdi_threads_rank_create(group, &rank, &made[rank.rank]);
+        status = sherdi_threads_rank_create(group, &rank);
     }
     for (int r = 0; r < group->world_size; r++) {
         if (status != SHERD_OK) {
-            sherd_world_destroy(made[r]);
-        } else if (rank.is_spread) {
+            sherd_world_destroy(group->worlds[r]);
+            continue;
+        }
+        if (rank.is_spread) {
             devices->peers->reach(group->worlds, group->world_size, r);
         }
+        worlds_out[r] = group->worlds[r];
     }
     return status;
 }
@@ -254,19 +237,11 @@ static sherd_status threads_create(int world_size, const sherd_world_params *par
                                    sherd_world **worlds_out)
 {
     thread_group *group = NULL;
-    sherd_world **made;
     sherd_status  status;
 
     SHERDI_TRY(sherdi_threads_group_create(world_size, 1, &group));
-    made   = calloc((size_t)world_size, sizeof(*made));
-    status = made == NULL
-                 ? sherdi_fail(SHERD_E_NOMEM, "no memory for a list of %d ranks", world_size)
-                 : ranks_create(group, params, made);
-    if (status == SHERD_OK) {
-        memcpy(worlds_out, made, (size_t)world_size * sizeof(sherd_world *));
-    }
+    status = ranks_create(group, params, worlds_out);
     sherdi_threads_group_drop(group, 1);
-    free(made);
     return status;
 }
 

@@ -37,8 +37,8 @@ extern const sherdi_world_ops sherdi_threads_ops;
 /** Makes what the ranks share, with a number of owners; drop gives up some of them. */
 sherd_status sherdi_threads_group_create(int world_size, int owners, thread_group **out);
 void         sherdi_threads_group_drop(thread_group *group, int owners);
-/** Creates the world of one rank, which takes over one ownership of the group, also if it fails. */
-sherd_status sherdi_threads_rank_create(thread_group *group, const thread_params *params,
-                                        sherd_world **out);
+/** Creates the world of one rank, which stands in the group then, and takes over one ownership of the
+ *  group, also if it fails. */
+sherd_status sherdi_threads_rank_create(thread_group *group, const thread_params *params);
 
 #endif

@@ -36,7 +36,8 @@ sherd_status sherdi_threads_split(sherdi_split *split, sherd_world **out)
     }
     if (split->world_size > 0) {
         rank.is_spread = group_is_spread(split);
-        status         = sherdi_threads_rank_create(group, &rank, &world);
+        status         = sherdi_threads_rank_create(group, &rank);
+        world          = status == SHERD_OK ? group->worlds[split->rank] : NULL;
     }
     status = sherdi_split_tell(split, status, NULL, 0);
     if (status == SHERD_OK && rank.is_spread) {

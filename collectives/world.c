@@ -272,18 +272,6 @@ void sherdi_world_free(sherd_world *world, void *memory)
     }
 }
 
-static void integers_add(const void *const *srcs, int num_srcs, uint64_t *dst, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint64_t sum = 0;
-
-        for (int k = 0; k < num_srcs; k++) {
-            sum += ((const uint64_t *)srcs[k])[i];
-        }
-        dst[i] = sum;
-    }
-}
-
 void sherdi_world_reduce_local(const sherdi_backend *lane, const sherdi_reduction_args *args,
                                const void *const *srcs, int num_srcs, void *dst, size_t count_elems,
                                void *const *more_dsts, int num_more_dsts)
@@ -302,11 +290,9 @@ void sherdi_world_reduce_local(const sherdi_backend *lane, const sherdi_reductio
         .num_more_dsts = num_more_dsts,
     };
 
-    if (args->flags & SHERDI_COLL_INTEGERS) {
-        integers_add(srcs, num_srcs, dst, count_elems);
-        return;
-    }
-    if (args->fixed != NULL) {
+    if (args->add != NULL) {
+        args->add(srcs, num_srcs, dst, count_elems);
+    } else if (args->fixed != NULL) {
         lane->kernels->reduce_fixed(lane, &slice, args->fixed);
     } else {
         lane->kernels->reduce(lane, &slice);

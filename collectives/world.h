@@ -28,13 +28,10 @@ typedef uint64_t sherdi_ticket;
 #define SHERDI_COLL_STABLE 1u
 /* The buffers are host memory, with every backend; the call is complete when it returns. */
 #define SHERDI_COLL_HOST 2u
-/* A reduction of uint64_t, modulo 2^64: types, scale and accumulate are ignored. With
- * SHERDI_COLL_HOST, and only where a transport has no sum_u64. */
-#define SHERDI_COLL_INTEGERS 4u
 /* For a reduction: takes the sum of the transport's vendor, in any order and rounding that the
  * vendor likes, instead of the one reduction. Only where SHERDI_WORLD_VENDOR_SUMS allows it; no
  * effect on one rank. */
-#define SHERDI_COLL_VENDOR_SUM 8u
+#define SHERDI_COLL_VENDOR_SUM 4u
 
 /* Is called when a call on the host's side of a transport has ended, on the thread that executed
  * it; `what` belongs to the call. Calls on a lane are not reported; the caller can mark them. */
@@ -75,10 +72,13 @@ typedef struct sherdi_reduction_args {
      * the gradients' integers (sherdi_fixed_element), with no order and no scale in it; comm_dtype
      * and recv_dtype are ignored. The call adds to the counts when it is executed. */
     const sherdi_fixed_sink *fixed;
+    /* Not NULL: adds elements of 8 bytes in place of the kernels (sums.c); types, scale and
+     * accumulate are ignored. In host memory. */
+    void (*add)(const void *const *srcs, int num_srcs, void *dst, size_t count);
     /* The name of the reduced unit; ranks compare it, and the message has it when they disagree.
      * Lives until the call is done; may be NULL */
     const char                  *what;
-    uint32_t                     flags;    /* SHERDI_COLL_VENDOR_SUM, SHERDI_COLL_INTEGERS or 0 */
+    uint32_t                     flags;
     const sherdi_world_observer *observer; /* lives until the call is done; NULL: nobody listens */
 } sherdi_reduction_args;
 

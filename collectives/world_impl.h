@@ -7,8 +7,7 @@
 #include "collectives/world.h"
 
 #include "base/api.h"
-#include "collectives/device_list.h"
-#include "collectives/overlap_list.h"
+#include "collectives/module_list.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -93,7 +92,7 @@ typedef struct world_device {
 
 struct peers_device_ops;
 
-/* The operations of worlds on the memory of a device (device_list.h). `open` makes world->device,
+/* The operations of worlds on the memory of a device (module_list.h). `open` makes world->device,
  * and the other slots need it. */
 typedef struct world_device_ops {
     /* Opens the device of that kind that `params` ask for; call it once local_rank is known. After
@@ -235,14 +234,6 @@ sherd_status sherdi_world_drop(sherd_world *world, sherd_status status);
 /** Appends a rank to a list such as "1, 3" in `text`. A list that is full ends with " ...". */
 void sherdi_ranks_add(char *text, size_t text_bytes, int rank);
 
-/** A transport passes on here what another rank said about an ending or a split. Any thread may call
- *  it. */
-void sherdi_world_told(sherd_world *world, uint64_t key, int is_agreed);
-/** Adds a listener, which the world drops at its end. */
-void sherdi_world_listen(sherd_world *world, world_listener *listener);
-/** Returns the listener with this table; NULL: there is none. */
-world_listener *sherdi_world_listener(const sherd_world *world, const world_listener_ops *ops);
-
 static inline int sherdi_world_has_failed(const sherd_world *world)
 {
     return atomic_load_explicit(&world->failure_state, memory_order_acquire) != WORLD_IS_WHOLE;
@@ -251,13 +242,13 @@ static inline int sherdi_world_has_failed(const sherd_world *world)
 /** Return the bytes of one element of send, and of recv. */
 static inline size_t sherdi_reduction_send_bytes(const sherdi_reduction_args *args)
 {
-    return args->flags & SHERDI_COLL_INTEGERS ? sizeof(uint64_t)
+    return args->add != NULL ? sizeof(uint64_t)
                                               : sherd_dtype_bytes(args->send_dtype);
 }
 
 static inline size_t sherdi_reduction_recv_bytes(const sherdi_reduction_args *args)
 {
-    return args->fixed != NULL || args->flags & SHERDI_COLL_INTEGERS
+    return args->fixed != NULL || args->add != NULL
                ? sizeof(int64_t)
                : sherd_dtype_bytes(args->recv_dtype);
 }

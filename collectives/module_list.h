@@ -1,0 +1,35 @@
+/* What modules add to worlds: a table or a function of each, or NULL in a build without the module. */
+#include "sherd_build.h"
+
+/* The operations on the memory of devices. */
+#ifdef SHERDI_MODULE_DEVICES
+extern const struct world_device_ops sherdi_world_devices;
+#define SHERDI_WORLD_DEVICES (&sherdi_world_devices)
+#else
+#define SHERDI_WORLD_DEVICES NULL
+#endif
+
+/* Makes calls overlap with their caller. */
+#ifdef SHERDI_MODULE_OVERLAP
+sherd_status sherdi_world_overlapped(sherd_world *world);
+#define SHERDI_WORLD_OVERLAP sherdi_world_overlapped
+#else
+#define SHERDI_WORLD_OVERLAP NULL
+#endif
+
+/* Ends a meeting to which a rank comes without a call of its own (CALL_REGROUP). */
+#ifdef SHERDI_MODULE_STEPS
+struct sherdi_peers;
+sherd_status sherdi_peers_regrouped(struct sherdi_peers *peers);
+#define SHERDI_PEERS_REGROUPED sherdi_peers_regrouped
+#else
+#define SHERDI_PEERS_REGROUPED NULL
+#endif
+
+/* The slot tell_ending of ranks that are threads. */
+#ifdef SHERDI_MODULE_LISTENERS
+void sherdi_threads_tell_ending(sherd_world *world, uint64_t key, int is_agreed);
+#define SHERDI_THREADS_TELL_ENDING sherdi_threads_tell_ending
+#else
+#define SHERDI_THREADS_TELL_ENDING NULL
+#endif
