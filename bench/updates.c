@@ -239,6 +239,6 @@ double bench_update_bytes(const bench_arrays *arrays, const bench_update *update
 
     args.spans = &span;
     bytes      = update->is_norms ? sherdi_lamb_norms_traffic_bytes(&args)
-                                  : sherdi_update_traffic_bytes(update->update, &args);
+                                  : sherdi_update_bytes(update->update, &args, 1);
     return (double)bytes / (double)span.count_elems;
 }

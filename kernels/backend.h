@@ -315,9 +315,8 @@ const sherdi_kernel_ops *sherdi_kernels_cpu_find(const char *isa);
 /** Returns the number of parts of the state that an update reads and writes, the master
  *  included. */
 int sherdi_update_parts(sherdi_update_id update);
-/** Returns the bytes that an update of one block touches (design, budgets). */
-size_t sherdi_update_traffic_bytes(sherdi_update_id update, const sherdi_update_args *args);
-/** Returns the same for a sweep over the update's parts that only reads. */
-size_t sherdi_update_reads_bytes(sherdi_update_id update, const sherdi_update_args *args);
+/** Returns the bytes that an update of one block touches (design, budgets); without `writes`, a sweep
+ *  over the update's parts that only reads. */
+size_t sherdi_update_bytes(sherdi_update_id update, const sherdi_update_args *args, int writes);
 
 #endif

@@ -134,21 +134,6 @@ void sherdi_backend_cpu_describe(const sherdi_backend *backend, char *text, size
     }
 }
 
-static size_t spans_elems(const sherdi_span *spans, size_t num_spans)
-{
-    size_t elems = 0;
-
-    for (size_t i = 0; i < num_spans; i++) {
-        elems += spans[i].count_elems;
-    }
-    return elems;
-}
-
-static size_t param_bytes(const void *param, sherd_dtype dtype)
-{
-    return param == NULL ? 0 : sherd_dtype_bytes(dtype);
-}
-
 int sherdi_update_parts(sherdi_update_id update)
 {
     static const int PARTS[] = {
@@ -159,37 +144,21 @@ int sherdi_update_parts(sherdi_update_id update)
     return PARTS[update];
 }
 
-/* Returns the bytes of these elements in all parts, as they are stored. */
-static size_t parts_bytes(const sherdi_update_args *args, size_t elems, sherdi_update_id update)
+size_t sherdi_update_bytes(sherdi_update_id update, const sherdi_update_args *args, int writes)
 {
-    size_t bytes = 0;
+    int is_beside = sherdi_encoding_is_beside(args->encodings[0]); /* the parameter is read too */
+    size_t param  = args->param == NULL ? 0 : sherd_dtype_bytes(args->param_dtype);
+    size_t elem   = sherd_dtype_bytes(args->grad_dtype) + (is_beside ? sizeof(uint16_t) : 0);
+    size_t chunk  = SHERD_CHUNK_ELEMS * (writes ? elem + param : elem);
+    size_t elems  = 0;
 
     for (int i = 0; i < sherdi_update_parts(update); i++) {
-        bytes += elems * sherdi_encoding_chunk_bytes(args->encodings[i]) / SHERD_CHUNK_ELEMS;
+        chunk += (writes ? 2 : 1) * sherdi_encoding_chunk_bytes(args->encodings[i]);
     }
-    return bytes;
-}
-
-/* Of the parameter that is a half of the master. */
-static size_t beside_bytes(const sherdi_update_args *args)
-{
-    return sherdi_encoding_is_beside(args->encodings[0]) ? sizeof(uint16_t) : 0;
-}
-
-size_t sherdi_update_reads_bytes(sherdi_update_id update, const sherdi_update_args *args)
-{
-    size_t elems = spans_elems(args->spans, args->num_spans);
-
-    return parts_bytes(args, elems, update) +
-           elems * (sherd_dtype_bytes(args->grad_dtype) + beside_bytes(args));
-}
-
-size_t sherdi_update_traffic_bytes(sherdi_update_id update, const sherdi_update_args *args)
-{
-    size_t elems = spans_elems(args->spans, args->num_spans);
-
-    return sherdi_update_reads_bytes(update, args) + parts_bytes(args, elems, update) +
-           elems * param_bytes(args->param, args->param_dtype);
+    for (size_t i = 0; i < args->num_spans; i++) {
+        elems += args->spans[i].count_elems;
+    }
+    return elems * chunk / SHERD_CHUNK_ELEMS;
 }
 
 void sherdi_backend_destroy(sherdi_backend *backend)

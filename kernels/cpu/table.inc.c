@@ -238,7 +238,7 @@ static void update_run(const sherdi_backend *backend, sherdi_update_id update, u
 #include "kernels/updates/rows.h"
     };
     const sherdi_update_args *args  = call->args;
-    size_t                    bytes = sherdi_update_traffic_bytes(update, args);
+    size_t                    bytes = sherdi_update_bytes(update, args, 1);
     range_trial               trial = range_ahead_begin(backend, is_encoded, bytes);
 
     call->update = UPDATES[update];
@@ -450,45 +450,43 @@ static void copy_task(void *ctx, int task, int tasks)
     const map_call *call = ctx;
     size_t          first;
     size_t          len_bytes = task_range(call->count_elems, COPY_UNIT_BYTES, task, tasks, &first);
+    unsigned char  *dst       = (unsigned char *)call->dst + first;
 
-    range_copy((unsigned char *)call->dst + first, (const unsigned char *)call->src + first,
-               len_bytes, call->is_streaming, call->ahead_bytes);
+    if (call->src == NULL) {
+        range_zero(dst, len_bytes, call->is_streaming);
+    } else {
+        range_copy(dst, (const unsigned char *)call->src + first, len_bytes, call->is_streaming,
+                   call->ahead_bytes);
+    }
 }
 
-static void zero_task(void *ctx, int task, int tasks)
+/* Copies, or zeroes where `src` is NULL. */
+static void bytes_set(const sherdi_backend *backend, void *dst, const void *src, size_t len_bytes)
 {
-    const map_call *call = ctx;
-    size_t          first;
-    size_t          len_bytes = task_range(call->count_elems, COPY_UNIT_BYTES, task, tasks, &first);
-
-    range_zero((unsigned char *)call->dst + first, len_bytes, call->is_streaming);
-}
-
-static void table_copy(const sherdi_backend *backend, void *dst, const void *src, size_t len_bytes)
-{
-    map_call call = {.dst          = dst,
-                     .src          = src,
-                     .count_elems  = len_bytes,
-                     .is_streaming = 2 * len_bytes >= SHERDI_STREAM_BYTES,
-                     .ahead_bytes  = range_ahead_bytes(backend)};
+    size_t   per_byte = src == NULL ? 1 : 2;
+    map_call call     = {.dst          = dst,
+                         .src          = src,
+                         .count_elems  = len_bytes,
+                         .is_streaming = per_byte * len_bytes >= SHERDI_STREAM_BYTES,
+                         .ahead_bytes  = range_ahead_bytes(backend)};
 
     if (dst != src && len_bytes > 0) {
         sherdi_parallel_run(
-            backend, sherdi_split_of(backend, len_bytes / COPY_UNIT_BYTES, 2 * COPY_UNIT_BYTES),
+            backend,
+            sherdi_split_of(backend, len_bytes / COPY_UNIT_BYTES, per_byte * COPY_UNIT_BYTES),
             copy_task, &call);
     }
 }
 
+static void table_copy(const sherdi_backend *backend, void *dst, const void *src, size_t len_bytes)
+{
+    assert(src != NULL || len_bytes == 0);
+    bytes_set(backend, dst, src, len_bytes);
+}
+
 static void table_zero(const sherdi_backend *backend, void *dst, size_t len_bytes)
 {
-    map_call call = {
-        .dst = dst, .count_elems = len_bytes, .is_streaming = len_bytes >= SHERDI_STREAM_BYTES};
-
-    if (len_bytes > 0) {
-        sherdi_parallel_run(backend,
-                            sherdi_split_of(backend, len_bytes / COPY_UNIT_BYTES, COPY_UNIT_BYTES),
-                            zero_task, &call);
-    }
+    bytes_set(backend, dst, NULL, len_bytes);
 }
 
 static void table_cast(const sherdi_backend *backend, void *dst, sherd_dtype dst_dtype,

@@ -52,7 +52,7 @@ struct sherdi_lamb_ratio_args {
 /** Returns the bytes that the first sweep of one block touches. */
 static inline size_t sherdi_lamb_norms_traffic_bytes(const sherdi_update_args *args)
 {
-    return sherdi_update_reads_bytes(SHERDI_UPDATE_lamb, args);
+    return sherdi_update_bytes(SHERDI_UPDATE_lamb, args, 0);
 }
 
 REAL_FN void sherdi_lamb_moments(const sherdi_lamb_coeffs *c, real grad, real *m, real *v)

@@ -28,7 +28,7 @@ static void count(int kernel, uint64_t bytes)
 static void counting_update(const sherdi_backend *backend, sherdi_update_id update,
                             const sherdi_update_args *args)
 {
-    count(UPDATE, sherdi_update_traffic_bytes(update, args));
+    count(UPDATE, sherdi_update_bytes(update, args, 1));
     real->update(backend, update, args);
 }
 

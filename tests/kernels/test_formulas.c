@@ -467,13 +467,13 @@ static void adam_traffic_counts_what_is_moved(void)
     float              param   = 0;
     sherdi_update_args args    = {.spans = spans, .num_spans = 2, .grad_dtype = SHERD_F32};
 
-    CHECK_INT(128 * 28, sherdi_update_traffic_bytes(SHERDI_UPDATE_adam, &args));
+    CHECK_INT(128 * 28, sherdi_update_bytes(SHERDI_UPDATE_adam, &args, 1));
     args.grad_dtype  = SHERD_BF16;
     args.param       = &param;
     args.param_dtype = SHERD_BF16;
-    CHECK_INT(128 * 28, sherdi_update_traffic_bytes(SHERDI_UPDATE_adam, &args));
+    CHECK_INT(128 * 28, sherdi_update_bytes(SHERDI_UPDATE_adam, &args, 1));
     args.grad_dtype = SHERD_F32;
-    CHECK_INT(128 * 30, sherdi_update_traffic_bytes(SHERDI_UPDATE_adam, &args));
+    CHECK_INT(128 * 30, sherdi_update_bytes(SHERDI_UPDATE_adam, &args, 1));
 }
 
 static const test_case CASES[] = {

@@ -629,12 +629,12 @@ static void traffic_counts_what_is_moved(void)
     sherdi_update_args args    = {.spans = spans, .num_spans = 2, .grad_dtype = SHERD_F32};
 
     CHECK_INT(128 * 16, sherdi_lamb_norms_traffic_bytes(&args));
-    CHECK_INT(128 * 28, sherdi_update_traffic_bytes(SHERDI_UPDATE_lamb, &args));
+    CHECK_INT(128 * 28, sherdi_update_bytes(SHERDI_UPDATE_lamb, &args, 1));
     args.grad_dtype  = SHERD_BF16;
     args.param       = &param;
     args.param_dtype = SHERD_BF16;
     CHECK_INT(128 * 14, sherdi_lamb_norms_traffic_bytes(&args));
-    CHECK_INT(128 * 28, sherdi_update_traffic_bytes(SHERDI_UPDATE_lamb, &args));
+    CHECK_INT(128 * 28, sherdi_update_bytes(SHERDI_UPDATE_lamb, &args, 1));
 }
 
 static const test_case CASES[] = {
