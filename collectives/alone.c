@@ -1,7 +1,5 @@
-/* See alone.h, and the transport of one rank. */
+/* See alone.h. */
 #include "collectives/alone.h"
-
-#include "collectives/transport.h"
 
 #include <stdlib.h>
 
@@ -50,7 +48,7 @@ const sherdi_world_ops sherdi_self_ops = {
     .free        = self_free,
 };
 
-static sherd_status self_create(const sherd_world_params *params, sherd_world **out)
+sherd_status sherdi_self_create(const sherd_world_params *params, sherd_world **out)
 {
     return sherdi_alone_open(calloc(1, sizeof(sherd_world)), &sherdi_self_ops, 0, 1, params, out);
 }
@@ -61,8 +59,5 @@ sherd_status sherd_world_self(sherd_world **out)
 
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_self"));
     sherd_world_params_init(&params);
-    return self_create(&params, out);
+    return sherdi_self_create(&params, out);
 }
-
-const sherdi_transport sherdi_transport_self = {
-    .name = "self", .holds = SHERDI_TRANSPORT_ALONE, .is_built = 1, .create_alone = self_create};

@@ -7,6 +7,8 @@
 
 extern const sherdi_world_ops sherdi_self_ops;
 
+/** Creates the world of one rank, of checked parameters. */
+sherd_status sherdi_self_create(const sherd_world_params *params, sherd_world **out);
 /** Opens a world in `alone`, the beginning of an object that the caller has zeroed and
  *  sherdi_alone_close frees, also after a failure. */
 sherd_status sherdi_alone_open(sherd_world *alone, const sherdi_world_ops *ops, int rank,

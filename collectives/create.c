@@ -1,7 +1,7 @@
 /* Creates a world of processes at an address. env.c reads the variables of launchers, and then
  * calls this file. */
 #include "collectives/procs.h"
-#include "collectives/transport_names.h"
+#include "collectives/transport.h"
 
 static int can_hold(const sherdi_transport *transport, int world_size)
 {

@@ -22,7 +22,7 @@
 
 #include "base/absent.h"
 #include "base/log.h"
-#include "collectives/transport_names.h"
+#include "collectives/transport.h"
 
 #include <stdio.h>
 #include <stdlib.h>

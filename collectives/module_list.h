@@ -9,6 +9,14 @@ extern const struct world_device_ops sherdi_world_devices;
 #define SHERDI_WORLD_DEVICES NULL
 #endif
 
+/* What is asked about transports by name. */
+#ifdef SHERDI_MODULE_TRANSPORTS
+extern const struct world_transports sherdi_world_transports;
+#define SHERDI_WORLD_TRANSPORTS (&sherdi_world_transports)
+#else
+#define SHERDI_WORLD_TRANSPORTS NULL
+#endif
+
 /* Makes calls overlap with their caller. */
 #ifdef SHERDI_MODULE_OVERLAP
 sherd_status sherdi_world_overlapped(sherd_world *world);

@@ -1,10 +1,10 @@
 /* The parameters of a world: defaults, ranges, and the kind of device that they ask for. */
 #include "collectives/world_impl.h"
 
-#include "collectives/transport.h"
-
 #include <stdlib.h>
 #include <string.h>
+
+static const world_transports *const TRANSPORTS = SHERDI_WORLD_TRANSPORTS;
 
 void sherd_world_params_init(sherd_world_params *params)
 {
@@ -17,8 +17,7 @@ void sherd_world_params_init(sherd_world_params *params)
 
 sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_world_params *out)
 {
-    const sherdi_transport *transport;
-    const char             *kind;
+    const char *kind;
 
     sherd_world_params_init(out);
     if (given != NULL) {
@@ -38,12 +37,15 @@ sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_wor
                            "sherd_world_params.cpu_threads is %d; it can be 0 (chosen) to %d",
                            out->cpu_threads, SHERDI_MOST_CPU_THREADS);
     }
-    for (size_t i = 0; (transport = sherdi_transport_at(i)) != NULL; i++) {
-        if (transport->params_read != NULL) {
-            SHERDI_TRY(transport->params_read(out));
-        }
+    if (TRANSPORTS != NULL) {
+        SHERDI_TRY(TRANSPORTS->params_read(out));
     }
     return sherdi_world_backend_kind(out, &kind);
+}
+
+int sherdi_world_wants_device(const char *transport)
+{
+    return TRANSPORTS != NULL && TRANSPORTS->wants_device(transport);
 }
 
 sherd_status sherdi_world_backend_kind(const sherd_world_params *params, const char **out)
@@ -56,7 +58,7 @@ sherd_status sherdi_world_backend_kind(const sherd_world_params *params, const c
         where  = "SHERD_BACKEND";
     }
     if (wanted == NULL || wanted[0] == '\0') {
-        int is_given = params->device >= 0 || sherdi_transport_wants_device(params->transport);
+        int is_given = params->device >= 0 || sherdi_world_wants_device(params->transport);
 
         *out = is_given ? "cuda" : "cpu";
         return SHERD_OK;

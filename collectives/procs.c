@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "collectives/desk.h"
 #include "collectives/split.h"
-#include "collectives/transport_names.h"
+#include "collectives/transport.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -332,8 +332,8 @@ procs_mover_use sherdi_procs_mover_use(const sherd_world_params *params)
     const char *backend;
 
     if (params->transport != NULL) {
-        return sherdi_transport_wants_device(params->transport) ? PROCS_MOVER_ALWAYS
-                                                                : PROCS_MOVER_NEVER;
+        return sherdi_world_wants_device(params->transport) ? PROCS_MOVER_ALWAYS
+                                                            : PROCS_MOVER_NEVER;
     }
     return mover_find() != NULL && sherdi_world_backend_kind(params, &backend) == SHERD_OK &&
                    strcmp(backend, "cpu") != 0

@@ -7,7 +7,6 @@
 #include "collectives/alone.h"
 #include "collectives/family.h"
 #include "collectives/threads.h"
-#include "collectives/transport.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -177,7 +176,7 @@ static sherd_status self_split(sherdi_split *split, sherd_world **out)
     if (split->world_size == 0) {
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_transport_self.create_alone(&split->params, out));
+    SHERDI_TRY(sherdi_self_create(&split->params, out));
     sherdi_split_adopt(split, *out);
     return SHERD_OK;
 }

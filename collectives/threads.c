@@ -5,7 +5,6 @@
 
 #include "base/checked.h"
 #include "base/log.h"
-#include "collectives/transport.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -233,7 +232,7 @@ static sherd_status ranks_create(thread_group *group, const sherd_world_params *
     return status;
 }
 
-static sherd_status threads_create(int world_size, const sherd_world_params *params,
+sherd_status sherdi_threads_create(int world_size, const sherd_world_params *params,
                                    sherd_world **worlds_out)
 {
     thread_group *group = NULL;
@@ -244,9 +243,6 @@ static sherd_status threads_create(int world_size, const sherd_world_params *par
     sherdi_threads_group_drop(group, 1);
     return status;
 }
-
-const sherdi_transport sherdi_transport_threads = {
-    .name = "threads", .is_built = 1, .create_threads = threads_create};
 
 /* ------------------------------------------------------- the public call -- */
 
@@ -259,8 +255,9 @@ sherd_status sherd_world_threads(int world_size, sherd_world **worlds_out)
 sherd_status sherd_world_threads_with(int world_size, const sherd_world_params *params,
                                       sherd_world **worlds_out)
 {
-    const sherdi_transport *transport = &sherdi_transport_threads;
-    sherd_world_params      here;
+    const world_transports  *transports = SHERDI_WORLD_TRANSPORTS;
+    sherdi_threads_create_fn create     = NULL;
+    sherd_world_params       here;
 
     SHERDI_TRY(sherdi_api_check_out(worlds_out, "sherd_world_threads_with"));
     if (world_size < 1 || world_size > 4096) {
@@ -268,13 +265,15 @@ sherd_status sherd_world_threads_with(int world_size, const sherd_world_params *
                            world_size);
     }
     SHERDI_TRY(sherdi_world_params_read(params, &here));
-    if (here.transport != NULL) {
-        transport = sherdi_transport_find(here.transport);
+    if (here.transport == NULL || strcmp(here.transport, sherdi_threads_ops.name) == 0) {
+        create = sherdi_threads_create;
+    } else if (transports != NULL) {
+        create = transports->threads_find(here.transport);
     }
-    if (transport == NULL || transport->create_threads == NULL) {
+    if (create == NULL) {
         return sherdi_fail(SHERD_E_INVAL, "ranks that are threads cannot use transport %s",
                            here.transport);
     }
     here.local_rank = -1;
-    return transport->create_threads(world_size, &here, worlds_out);
+    return create(world_size, &here, worlds_out);
 }

@@ -34,6 +34,10 @@ typedef struct thread_params {
 
 extern const sherdi_world_ops sherdi_threads_ops;
 
+/** A sherdi_threads_create_fn. */
+sherd_status sherdi_threads_create(int world_size, const sherd_world_params *params,
+                                   sherd_world **worlds_out);
+
 /** Makes what the ranks share, with a number of owners; drop gives up some of them. */
 sherd_status sherdi_threads_group_create(int world_size, int owners, thread_group **out);
 void         sherdi_threads_group_drop(thread_group *group, int owners);

@@ -1,7 +1,19 @@
-/* The transports that transport_list.h names. */
+/* The transports that transport_list.h names, the core's among them. */
 #include "collectives/transport.h"
 
+#include "collectives/alone.h"
+#include "collectives/threads.h"
+
+#include <stdio.h>
 #include <string.h>
+
+const sherdi_transport sherdi_transport_self = {.name         = "self",
+                                                .holds        = SHERDI_TRANSPORT_ALONE,
+                                                .is_built     = 1,
+                                                .create_alone = sherdi_self_create};
+
+const sherdi_transport sherdi_transport_threads = {
+    .name = "threads", .is_built = 1, .create_threads = sherdi_threads_create};
 
 #define SHERDI_TRANSPORT(table) &(table),
 static const sherdi_transport *const TABLE[] = {
@@ -26,9 +38,67 @@ const sherdi_transport *sherdi_transport_find(const char *name)
     return NULL;
 }
 
-int sherdi_transport_wants_device(const char *name)
+const sherdi_transport *sherdi_transport_holding(uint32_t what)
+{
+    const sherdi_transport *transport;
+
+    for (size_t i = 0; (transport = sherdi_transport_at(i)) != NULL; i++) {
+        if ((transport->holds & what) == what) {
+            return transport;
+        }
+    }
+    return NULL;
+}
+
+const char *sherdi_transport_library(const char *name)
+{
+    const sherdi_transport *transport = sherdi_transport_find(name);
+
+    return transport != NULL && transport->library != NULL ? transport->library()
+                                                           : "no: it is not in this build";
+}
+
+void sherdi_transport_names(char *text, size_t len_bytes)
+{
+    const sherdi_transport *transport;
+    size_t                  at = 0;
+
+    text[0] = '\0';
+    for (size_t i = 0; (transport = sherdi_transport_at(i)) != NULL && at < len_bytes; i++) {
+        if (transport->is_built) {
+            at += (size_t)snprintf(text + at, len_bytes - at, "%s%s", at == 0 ? "" : ", ",
+                                   transport->name);
+        }
+    }
+}
+
+/* ------------------------------------------------- what the core asks -- */
+
+static int wants_device(const char *name)
 {
     const sherdi_transport *transport = sherdi_transport_find(name);
 
     return transport != NULL && (transport->holds & SHERDI_TRANSPORT_DEVICES) != 0;
 }
+
+static sherd_status params_read(sherd_world_params *params)
+{
+    const sherdi_transport *transport;
+
+    for (size_t i = 0; (transport = sherdi_transport_at(i)) != NULL; i++) {
+        if (transport->params_read != NULL) {
+            SHERDI_TRY(transport->params_read(params));
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherdi_threads_create_fn threads_find(const char *name)
+{
+    const sherdi_transport *transport = sherdi_transport_find(name);
+
+    return transport == NULL ? NULL : transport->create_threads;
+}
+
+const world_transports sherdi_world_transports = {
+    .wants_device = wants_device, .params_read = params_read, .threads_find = threads_find};

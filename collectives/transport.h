@@ -49,9 +49,13 @@ typedef struct sherdi_transport {
 
 /** Returns the transport of that name; NULL when there is none, or `name` is NULL. */
 const sherdi_transport *sherdi_transport_find(const char *name);
-/** Returns whether ranks over the transport of that name have a device each; 0 for NULL. */
-int sherdi_transport_wants_device(const char *name);
 /** Returns a transport by index; NULL past the last. */
 const sherdi_transport *sherdi_transport_at(size_t index);
+/** Returns the first transport that holds all of that; NULL: this build has none. */
+const sherdi_transport *sherdi_transport_holding(uint32_t what);
+/** Returns the library of the transport of that name (see the slot). */
+const char *sherdi_transport_library(const char *name);
+/** Writes the names of the transports that this build has: "self, threads, ...". */
+void sherdi_transport_names(char *text, size_t len_bytes);
 
 #endif

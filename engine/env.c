@@ -1,5 +1,5 @@
 /* Reports the features of this build and this machine: the text of `sherd env`. */
-#include "collectives/transport_names.h"
+#include "collectives/transport.h"
 #include "collectives/world.h"
 #include "engine/limits.h"
 #include "kernels/cpu/team.h"

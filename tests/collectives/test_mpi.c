@@ -1,6 +1,6 @@
 /* Worlds over MPI on one host, in a program that does not link MPI: the suite, how the others learn
  * of a failure, and which libraries are refused. */
-#include "collectives/transport_names.h"
+#include "collectives/transport.h"
 #include "collectives/world.h"
 #include "tests/collectives/failures.h"
 #include "tests/collectives/ranks.h"

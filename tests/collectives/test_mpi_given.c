@@ -1,6 +1,6 @@
 /* Worlds from a communicator of the trainer's own, in a program that links MPI: its library is the
  * one that is used. */
-#include "collectives/transport_names.h"
+#include "collectives/transport.h"
 #include "collectives/world.h"
 #include "sherd_mpi.h"
 #include "tests/collectives/ranks.h"
