@@ -1,7 +1,6 @@
 /* AVX2 with FMA and F16C: the primitives that vector.inc.c needs of an instruction set, then the
  * loops made of them. */
 #include "kernels/cpu/elements.h"
-#include "kernels/cpu/variants.h"
 #include "kernels/cpu/vector_defs.h"
 
 #define LANES       8

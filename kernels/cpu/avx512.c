@@ -2,7 +2,6 @@
  * loops made of them. The machine's own bf16 conversion is not used, because it flushes denormals.
  * */
 #include "kernels/cpu/elements.h"
-#include "kernels/cpu/variants.h"
 #include "kernels/cpu/vector_defs.h"
 
 #define LANES       16

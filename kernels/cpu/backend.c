@@ -5,63 +5,41 @@
 #include "base/absent.h"
 #include "base/text.h"
 #include "kernels/cpu/team.h"
-#include "kernels/cpu/variants.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct variant {
-    const sherdi_kernel_ops *ops;
-    int (*can_run)(void);
-} variant;
-
-#define SHERDI_CPU_VARIANT(table, can_run) {&(table), can_run},
-static const variant VARIANTS[] = {
-#include "kernels/cpu/variant_list.h"
-};
-#undef SHERDI_CPU_VARIANT
-
-#define NUM_VARIANTS (sizeof(VARIANTS) / sizeof(VARIANTS[0]))
-
-int sherdi_machine_has_all(void)
-{
-    return 1;
-}
+static const sherdi_kernel_ops *(*const VECTORS)(const char *isa) = SHERDI_VECTORS;
 
 const sherdi_kernel_ops *sherdi_kernels_cpu_find(const char *isa)
 {
-    for (size_t i = 0; i < NUM_VARIANTS; i++) {
-        if (strcmp(VARIANTS[i].ops->isa, isa) == 0 && VARIANTS[i].can_run()) {
-            return VARIANTS[i].ops;
-        }
+    if (strcmp(isa, sherdi_kernels_scalar.isa) == 0) {
+        return &sherdi_kernels_scalar;
     }
-    return NULL;
+    return VECTORS == NULL ? NULL : VECTORS(isa);
 }
 
 static sherd_status kernels_choose(const sherdi_kernel_ops **out)
 {
-    const char *wanted = getenv("SHERD_ISA");
-    size_t      best   = 0;
+    const char              *wanted = getenv("SHERD_ISA");
+    const sherdi_kernel_ops *best   = VECTORS == NULL ? NULL : VECTORS(NULL);
+    size_t                   choice;
 
     if (wanted == NULL || wanted[0] == '\0') {
-        while (!VARIANTS[best].can_run()) {
-            best++; /* every machine can run the last one */
-        }
-        *out = VARIANTS[best].ops;
+        *out = best != NULL ? best : &sherdi_kernels_scalar;
         return SHERD_OK;
     }
-    if (!sherdi_text_choice("scalar|avx2|avx512", wanted, 0, &best)) {
+    *out = sherdi_kernels_cpu_find(wanted);
+    if (*out != NULL) {
+        return SHERD_OK;
+    }
+    if (!sherdi_text_choice("scalar|avx2|avx512", wanted, 0, &choice)) {
         return sherdi_fail(SHERD_E_INVAL, "SHERD_ISA is \"%s\"; it may be scalar, avx2 or avx512",
                            wanted);
     }
-    *out = sherdi_kernels_cpu_find(wanted);
-    if (*out == NULL) {
-        return sherdi_fail(SHERD_E_NOTSUP,
-                           "SHERD_ISA asks for %s, which this machine or build does not have",
-                           wanted);
-    }
-    return SHERD_OK;
+    return sherdi_fail(SHERD_E_NOTSUP,
+                       "SHERD_ISA asks for %s, which this machine or build does not have", wanted);
 }
 
 static const sherdi_team_ops *const TEAM = SHERDI_TEAM;

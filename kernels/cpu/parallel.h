@@ -9,7 +9,8 @@
  *  whose order does not matter. */
 typedef void (*sherdi_task_fn)(void *ctx, int task, int tasks);
 
-extern const sherdi_device_ops sherdi_device_cpu; /* device.c */
+extern const sherdi_device_ops sherdi_device_cpu;     /* device.c */
+extern const sherdi_kernel_ops sherdi_kernels_scalar; /* scalar.c */
 
 /* How one call is split. */
 typedef struct sherdi_split {

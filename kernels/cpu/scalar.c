@@ -1,7 +1,6 @@
 /* The reference: every kernel element by element, by formulas.h, never tuned. The other instruction
  * sets must give the same bits. Read this file first. */
 #include "kernels/cpu/elements.h"
-#include "kernels/cpu/variants.h"
 #include "kernels/updates/updates.h"
 
 /* Stores the parameter that is made of the new master, and returns the element's share of the

@@ -1,12 +1,12 @@
 /* The team: the threads of one CPU backend besides the caller of a kernel. A module has the table
- * (team.c), which team_list.h names; a build without it computes on the calling thread alone. The
+ * (team.c), which module_list.h names; a build without it computes on the calling thread alone. The
  * backend creates and destroys its team and shares it with nobody. Kernels use it through
  * parallel.h. */
 #ifndef SHERDI_KERNELS_CPU_TEAM_H
 #define SHERDI_KERNELS_CPU_TEAM_H
 
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/team_list.h"
+#include "kernels/cpu/module_list.h"
 
 /* The beginning of a table's object. */
 typedef struct sherdi_team {
