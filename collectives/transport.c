@@ -21,6 +21,16 @@ static const sherdi_transport *const TABLE[] = {
 };
 #undef SHERDI_TRANSPORT
 
+sherd_status sherdi_world_rank_check(int rank, int world_size)
+{
+    return world_size >= 1 && rank >= 0 && rank < world_size
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_INVAL,
+                             "rank %d of %d is not possible: ranks count from 0 and stay below the "
+                             "size of the world",
+                             rank, world_size);
+}
+
 const sherdi_transport *sherdi_transport_at(size_t index)
 {
     return index < sizeof(TABLE) / sizeof(TABLE[0]) ? TABLE[index] : NULL;

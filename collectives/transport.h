@@ -47,6 +47,8 @@ typedef struct sherdi_transport {
 #include "collectives/transport_list.h"
 #undef SHERDI_TRANSPORT
 
+/** Returns E_INVAL unless 0 <= rank < world_size. */
+sherd_status sherdi_world_rank_check(int rank, int world_size);
 /** Returns the transport of that name; NULL when there is none, or `name` is NULL. */
 const sherdi_transport *sherdi_transport_find(const char *name);
 /** Returns a transport by index; NULL past the last. */

@@ -14,16 +14,6 @@
 
 /* ------------------------------------------------------ life of a world -- */
 
-sherd_status sherdi_world_rank_check(int rank, int world_size)
-{
-    return world_size >= 1 && rank >= 0 && rank < world_size
-               ? SHERD_OK
-               : sherdi_fail(SHERD_E_INVAL,
-                             "rank %d of %d is not possible: ranks count from 0 and stay below the "
-                             "size of the world",
-                             rank, world_size);
-}
-
 sherd_status sherdi_world_check_process(const sherd_world *world)
 {
     return world->process == getpid()

@@ -195,8 +195,6 @@ typedef struct world_transports {
 /** Returns E_STATE in a child that the program has forked: messages of the child would reach the
  *  peers of its parent, if anyone. */
 sherd_status sherdi_world_check_process(const sherd_world *world);
-/** Returns E_INVAL unless 0 <= rank < world_size. */
-sherd_status sherdi_world_rank_check(int rank, int world_size);
 /** Fills the common part: counts, locks, time limit. sherdi_world_fini undoes it, and nothing else
  *  is needed. Local rank and size are those of a world on one host until the transport changes
  *  them. */
