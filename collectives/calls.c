@@ -1,6 +1,6 @@
 /* The calls of the engine and of the program. They check the arguments, run the call, and count its
- * bytes. A call runs at once and on the caller's thread, unless the world has an order of its own for
- * calls that overlap with their caller (world_order). */
+ * bytes. A call runs at once and on the caller's thread, unless the world has an order of its own
+ * for calls that overlap with their caller (world_order). */
 #include "collectives/world_impl.h"
 
 #include "base/absent.h"
@@ -13,7 +13,8 @@
 
 /* -------------------------------------------------------------- checking -- */
 
-/* The engine keeps the rules of world.h; a call that breaks one is refused before the ranks meet. */
+/* The engine keeps the rules of world.h; a call that breaks one is refused before the ranks
+ * meet. */
 static sherd_status args_check(world_call_kind kind, int is_valid)
 {
     return is_valid ? SHERD_OK

@@ -4,8 +4,8 @@
 
 #include "collectives/world_impl.h"
 
-/** A transport passes on here what another rank said about an ending or a split. Any thread may call
- *  it. */
+/** A transport passes on here what another rank said about an ending or a split. Any thread may
+ *  call it. */
 void sherdi_world_told(sherd_world *world, uint64_t key, int is_agreed);
 /** Adds a listener, which the world drops at its end. */
 void sherdi_world_listen(sherd_world *world, world_listener *listener);

@@ -1,4 +1,5 @@
-/* What modules add to worlds: a table or a function of each, or NULL in a build without the module. */
+/* What modules add to worlds: a table or a function of each, or NULL in a build without the
+ * module. */
 #include "sherd_build.h"
 
 /* The operations on the memory of devices. */

@@ -1,5 +1,5 @@
-/* See regroup.h. Ranks of one host come to meetings without a call of their own until all ranks do so
- * in the same meeting (peers.h). Elsewhere calls cannot be taken back, and are only counted. */
+/* See regroup.h. Ranks of one host come to meetings without a call of their own until all ranks do
+ * so in the same meeting (peers.h). Elsewhere calls cannot be taken back, and are only counted. */
 #include "collectives/regroup.h"
 
 #include "collectives/peers.h"
@@ -43,9 +43,9 @@ static sherd_status call_end(sherdi_peers *peers)
                        peers->ranks[index], peers->world->rank, text);
 }
 
-/* A rank that is in a call leaves it with E_STATE; all ranks do so at this same meeting, because all
- * see the same notes. A rank that regroups gets E_AGAIN while another rank is still in a call, or has
- * only come to say that it has failed. */
+/* A rank that is in a call leaves it with E_STATE; all ranks do so at this same meeting, because
+ * all see the same notes. A rank that regroups gets E_AGAIN while another rank is still in a call,
+ * or has only come to say that it has failed. */
 sherd_status sherdi_peers_regrouped(sherdi_peers *peers)
 {
     if (sherdi_peers_note(peers, peers->me)->kind != CALL_REGROUP) {

@@ -41,8 +41,8 @@ sherd_status sherdi_threads_create(int world_size, const sherd_world_params *par
 /** Makes what the ranks share, with a number of owners; drop gives up some of them. */
 sherd_status sherdi_threads_group_create(int world_size, int owners, thread_group **out);
 void         sherdi_threads_group_drop(thread_group *group, int owners);
-/** Creates the world of one rank, which stands in the group then, and takes over one ownership of the
- *  group, also if it fails. */
+/** Creates the world of one rank, which stands in the group then, and takes over one ownership of
+ *  the group, also if it fails. */
 sherd_status sherdi_threads_rank_create(thread_group *group, const thread_params *params);
 
 #endif

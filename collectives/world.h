@@ -83,11 +83,11 @@ typedef struct sherdi_reduction_args {
 } sherdi_reduction_args;
 
 /* Capabilities of a transport, asked for once. */
-#define SHERDI_WORLD_SHARES_MEMORY 1u /* peers' sherdi_world_alloc memory is read in place */
-#define SHERDI_WORLD_SIMULATES     2u /* moves nothing: contents of buffers mean nothing */
-#define SHERDI_WORLD_ON_LANE       4u /* orders device collectives on the lane of its backend */
-#define SHERDI_WORLD_VENDOR_SUMS   8u /* knows SHERDI_COLL_VENDOR_SUM */
-#define SHERDI_WORLD_TAKES_BACK    16u /* its ranks of one host are peers, and end calls (regroup.h) */
+#define SHERDI_WORLD_SHARES_MEMORY 1u  /* peers' sherdi_world_alloc memory is read in place */
+#define SHERDI_WORLD_SIMULATES     2u  /* moves nothing: contents of buffers mean nothing */
+#define SHERDI_WORLD_ON_LANE       4u  /* orders device collectives on the lane of its backend */
+#define SHERDI_WORLD_VENDOR_SUMS   8u  /* knows SHERDI_COLL_VENDOR_SUM */
+#define SHERDI_WORLD_TAKES_BACK    16u /* its ranks of one host are peers: regroup.h */
 
 struct sherdi_split;
 struct world_device_slots;
@@ -132,10 +132,10 @@ typedef struct sherdi_world_ops {
      * (sherdi_world_told); a message that is lost in transit is not repeated. Any thread may
      * call it; it never blocks. */
     void (*tell_ending)(sherd_world *world, uint64_t key, int is_agreed);
-    /* Optional (NULL = it cannot be split, unless split.c knows how). Makes the world of this rank's group, over the same
-     * transport. All ranks of split->parent call it, those of no group too. It calls
-     * sherdi_split_tell equally often on all ranks, and sherdi_split_adopt, as collectives/split.h
-     * says. If it fails and sets *out, the caller destroys that world. */
+    /* Optional (NULL = it cannot be split, unless split.c knows how). Makes the world of this
+     * rank's group, over the same transport. All ranks of split->parent call it, those of no group
+     * too. It calls sherdi_split_tell equally often on all ranks, and sherdi_split_adopt, as
+     * collectives/split.h says. If it fails and sets *out, the caller destroys that world. */
     sherd_status (*split)(struct sherdi_split *split, sherd_world **out);
 } sherdi_world_ops;
 

@@ -67,8 +67,8 @@ typedef struct world_order {
 } world_order;
 
 typedef struct world_order_ops {
-    /* Makes a call of a world that is whole, as calls.c does without an order; sherdi_world_drain, _wait, _follow,
-     * _is_done. */
+    /* Makes a call of a world that is whole, as calls.c does without an order; sherdi_world_drain,
+     * _wait, _follow, _is_done. */
     sherd_status (*call)(sherd_world *world, const world_call *call, sherdi_ticket *ticket_out);
     void (*drain)(sherd_world *world);
     sherd_status (*wait)(sherd_world *world, sherdi_ticket ticket);
@@ -112,8 +112,8 @@ typedef struct world_device_ops {
     const struct peers_device_ops *peers; /* of ranks that are threads: peers.h */
 } world_device_ops;
 
-/* What listens to a world: its endings (ending.c), and the family of the worlds that were split from
- * it (family.c). Any thread may call `failed` and `told`. */
+/* What listens to a world: its endings (ending.c), and the family of the worlds that were split
+ * from it (family.c). Any thread may call `failed` and `told`. */
 typedef struct world_listener {
     const struct world_listener_ops *ops;
     struct world_listener           *next;

@@ -79,9 +79,9 @@ typedef struct sherdi_encoded {
  * at the block's first element and may have any alignment of their element type; grad and param
  * never overlap the rest. A part that is stored in an encoding is the same numbers to an optimizer;
  * what an update writes is rounded at random (step, sherdi_random_bits). A BESIDE master is stored
- * as the other half of `param`, which is bf16 and read too; the signs of another part, F32 or BF16, are its ties.
- * Where a master rounds, param and the fingerprint are made of the rounded one. Where an encoding
- * other than F32 does more than round, spans begin at chunks. */
+ * as the other half of `param`, which is bf16 and read too; the signs of another part, F32 or BF16,
+ * are its ties. Where a master rounds, param and the fingerprint are made of the rounded one. Where
+ * an encoding other than F32 does more than round, spans begin at chunks. */
 typedef struct sherdi_update_args {
     const sherdi_span *spans;
     size_t             num_spans;
@@ -178,8 +178,8 @@ typedef struct sherdi_kernel_ops {
                    size_t first, size_t count_elems);
     void (*encode)(const sherdi_backend *backend, const sherdi_encoded *part, size_t first,
                    const float *src, size_t count_elems);
-    /* Do what update and fingerprint do, for a state that has an encoded part, and for a master that
-     * is encoded. update calls the first. */
+    /* Do what update and fingerprint do, for a state that has an encoded part, and for a master
+     * that is encoded. update calls the first. */
     void (*update_encoded)(const sherdi_backend *backend, sherdi_update_id update,
                            const sherdi_update_args *args);
     void (*fingerprint_encoded)(const sherdi_backend *backend, const sherdi_span *spans,
@@ -315,8 +315,8 @@ const sherdi_kernel_ops *sherdi_kernels_cpu_find(const char *isa);
 /** Returns the number of parts of the state that an update reads and writes, the master
  *  included. */
 int sherdi_update_parts(sherdi_update_id update);
-/** Returns the bytes that an update of one block touches (design, budgets); without `writes`, a sweep
- *  over the update's parts that only reads. */
+/** Returns the bytes that an update of one block touches (design, budgets); without `writes`, a
+ *  sweep over the update's parts that only reads. */
 size_t sherdi_update_bytes(sherdi_update_id update, const sherdi_update_args *args, int writes);
 
 #endif

@@ -12,8 +12,9 @@
 #define SHERDI_FIXED_RANGE 0x1p13
 
 /* The kernels. reduce_fixed: dst[i] (+)= the sum over k of the integers of srcs[k][i], where dst is
- * int64_t; of the args it reads the sources, dst, count_elems and accumulate. Without accumulate the
- * old contents are overwritten. fixed_to_f32: dst[i] = sherdi_fixed_f32(acc[i]); not overlapping. */
+ * int64_t; of the args it reads the sources, dst, count_elems and accumulate. Without accumulate
+ * the old contents are overwritten. fixed_to_f32: dst[i] = sherdi_fixed_f32(acc[i]); not
+ * overlapping. */
 
 /* Rounds to the nearest integer, ties to even, for |x| < 2^63. x is split into an upper part in
  * units of 2^32 and the exact rest. Adding 1.5 * 2^52 rounds each of them. These are plain

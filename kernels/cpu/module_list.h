@@ -9,8 +9,8 @@ extern const struct sherdi_team_ops sherdi_team_of_threads;
 #define SHERDI_TEAM NULL
 #endif
 
-/* The kernels with vector registers: a function that returns those of an instruction set, or with NULL
- * the best ones; NULL: this machine cannot run them. */
+/* The kernels with vector registers: a function that returns those of an instruction set, or with
+ * NULL the best ones; NULL: this machine cannot run them. */
 #ifdef SHERDI_MODULE_AVX
 const sherdi_kernel_ops *sherdi_kernels_of_vectors(const char *isa);
 #define SHERDI_VECTORS sherdi_kernels_of_vectors

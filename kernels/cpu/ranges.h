@@ -43,8 +43,8 @@ typedef struct sherdi_update_range {
  *                   what they wrote past the caches before all later stores
  * range_fingerprint is called with indices that do not cross a multiple of 2^32
  * range_ahead_bytes returns the prefetching distance of plain loops
- * range_ahead_begin, range_ahead_end  begin and end an update, plain or of encoded state, which uses
- *                   the distance `ahead_bytes` of the range_trial, a struct of the instruction set's own
+ * range_ahead_begin, range_ahead_end  begin and end an update, plain or of encoded state. It uses
+ *                   the distance `ahead_bytes` of a range_trial, the instruction set's own struct
  * The files of table_list.h and vector_list.h have those of modules. */
 
 static inline void *sherdi_elem_at(const void *array, sherd_dtype dtype, size_t index)

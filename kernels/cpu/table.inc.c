@@ -1,8 +1,8 @@
 /* Makes the kernel table of one instruction set from its range loops (ranges.h): walks the spans,
  * splits the work over threads at multiples of 64 elements, and adds up the shares of the tasks.
- * scalar.c, avx2.c and avx512.c include it at their end, with TABLE_NAME, TABLE_ISA, TABLE_OWN_BYTES
- * and TABLE_HAS_VECTORS defined, so each table calls its own loops directly. Shares of sums are
- * integers, so no split changes a result. */
+ * scalar.c, avx2.c and avx512.c include it at their end, with TABLE_NAME, TABLE_ISA,
+ * TABLE_OWN_BYTES and TABLE_HAS_VECTORS defined, so each table calls its own loops directly. Shares
+ * of sums are integers, so no split changes a result. */
 #include "base/checked.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/ranges.h"

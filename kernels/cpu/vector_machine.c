@@ -1,5 +1,5 @@
-/* The tables with vector registers, and whether this machine can run them. This file is compiled for
- * any machine. */
+/* The tables with vector registers, and whether this machine can run them. This file is compiled
+ * for any machine. */
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/vector_defs.h"
 
