@@ -6,6 +6,7 @@
 #include "bench/peers.h"
 #include "bench/options.h"
 #include "bench/timing.h"
+#include "kernels/codecs.h"
 #include "kernels/devices.h"
 #include "kernels/lanes.h"
 #include "kernels/updates/updates.h"

@@ -1,5 +1,6 @@
 #include "bench/updates.h"
 
+#include "kernels/codecs.h"
 #include "kernels/updates/updates.h"
 
 #include <math.h>

@@ -61,19 +61,8 @@ enum { SHERDI_UPDATE_MOST_PARTS = 4 };
 typedef struct sherdi_lamb_norms      sherdi_lamb_norms;
 typedef struct sherdi_lamb_ratio_args sherdi_lamb_ratio_args;
 
-/* A part of the state as it is stored, from the block's start on. kernels/codecs.h explains the
- * encodings (BESIDE, ...) and ties. */
-typedef struct sherdi_encoded {
-    sherdi_encoding encoding;
-    void           *data;
-    /* F32, BF16: its signs are the ties of a BESIDE master. They are masked when it is read, and
-     * kept when it is written */
-    int has_ties;
-    /* Of a BESIDE or BESIDE_PLANE master: the bf16 parameter, read and written */
-    uint16_t       *param;
-    void           *ties;          /* of a BESIDE master: the part whose signs are its ties */
-    sherdi_encoding ties_encoding; /* the encoding of that part: F32 or BF16 */
-} sherdi_encoded;
+/* A part of the state as it is stored: kernels/codecs.h */
+typedef struct sherdi_encoded sherdi_encoded;
 
 /* An optimizer's sweep over one block: an element-wise update, or LAMB's first sweep. Arrays start
  * at the block's first element and may have any alignment of their element type; grad and param

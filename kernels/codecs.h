@@ -23,6 +23,19 @@
 
 #include "kernels/backend.h"
 
+/* A part of the state as it is stored, from the block's start on. */
+struct sherdi_encoded {
+    sherdi_encoding encoding;
+    void           *data;
+    /* F32, BF16: its signs are the ties of a BESIDE master. They are masked when it is read, and
+     * kept when it is written */
+    int has_ties;
+    /* Of a BESIDE or BESIDE_PLANE master: the bf16 parameter, read and written */
+    uint16_t       *param;
+    void           *ties;          /* of a BESIDE master: the part whose signs are its ties */
+    sherdi_encoding ties_encoding; /* the encoding of that part: F32 or BF16 */
+};
+
 /* The kernels decode and encode read elements [first, first + count_elems) of a part as fp32, and
  * write them, rounded to nearest. Where a chunk has a plane or a scale, all of the chunk has to be
  * there, and its other elements stay as they are. NaN becomes 0x7fc00000 where bits are lost or

@@ -2,8 +2,8 @@
 #include "engine/run/blocks.h"
 
 #include "base/checked.h"
+#include "engine/run/encoded.h"
 #include "engine/run/failure.h"
-#include "engine/run/kernels.h"
 #include "engine/run/lanes.h"
 
 #include <string.h>

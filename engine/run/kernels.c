@@ -155,22 +155,8 @@ static void op_norm(sherd_engine *engine, const sherdi_backend *lane, const sher
                          &sherdi_space_scalars(engine, op->space)->head->norm);
 }
 
-sherdi_encoded sherdi_run_encoded_part(const sherd_engine *engine, const sherdi_op *op, int part)
-{
-    const sherdi_plan    *plan    = engine->plan;
-    const sherdi_segment *segment = &plan->layout.segments[op->segment];
-    unsigned char        *state   = sherdi_run_address(engine, op, SHERDI_USE_STATE);
-    int                   ties    = segment->ties_part;
-
-    return (sherdi_encoded){
-        .encoding      = segment->encodings[part],
-        .data          = state + sherdi_plan_part_offset(plan, op->block, part, 0),
-        .has_ties      = part > 0 && part == ties,
-        .param         = (uint16_t *)sherdi_run_address(engine, op, SHERDI_USE_PARAM),
-        .ties          = state + sherdi_plan_part_offset(plan, op->block, ties, 0),
-        .ties_encoding = segment->encodings[ties],
-    };
-}
+/* Of a block whose master is stored in an encoding. */
+static const sherdi_kernel_fn FINGERPRINT_ENCODED = SHERDI_FINGERPRINT_ENCODED;
 
 /* Sums the fingerprint of a block; of consecutive elements, if the operation has no block. */
 static void op_fingerprint(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
@@ -178,12 +164,8 @@ static void op_fingerprint(sherd_engine *engine, const sherdi_backend *lane, con
     const sherdi_scalars *scalars = sherdi_space_scalars(engine, op->space);
     const sherdi_span     run     = {.count_elems = op->elems, .first_index = op->index};
 
-    if (op->uses[SHERDI_USE_STATE].where != SHERDI_AT_NOWHERE) {
-        sherdi_encoded master = sherdi_run_encoded_part(engine, op, 0);
-
-        lane->kernels->fingerprint_encoded(lane, scalars->spans + op->block->first_span,
-                                           op->block->num_spans, &master,
-                                           &scalars->head->fingerprint);
+    if (FINGERPRINT_ENCODED != NULL && op->uses[SHERDI_USE_STATE].where != SHERDI_AT_NOWHERE) {
+        FINGERPRINT_ENCODED(engine, lane, op);
         return;
     }
     lane->kernels->fingerprint(

@@ -19,14 +19,13 @@ void sherdi_run_kernel(sherd_engine *engine, const sherdi_backend *lane, const s
 /** An operation that is enqueued on a lane, and executed in the lane's order. */
 typedef void (*sherdi_kernel_fn)(sherd_engine *engine, const sherdi_backend *lane,
                                  const sherdi_op *op);
-/** Returns a part of the state of the operation's block, as it is stored. */
-sherdi_encoded sherdi_run_encoded_part(const sherd_engine *engine, const sherdi_op *op, int part);
 
 /* Kernels of modules. */
 #define SHERDI_KERNEL(kind, kernel)                                                                \
     void kernel(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op);
 #include "engine/run/kernel_list.h"
 #undef SHERDI_KERNEL
+#include "engine/run/encoded_list.h"
 /** Returns whether operations of this kind are kernels, not calls, which can fail at once. */
 int sherdi_run_is_kernel(sherdi_op_kind kind);
 
