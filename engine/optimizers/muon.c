@@ -93,6 +93,6 @@ const sherdi_optimizer sherdi_optimizer_muon = {
     .unread           = "betas|eps|bias_correction",
     .without_momentum = &sherdi_optimizer_muon,
     .with_momentum    = &sherdi_optimizer_muon,
-    .matrices =
-        &(const sherdi_matrix_ops){muon_matrix, sherdi_orthogonal_workspace_bytes, muon_flops},
+    .matrices         = &(const sherdi_matrix_ops){muon_matrix, sherdi_orthogonal_workspace_bytes},
+    .matrix_flops     = muon_flops,
 };

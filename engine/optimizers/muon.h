@@ -15,10 +15,8 @@ typedef struct sherdi_matrix_ops {
     /* Replaces a matrix of directions, in place, by its update. */
     void (*make)(const sherdi_backend *lane, const sherdi_settings *settings,
                  const sherdi_matrix_args *args);
-    /* Returns the bytes of temporary memory for this, a multiple of SHERD_ALIGN_BYTES, and its
-     * floating-point operations. */
+    /* Returns the bytes of temporary memory for this, a multiple of SHERD_ALIGN_BYTES. */
     size_t (*workspace_bytes)(size_t rows, size_t cols);
-    double (*flops)(const sherdi_settings *settings, size_t rows, size_t cols);
 } sherdi_matrix_ops;
 
 #endif

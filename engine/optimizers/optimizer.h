@@ -97,9 +97,11 @@ struct sherdi_optimizer {
      * with one. NULL: beta1 is no momentum. */
     const struct sherdi_optimizer *without_momentum, *with_momentum;
 
-    size_t num_norms;                       /* sums of each tensor, for SHERDI_GRAIN_TENSOR only */
-    const struct sherdi_ratio_ops  *ratios; /* as well (lamb.h) */
-    const struct sherdi_matrix_ops *matrices; /* for SHERDI_GRAIN_MATRIX only (muon.h) */
+    size_t num_norms;                      /* sums of each tensor, for SHERDI_GRAIN_TENSOR only */
+    const struct sherdi_ratio_ops *ratios; /* as well (lamb.h) */
+    /* For SHERDI_GRAIN_MATRIX only (muon.h), and the floating-point operations of a matrix. */
+    const struct sherdi_matrix_ops *matrices;
+    double (*matrix_flops)(const sherdi_settings *settings, size_t rows, size_t cols);
 };
 
 #define SHERDI_OPTIMIZER(type, table) extern const sherdi_optimizer table;

@@ -1,7 +1,6 @@
 #include "engine/proof/moves.h"
 
 #include "collectives/world.h"
-#include "engine/optimizers/muon.h"
 #include "engine/plan/offload.h"
 
 uint64_t sherdi_op_wire(const sherdi_plan *plan, const sherdi_op *op)
@@ -60,12 +59,12 @@ static uint64_t norm_bytes(const sherdi_plan *plan, const sherdi_op *op)
 static uint64_t matrix_flops(const sherdi_plan *plan, const sherdi_model *model,
                              const sherdi_op *op)
 {
-    const size_t            *shape = model->params[op->param].shape;
-    const sherdi_matrix_ops *by    = plan->layout.segments[op->segment].optimizer->matrices;
+    const size_t           *shape = model->params[op->param].shape;
+    const sherdi_optimizer *by    = plan->layout.segments[op->segment].optimizer;
 
     return op->uses[SHERDI_USE_DST].where == SHERDI_AT_NOWHERE /* another rank makes it */
                ? 0
-               : (uint64_t)by->flops(&plan->settings, shape[0], shape[1]);
+               : (uint64_t)by->matrix_flops(&plan->settings, shape[0], shape[1]);
 }
 
 /* Returns the bytes of a read; 0: parameters that are never written are not on the drive. */

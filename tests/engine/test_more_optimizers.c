@@ -229,7 +229,7 @@ static void optimizers_are_whole(void)
                                  optimizer->ratios->make != NULL);
         CHECK_INT(is_whole, optimizer->matrices != NULL && optimizer->matrices->make != NULL &&
                                 optimizer->matrices->workspace_bytes != NULL &&
-                                optimizer->matrices->flops != NULL);
+                                optimizer->matrix_flops != NULL);
         CHECK_INT(is_whole, optimizer->sweeps[0].writes_direction);
         CHECK_INT(is_whole, optimizer->sweeps[1].reads_direction);
         for (int s = 0; s < optimizer->num_sweeps; s++) {
