@@ -42,13 +42,31 @@ static void cpu_name(char *text, size_t len_bytes)
     }
 }
 
+/* Writes what limits the memory that this process can take, if that is not the host. */
+static void put_memory_limit(json_t *list, size_t left_bytes, sherdi_memory_bound bound)
+{
+    static const char *const LIMITS[] = {
+        [SHERDI_BOUND_GROUP]    = "the control group",
+        [SHERDI_BOUND_PROCESS]  = "the process (ulimit -d)",
+        [SHERDI_BOUND_VARIABLE] = "SHERD_MEMORY_LIMIT",
+    };
+    char text[32];
+
+    if (bound == SHERDI_BOUND_HOST) {
+        return;
+    }
+    (void)snprintf(text, sizeof(text), "%zu bytes", left_bytes);
+    put(list, "memory left", text);
+    put(list, "memory limit", LIMITS[bound]);
+}
+
 static void put_machine(json_t *list)
 {
     struct utsname      kernel;
     struct rlimit       memlock;
     char                text[300];
-    size_t              left_bytes;
-    sherdi_memory_bound bound;
+    size_t              left_bytes = 0;
+    sherdi_memory_bound bound      = SHERDI_BOUND_HOST;
     double              pages = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
 
     if (uname(&kernel) == 0) {
@@ -67,6 +85,7 @@ static void put_machine(json_t *list)
         (void)snprintf(text, sizeof(text), "%.1f GiB", pages / 0x1p30);
     }
     put(list, "memory", text);
+    put_memory_limit(list, left_bytes, bound);
     if (getrlimit(RLIMIT_MEMLOCK, &memlock) == 0) {
         if (memlock.rlim_cur == RLIM_INFINITY) {
             (void)snprintf(text, sizeof(text), "unlimited");
