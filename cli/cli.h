@@ -9,6 +9,7 @@
 /* The commands. argv[0] is "sherd" and the name of the command. They return the exit status: 0, 1
  * (failed) or 2 (bad arguments). */
 int cli_env(int argc, char **argv);
+int cli_doctor(int argc, char **argv);
 int cli_plan(int argc, char **argv);
 int cli_config(int argc, char **argv);
 int cli_test(int argc, char **argv);

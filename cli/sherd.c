@@ -14,6 +14,7 @@ typedef struct command {
 
 static const command COMMANDS[] = {
     {"env", cli_env, "print what this build and this machine have"},
+    {"doctor", cli_doctor, "look for what makes training fail or slow on these hosts"},
     {"plan", cli_plan, "predict memory, traffic and time of a model, for any number of ranks"},
     {"config", cli_config, "check a configuration file and print what it resolves to"},
     {"launch", cli_launch, "start a program as several ranks on this host"},
