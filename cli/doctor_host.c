@@ -1,6 +1,8 @@
 /* sherd doctor: the checks of one host. Each function looks at one thing, and adds one finding. */
 #include "cli/doctor.h"
 
+#include "models/blas.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -184,9 +186,243 @@ static void shm_look(const doctor_look *l)
                has, cli_bytes_text(need, needs), l->ranks);
 }
 
+/* ---- processors ---- */
+
+/* Returns the cores that a control group's quota allows, from the file of its second version; 0:
+ * there is no quota. */
+static double quota_read(const char *folder)
+{
+    char   path[PATH_MAX], line[64];
+    double quota, period;
+
+    (void)snprintf(path, sizeof(path), "%.4000s/cpu.max", folder);
+    return line_read(path, line, sizeof(line)) && sscanf(line, "%lf %lf", &quota, &period) == 2 &&
+                   period > 0
+               ? quota / period
+               : 0;
+}
+
+/* The same of the first version. */
+static double old_quota_read(const char *folder)
+{
+    char   path[PATH_MAX], quota[32], period[32];
+    double cores;
+
+    (void)snprintf(path, sizeof(path), "%.4000s/cpu.cfs_quota_us", folder);
+    if (!line_read(path, quota, sizeof(quota))) {
+        return 0;
+    }
+    (void)snprintf(path, sizeof(path), "%.4000s/cpu.cfs_period_us", folder);
+    if (!line_read(path, period, sizeof(period)) || strtod(period, NULL) <= 0) {
+        return 0;
+    }
+    cores = strtod(quota, NULL) / strtod(period, NULL);
+    return cores > 0 ? cores : 0;
+}
+
+static void least_take(double *least, double cores)
+{
+    *least = cores > 0 && (*least == 0 || cores < *least) ? cores : *least;
+}
+
+/* Takes the quota of a group and of all groups above it. */
+static void quotas_take(double *least, const char *root, const char *group,
+                        double (*read)(const char *folder))
+{
+    char  folder[PATH_MAX];
+    char *slash;
+
+    (void)snprintf(folder, sizeof(folder), "%s%s", root, group);
+    while (strlen(folder) >= strlen(root)) {
+        least_take(least, read(folder));
+        slash = strrchr(folder, '/');
+        if (slash == NULL) {
+            return;
+        }
+        *slash = '\0';
+    }
+}
+
+/* Returns the cores that the control groups of this process allow; 0: no limit. */
+static double group_cores(void)
+{
+    FILE  *file  = fopen("/proc/self/cgroup", "re");
+    double least = 0;
+    char   line[PATH_MAX];
+
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        char *group = strchr(line, ':') == NULL ? NULL : strchr(strchr(line, ':') + 1, ':');
+
+        if (group == NULL) {
+            continue;
+        }
+        line[strcspn(line, "\n")] = '\0';
+        if (strncmp(line, "0::", 3) == 0) {
+            quotas_take(&least, "/sys/fs/cgroup", group + 1, quota_read);
+        } else if (strstr(line, "cpu,") != NULL || strstr(line, ":cpu:") != NULL) {
+            quotas_take(&least, "/sys/fs/cgroup/cpu", group + 1, old_quota_read);
+        }
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    return least;
+}
+
+static void processors_look(const doctor_look *l)
+{
+    double limit = group_cores();
+
+    if (limit > 0 && limit < (double)l->cores) {
+        doctor_add(l->host, "processors", DOCTOR_ADVICE,
+                   "raise the limit (docker --cpus, resources of a Kubernetes container), or set "
+                   "SHERD_THREADS and OMP_NUM_THREADS to a rank's share of it",
+                   "a control group gives the ranks the time of %.1f cores, and %ld can be seen: "
+                   "as many threads wait for each other while the group is stopped",
+                   limit, l->cores);
+    } else if (l->ranks > l->cores) {
+        doctor_add(l->host, "processors", DOCTOR_ADVICE, "start fewer ranks on this host",
+                   "%d ranks share %ld cores", l->ranks, l->cores);
+    } else {
+        doctor_add(l->host, "processors", DOCTOR_OK, NULL, "%d rank%s, %ld cores", l->ranks,
+                   l->ranks == 1 ? "" : "s", l->cores);
+    }
+}
+
+static void threads_look(const doctor_look *l)
+{
+    const char *text   = getenv("OMP_NUM_THREADS");
+    long        share  = l->cores / l->ranks > 0 ? l->cores / l->ranks : 1;
+    long        number = text == NULL ? 0 : strtol(text, NULL, 10);
+    char        fix[128];
+
+    (void)snprintf(fix, sizeof(fix), "set OMP_NUM_THREADS=%ld for the ranks of this host", share);
+    if (text == NULL && l->ranks > 1) {
+        doctor_add(l->host, "OMP_NUM_THREADS", DOCTOR_ADVICE, fix,
+                   "it is not set: torch and BLAS compute with %ld threads in each of %d ranks, "
+                   "unless the launcher (torchrun) sets it",
+                   l->cores, l->ranks);
+    } else if (text != NULL && number < 1) {
+        doctor_add(l->host, "OMP_NUM_THREADS", DOCTOR_ADVICE, fix,
+                   "it is \"%.32s\", which is no number of threads", text);
+    } else if (number * l->ranks > l->cores) {
+        doctor_add(l->host, "OMP_NUM_THREADS", DOCTOR_ADVICE, fix,
+                   "it is %ld: %d ranks have %ld threads on %ld cores", number, l->ranks,
+                   number * l->ranks, l->cores);
+    } else {
+        doctor_add(l->host, "OMP_NUM_THREADS", DOCTOR_OK, NULL, "%s",
+                   text == NULL ? "not set, and one rank has all cores" : "the ranks fit");
+    }
+}
+
+static void blas_look(const doctor_look *l)
+{
+    const blas_state *blas = blas_open();
+    char              warning[512];
+
+    if (!blas->is_open) {
+        doctor_add(l->host, "BLAS", DOCTOR_ADVICE, "install OpenBLAS (libopenblas0)",
+                   "the trainer of sherd multiplies matrices without a library: %s", blas->why);
+    } else if (blas_warning(warning) != NULL || blas->level < blas->cpu_level) {
+        doctor_add(l->host, "BLAS", DOCTOR_ADVICE,
+                   "unset OPENBLAS_CORETYPE, or install a newer OpenBLAS",
+                   "%s computes with its kernels for %s, which are narrower than this processor",
+                   blas->library, blas->core);
+    } else if (strcmp(blas->core, blas->own_core) != 0 && !blas->is_users_core) {
+        doctor_add(l->host, "BLAS", DOCTOR_ADVICE,
+                   "install a newer OpenBLAS; for programs of your own (torch, numpy) until then, "
+                   "set OPENBLAS_CORETYPE to these kernels",
+                   "%s would choose its kernels for %s; the trainer of sherd makes it take %s",
+                   blas->library, blas->own_core, blas->core);
+    } else {
+        doctor_add(l->host, "BLAS", DOCTOR_OK, NULL, "%s, %s kernels", blas->library, blas->core);
+    }
+}
+
+/* ---- libraries ---- */
+
+/* Reads the first line that a command prints. */
+static int command_line(const char *command, char *line, int line_bytes)
+{
+    FILE *pipe = popen(command, "re");
+    int   is_there;
+
+    if (pipe == NULL) {
+        return 0;
+    }
+    is_there                                 = fgets(line, line_bytes, pipe) != NULL;
+    line[is_there ? strcspn(line, "\n") : 0] = '\0';
+    while (fgetc(pipe) != EOF) {
+    }
+    return pclose(pipe) == 0 && is_there;
+}
+
+static void mpi_look(const doctor_look *l)
+{
+    static const char FIX[]   = "install Open MPI 3 to 5 (openmpi-bin, libopenmpi3), or let "
+                                "SHERD_MPI_LIBRARY and PATH name the library and the mpirun of one";
+    const char       *library = env_of(l, "mpi");
+    int               has_mpi = strncmp(library, "Open MPI", 8) == 0;
+    char              starter[160];
+    int has_starter = command_line("mpirun --version 2>/dev/null", starter, sizeof(starter));
+
+    if (has_starter && strstr(starter, "Open MPI") == NULL && strstr(starter, "OpenRTE") == NULL) {
+        doctor_add(l->host, "MPI", has_mpi ? DOCTOR_ADVICE : DOCTOR_FAULT, FIX,
+                   "mpirun is that of another MPI (%.80s), and sherd has %.120s", starter, library);
+    } else if (!has_mpi && (has_starter || getenv("SHERD_MPI_LIBRARY") != NULL)) {
+        doctor_add(l->host, "MPI", DOCTOR_FAULT, FIX, "%.300s", library);
+    } else if (!has_mpi) {
+        doctor_add(l->host, "MPI", DOCTOR_SKIPPED, NULL,
+                   "there is no MPI; several hosts without NCCL need it");
+    } else {
+        doctor_add(l->host, "MPI", DOCTOR_OK, NULL, "%s", library);
+    }
+}
+
+static void device_look(const doctor_look *l)
+{
+    const char *reason  = env_of(l, "cuda devices"); /* only where there are none */
+    int         has_gpu = access("/dev/nvidia0", F_OK) == 0 || access("/dev/nvidiactl", F_OK) == 0;
+    const char *nccl    = env_of(l, "nccl");
+
+    if (reason[0] != '\0' && has_gpu) {
+        doctor_add(l->host, "GPU", DOCTOR_FAULT,
+                   "install a driver for the CUDA of this build ('sherd env' names it), and let "
+                   "the container have the devices (docker --gpus all)",
+                   "there is a GPU, and CUDA finds no device: %.240s", reason);
+    } else if (reason[0] != '\0') {
+        doctor_add(l->host, "GPU", DOCTOR_SKIPPED, NULL, "this host has no GPU");
+    } else if (nccl[0] < '0' || nccl[0] > '9') {
+        doctor_add(l->host, "GPU", DOCTOR_FAULT,
+                   "install NCCL (libnccl2, or the package nvidia-nccl), or let "
+                   "SHERD_NCCL_LIBRARY name it",
+                   "there are GPUs, and NCCL is not usable: %.240s", nccl);
+    } else {
+        doctor_add(l->host, "GPU", DOCTOR_OK, NULL, "%.120s; NCCL %.40s",
+                   env_of(l, "cuda device 0"), nccl);
+    }
+}
+
+static void uring_look(const doctor_look *l)
+{
+    const char *uring = env_of(l, "io_uring");
+
+    if (strcmp(uring, "yes") == 0) {
+        doctor_add(l->host, "io_uring", DOCTOR_OK, NULL, "the kernel permits it");
+        return;
+    }
+    doctor_add(l->host, "io_uring", DOCTOR_ADVICE,
+               "permit it: 'sysctl kernel.io_uring_disabled=0', and a seccomp profile of the "
+               "container that has it",
+               "io_uring is not usable: offload to NVMe reads and writes by threads, which is "
+               "slower");
+}
+
 void doctor_host_look(const doctor_request *request, const json_t *env, doctor_host *host)
 {
-    static void (*const CHECKS[])(const doctor_look *l) = {memory_look, huge_pages_look, shm_look, memlock_look, files_look};
+    static void (*const CHECKS[])(const doctor_look *l) = {
+        processors_look, threads_look,     memory_look,      huge_pages_look,   shm_look,
+        memlock_look,    files_look,       blas_look,        device_look,       mpi_look, uring_look};
     doctor_look l = {.request = request,
                      .env     = env,
                      .host    = host,
