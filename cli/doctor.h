@@ -1,5 +1,6 @@
 /* sherd doctor: looks at the hosts of a job for what makes sherd fail or slow, with a fix for each
- * finding. doctor_host.c looks at one host. */
+ * finding. doctor_host.c looks at one host, and doctor_places.c at its port and
+ * folders. */
 #ifndef SHERD_CLI_DOCTOR_H
 #define SHERD_CLI_DOCTOR_H
 
@@ -56,6 +57,10 @@ typedef struct doctor_look {
     long                  cores; /* that this process may use */
 } doctor_look;
 
+
+void doctor_port_look(const doctor_look *l);
+void doctor_nvme_look(const doctor_look *l);
+void doctor_folder_look(const doctor_look *l);
 
 /** Looks at this host. `env` is the object of sherd_env_write. */
 void doctor_host_look(const doctor_request *request, const json_t *env, doctor_host *host);

@@ -422,7 +422,8 @@ void doctor_host_look(const doctor_request *request, const json_t *env, doctor_h
 {
     static void (*const CHECKS[])(const doctor_look *l) = {
         processors_look, threads_look,     memory_look,      huge_pages_look,   shm_look,
-        memlock_look,    files_look,       blas_look,        device_look,       mpi_look, uring_look};
+        memlock_look,    files_look,       blas_look,        device_look,       mpi_look,
+        uring_look,      doctor_port_look, doctor_nvme_look, doctor_folder_look};
     doctor_look l = {.request = request,
                      .env     = env,
                      .host    = host,
