@@ -117,7 +117,12 @@ static void counts_add(const doctor_host *host, int counts[DOCTOR_VERDICTS])
 /* Whether an earlier rank is on the host of rank `rank`, which is then not printed again. */
 static int is_printed(const doctor_host *all, int rank)
 {
-    return rank > 0 && strcmp(all[0].name, all[rank].name) == 0;
+    for (int r = 0; r < rank; r++) {
+        if (doctor_same_host(&all[r], &all[rank])) {
+            return 1;
+        }
+    }
+    return 0;
 }
 
 static void report_print(const doctor_host *all, int size, const doctor_host *job,
@@ -183,17 +188,61 @@ static int report(const doctor_request *request, const doctor_host *all, int siz
     return counts[DOCTOR_FAULT] > 0 || (request->is_strict && counts[DOCTOR_ADVICE] > 0);
 }
 
+/* ---- the job ---- */
+
+/* Collects what the ranks have found, and compares. Returns the exit status; only rank 0 has
+ * one other than 0 for a fault. */
+static int ranks_report(sherd_world *world, const doctor_request *request, const doctor_host *mine)
+{
+    int          size   = sherd_world_size(world);
+    int          rank   = sherd_world_rank(world);
+    doctor_host *all    = calloc((size_t)size, sizeof(*all));
+    doctor_host  job    = {.ranks = size};
+    int          status = 0;
+
+    if (all == NULL) {
+        (void)fprintf(stderr, "sherd: no memory for %d ranks\n", size);
+        sherd_world_abort(world, "no memory");
+        return 1;
+    }
+    all[rank] = *mine;
+    for (int r = 0; r < size && status == 0; r++) {
+        status =
+            sherd_world_broadcast(world, &all[r], sizeof(all[r]), r) == SHERD_OK ? 0 : cli_fail();
+    }
+    if (status == 0 && size > 1) {
+        status = doctor_hosts_compare(world, request, all, &job);
+    }
+    if (status == 0 && rank == 0) {
+        status = report(request, all, size, &job);
+    }
+    free(all);
+    return status;
+}
+
 static int doctor_run(const doctor_request *request)
 {
-    doctor_host mine = {.ranks = request->ranks > 0 ? request->ranks : launched_ranks()};
-    json_t     *env  = env_take();
+    doctor_host  mine = {.ranks = request->ranks > 0 ? request->ranks : launched_ranks()};
+    json_t      *env  = env_take();
+    sherd_world *world;
+    int          status;
 
     if (env == NULL) {
         return 1;
     }
     doctor_host_look(request, env, &mine);
     json_decref(env);
-    return report(request, &mine, 1, &(doctor_host){.ranks = 1});
+    if (sherd_world_from_env(NULL, &world) != SHERD_OK) { /* what this rank knows is printed */
+        doctor_host job = {.ranks = 1};
+
+        doctor_add(&job, "meeting", DOCTOR_FAULT, "see docs/launching.md", "%.300s",
+                   sherd_last_error());
+        (void)report(request, &mine, 1, &job);
+        return 1;
+    }
+    status = ranks_report(world, request, &mine);
+    sherd_world_destroy(world);
+    return status;
 }
 
 static int gib_take(const cli_option *option, const char *text, void *field)

@@ -1,6 +1,6 @@
 /* sherd doctor: looks at the hosts of a job for what makes sherd fail or slow, with a fix for each
- * finding. doctor_host.c looks at one host, and doctor_places.c at its port and
- * folders. */
+ * finding. doctor_host.c looks at one host, doctor_places.c at its port and folders, and
+ * doctor_hosts.c compares the hosts. */
 #ifndef SHERD_CLI_DOCTOR_H
 #define SHERD_CLI_DOCTOR_H
 
@@ -45,6 +45,8 @@ typedef struct doctor_request {
 /** Adds a finding. `fix` is NULL where there is nothing to do; `found` is a format. */
 void doctor_add(doctor_host *host, const char *check, doctor_verdict verdict, const char *fix,
                 const char *found, ...) __attribute__((format(printf, 5, 6)));
+/** Whether two ranks are on one host. */
+int doctor_same_host(const doctor_host *a, const doctor_host *b);
 /** Copies a text into an array, cut to its size. */
 void doctor_text(char *out, size_t out_bytes, const char *text);
 
@@ -57,12 +59,17 @@ typedef struct doctor_look {
     long                  cores; /* that this process may use */
 } doctor_look;
 
-
 void doctor_port_look(const doctor_look *l);
 void doctor_nvme_look(const doctor_look *l);
 void doctor_folder_look(const doctor_look *l);
 
 /** Looks at this host. `env` is the object of sherd_env_write. */
 void doctor_host_look(const doctor_request *request, const json_t *env, doctor_host *host);
+
+/** Compares the hosts of a world, and adds what it finds to *host on rank 0; `all` has an element
+ *  for each rank, filled. Collective. Returns 0, or 1 after it has printed why to standard
+ *  error. */
+int doctor_hosts_compare(sherd_world *world, const doctor_request *request, doctor_host *all,
+                         doctor_host *host);
 
 #endif
