@@ -2,59 +2,18 @@
 # Runs the parts of a test program on two hosts that are network namespaces of this one, with
 # MPI over TCP between them: two_hosts.sh PROGRAM. Exits 77 where that cannot be made.
 program=$1
-
-skip() {
-    echo "skipped: $1"
-    exit 77
-}
-
-[ "$(id -u)" = 0 ] || skip "not root"
-for tool in ip unshare mpirun timeout mount; do
-    command -v $tool >/dev/null 2>&1 || skip "no $tool command"
-done
-
-a=sherda$$
-b=sherdb$$
-dir=$(mktemp -d /tmp/sherd-hosts-XXXXXX) || exit 1
-clean() {
-    ip netns del $a 2>/dev/null
-    ip netns del $b 2>/dev/null
-    rm -rf "$dir"
-}
-trap clean EXIT
-trap 'exit 1' INT TERM
-
-ip netns add $a 2>/dev/null && ip netns add $b 2>/dev/null || skip "no network namespaces"
-ip link add va$$ netns $a type veth peer name vb$$ netns $b 2>/dev/null || skip "no veth devices"
-ip -n $a addr add 10.231.7.1/24 dev va$$ && ip -n $b addr add 10.231.7.2/24 dev vb$$ &&
-    ip -n $a link set va$$ up && ip -n $b link set vb$$ up &&
-    ip -n $a link set lo up && ip -n $b link set lo up || skip "the namespaces cannot be joined"
-
-printf '127.0.0.1 localhost\n10.231.7.1 %s\n10.231.7.2 %s\n' $a $b >"$dir/hosts"
-# What mpirun starts its daemons with, in place of ssh: HOST COMMAND...
-cat >"$dir/agent" <<AGENT
-#!/bin/sh
-host=\$1
-shift
-exec ip netns exec \$host unshare --uts --mount sh -c \
-    "mount --bind $dir/hosts /etc/hosts; hostname \$host; \$*"
-AGENT
-chmod +x "$dir/agent"
-"$dir/agent" $a true || skip "a namespace cannot be entered"
-
-# Open MPI 5 has other names for what starts its daemons and for memory that ranks share. Without fault tolerance it ends the ranks
-# whose connection to a rank that died is closed.
-case $(mpirun --version | sed -n 's/^mpirun (Open MPI) \([0-9]*\).*/\1/p') in
-[1-4]) mpi_parameters="--mca orte_tmpdir_base $dir --mca plm_rsh_agent $dir/agent --mca btl self,vader,tcp --mca oob_tcp_if_include 10.231.7.0/24" ;;
-*) mpi_parameters="--with-ft ulfm --prtemca prte_tmpdir_base $dir --prtemca plm_ssh_agent $dir/agent --mca btl self,sm,tcp --prtemca prte_if_include 10.231.7.0/24" ;;
-esac
+. "$(dirname "$0")/../hosts.sh"
+hosts_make 2
+a=$(echo "$hosts" | cut -d ' ' -f 1)
+b=$(echo "$hosts" | cut -d ' ' -f 2)
+command -v mpirun >/dev/null || skip "no mpirun command"
 
 # run COUNT PART KILLED MAPPING: every rank must leave its file but the killed one.
 run() {
     results=$dir/$2-$1-$4
     "$dir/agent" $a "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
         SHERD_TEST_RESULTS=$results SHERD_TEST_HOSTS=2 timeout -k 2 100 mpirun --oversubscribe \
-        --enable-recovery $mpi_parameters --mca btl_tcp_if_include 10.231.7.0/24 \
+        --enable-recovery $mpi_parameters \
         --host $a:4,$b:4 --map-by $4 -n $1 -x SHERD_TEST_RESULTS -x SHERD_TEST_HOSTS \
         $program --part $2" >"$dir/log" 2>&1
     rank=0
@@ -75,15 +34,15 @@ link() {
     results=$dir/$1
     "$dir/agent" $a "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 SHERD_TEST_RESULTS=$results SHERD_HOST_TIMEOUT=$2 \
         SHERD_TEST_READY=$results.ready exec timeout -k 2 60 mpirun --enable-recovery $mpi_parameters \
-        --mca btl_tcp_if_include 10.231.7.0/24 --host $a:1,$b:1 --map-by node -n 2 -x SHERD_TEST_RESULTS -x SHERD_TEST_READY \
+        --host $a:1,$b:1 --map-by node -n 2 -x SHERD_TEST_RESULTS -x SHERD_TEST_READY \
         -x SHERD_HOST_TIMEOUT $program --part $1" >"$dir/log" 2>&1 &
     mpirun=$!
     tries=0
     while [ ! -e "$results.ready" ] && [ $tries -lt 600 ]; do sleep 0.05; tries=$((tries + 1)); done
-    ip -n $a link set va$$ down
+    hosts_link $a down
     if [ -n "$3" ]; then
         sleep "$3"
-        ip -n $a link set va$$ up
+        hosts_link $a up
         : >"$results.ready.back"
     fi
     while { [ ! -e "$results.rank0" ] || [ ! -e "$results.rank1" ]; } && kill -0 $mpirun 2>/dev/null; do sleep 0.05; done
