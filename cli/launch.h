@@ -1,0 +1,119 @@
+/* sherd launch: starts a program as the ranks of one world, on this host or on several.
+ *
+ * A launcher has children: ranks, or on several hosts what starts ranks there. On another host this
+ * is the same command again, with --part, started through ssh; mpirun and srun start it once for
+ * each rank. A part puts the rank before each line of its ranks, and sends notes about ranks that
+ * failed between these lines. launch.c has the options; launch_ranks.c starts ranks, and
+ * launch_hosts.c what starts them elsewhere; launch_wait.c waits for the children, and
+ * launch_output.c passes on what they print. */
+#ifndef SHERD_CLI_LAUNCH_H
+#define SHERD_CLI_LAUNCH_H
+
+#include "cli/cli.h"
+
+#include <signal.h>
+#include <sys/types.h>
+
+#define LAUNCH_MOST_RANKS 1024 /* of a host; also the most hosts */
+/* The exit status that a shell returns for a program that cannot be run. */
+#define STATUS_NO_PROGRAM 127
+/* Bytes of a socket's path (sun_path), with the final zero. */
+#define SOCKET_PATH_BYTES 108
+
+typedef struct launch_host {
+    char name[128];
+    int  ranks;
+} launch_host;
+
+typedef struct launch_child {
+    pid_t pid;     /* 0: it has ended */
+    int   rank;    /* -1: it starts ranks of its own, */
+    int   host;    /* ... on this host; -1: on all */
+    int   control; /* takes orders for it; -1: it takes signals */
+} launch_child;
+
+/* What a child prints on one of its two streams. */
+typedef struct launch_stream {
+    int    fd;   /* -1: closed */
+    int    rank; /* whose lines these are; -1: they say it themselves */
+    int    is_error;
+    char  *text; /* of a line that is not complete */
+    size_t len;
+} launch_stream;
+
+#define LAUNCH_LAST_LINES 12
+typedef struct launch_output {
+    launch_stream streams[2 * LAUNCH_MOST_RANKS];
+    int           num_streams;
+    int           is_part; /* its lines go to another launcher, which keeps the last ones */
+    /* The last lines on the standard error stream of each rank: a ring. */
+    struct {
+        char *lines[LAUNCH_LAST_LINES];
+        int   next;
+    } * last;
+    int num_last;
+} launch_output;
+
+typedef struct launch {
+    /* the options */
+    int         ranks, grace_s, is_prefixed, is_dry, port;
+    const char *hosts_text, *hostfile, *starter, *starter_args, *part, *meeting;
+    char      **program;
+
+    launch_host *hosts; /* NULL: this host */
+    int          num_hosts;
+    int          first, all_ranks; /* of a part: its first rank, and the ranks of the job */
+    int          is_wrapped;       /* of a part: the launcher of the part has set the variables */
+    char         folder[SOCKET_PATH_BYTES]; /* of the socket where the ranks meet */
+
+    launch_child  children[LAUNCH_MOST_RANKS];
+    int           num_children, running;
+    launch_output output;
+    int           orders; /* of a part: where the launcher's orders come from; -1: nowhere */
+
+    int     failed_rank; /* the first rank that failed; -1: none has, or it is not known */
+    int     status;      /* exit status of the first child or rank that failed; 0: none has */
+    int     sent;        /* the last signal that the ranks got; 0: none */
+    int     is_passed;   /* from here; else the terminal sent it to all of its processes */
+    int     has_orphan;  /* a rank ended by a signal that its children did not get */
+    int     last_sent;   /* SIGTERM or SIGKILL; 0: neither was sent */
+    int64_t deadline_s;  /* when the next of them is sent; 0: never */
+} launch;
+
+/* ---- launch_ranks.c ---- */
+
+/** Starts the ranks of this host. Returns 0, or -1 after it has printed why; the caller then ends
+ *  those that have started. `before`: the signals that a rank has blocked. */
+int launch_ranks_start(launch *job, const sigset_t *before);
+/** Starts one child that runs argv, with pipes for its output, and with `orders` one for its
+ *  orders. Returns as launch_ranks_start. */
+int launch_child_start(launch *job, int host, char **argv, int has_orders, const sigset_t *before);
+
+/* ---- launch_wait.c ---- */
+
+extern const int    LAUNCH_SIGNALS[];
+extern const size_t LAUNCH_NUM_SIGNALS;
+
+/** Sends a signal to all children, and to the children of ended ranks. */
+void launch_signal(launch *job, int number);
+/** Waits until all children have ended; `signals` are blocked, SIGCHLD among them. */
+void launch_wait(launch *job, const sigset_t *signals);
+
+/* ---- launch_output.c ---- */
+
+/** Passes on what can be read from `fd` from now on. */
+void launch_output_add(launch_output *output, int fd, int rank, int is_error);
+/** Passes on what a stream has. `job` takes the notes between the lines. Returns 0 if there was
+ *  nothing. */
+int launch_output_read(launch *job, launch_stream *stream);
+/** Passes on what is there on all streams. */
+void launch_output_drain(launch *job);
+/** The same, and closes them. */
+void launch_output_end(launch *job);
+/** Prints the last lines of the rank that failed first. */
+void launch_output_last(const launch *job);
+void launch_output_free(launch_output *output);
+/** Records that a rank failed, if it is the first; a part sends a note instead. */
+void launch_rank_failed(launch *job, int rank, const char *host, int status);
+
+#endif
