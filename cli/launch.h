@@ -89,6 +89,17 @@ int launch_ranks_start(launch *job, const sigset_t *before);
  *  orders. Returns as launch_ranks_start. */
 int launch_child_start(launch *job, int host, char **argv, int has_orders, const sigset_t *before);
 
+/* ---- launch_hosts.c ---- */
+
+/** Reads --hosts or --hostfile. Returns 0, or the exit status after it has printed why. */
+int launch_hosts_read(launch *job);
+/** Starts what starts the ranks on the hosts of the job, or prints its command lines (is_dry).
+ *  Returns as launch_ranks_start. */
+int launch_hosts_start(launch *job, const sigset_t *before);
+/** Reads --part, and the secret of the job from the standard input. Returns 0, or the exit status
+ *  after it has printed why. */
+int launch_part_read(launch *job);
+
 /* ---- launch_wait.c ---- */
 
 extern const int    LAUNCH_SIGNALS[];
