@@ -12,23 +12,39 @@
 #define MOST_GRACE_S 86400
 
 static const char HELP[] =
-    "usage: sherd launch -n N [OPTIONS] [--] PROGRAM [ARGUMENTS]\n\n"
-    "Starts a program as the ranks of one world on this host, and waits for them. In the\n"
-    "program, sherd_world_from_env makes them one world. If a rank fails, the others have some\n"
-    "seconds to report it; then they are ended, and so is what they started. SIGINT, SIGTERM,\n"
-    "SIGHUP, SIGUSR1 and SIGUSR2 are passed on to the ranks; where one of them is a script that\n"
-    "ends by the signal, also to what it started. Only rank 0 reads the standard input.\n\n"
-    "  -n, --ranks N   number of ranks, 1 to 1024 (required)\n"
+    "usage: sherd launch -n N [OPTIONS] [--] PROGRAM [ARGUMENTS]\n"
+    "       sherd launch --hosts a:8,b:8 [OPTIONS] [--] PROGRAM [ARGUMENTS]\n\n"
+    "Starts a program as the ranks of one world, on this host or on several, and waits for\n"
+    "them. In the program, sherd_world_from_env makes them one world. If a rank fails, the\n"
+    "others have some seconds to report it; then they are ended, and so is what they started.\n"
+    "SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to the ranks; where one of them\n"
+    "is a script that ends by the signal, also to what it started.\n\n"
+    "  -n, --ranks N   number of ranks, 1 to 1024 on a host (default on several hosts: all that\n"
+    "                  they have room for)\n"
     "  --grace S       seconds from the first failure until the other ranks get SIGTERM\n"
     "                  (default 5); those that do not end get SIGKILL 10 seconds later\n"
     "  --prefix        print the rank before each line, and at the end the last lines of the\n"
-    "                  rank that failed first\n\n"
+    "                  rank that failed first (default on several hosts)\n\n"
+    "On several hosts, where the program and sherd have the same paths:\n\n"
+    "  --hosts LIST    the hosts, and how many ranks each has: a:8,b:8\n"
+    "  --hostfile F    the same from a file: a line 'a slots=8' or 'a:8' for each host\n"
+    "  --starter NAME  what starts the ranks: srun, mpirun or ssh (default: srun in an\n"
+    "                  allocation of Slurm, else mpirun where there is one, else ssh; without\n"
+    "                  MPI, data moves between hosts by NCCL alone). SHERD_SSH names a program\n"
+    "                  in place of ssh\n"
+    "  --starter-args TEXT  more arguments for it, with spaces between them\n"
+    "  --port P        with ssh: where the ranks meet, on the first host\n"
+    "  --dry-run       print the command lines instead of running them\n\n"
+    "Variables whose names begin with SHERD_, OMP_, OPENBLAS_ or NCCL_, CUDA_VISIBLE_DEVICES,\n"
+    "PYTHONPATH and LD_LIBRARY_PATH go to all hosts. With ssh the ranks have a secret\n"
+    "(SHERD_JOB_SECRET), which is drawn where none is set, and is on no command line; no rank\n"
+    "reads the standard input. Else rank 0 reads it.\n\n"
     "Exit status: 0 if all ranks end with 0. Otherwise the status of the first rank that failed,\n"
     "which is 128 plus the number of the signal if a signal ended it. 127 if the program cannot\n"
     "be run.\n\n"
     "  sherd launch -n 4 ./trainer --steps 100\n"
-    "  sherd launch -n 2 python train.py\n\n"
-    "On several hosts use mpirun -n N PROGRAM, srun -n N PROGRAM, or torchrun.\n";
+    "  sherd launch -n 2 python train.py\n"
+    "  sherd launch --hosts node1:8,node2:8 python train.py\n";
 
 static int folder_make(launch *job)
 {
@@ -68,6 +84,9 @@ static void folder_remove(const launch *job)
 /* Starts the children. Returns as launch_ranks_start. */
 static int children_start(launch *job, const sigset_t *before)
 {
+    if (job->hosts != NULL) {
+        return launch_hosts_start(job, before);
+    }
     if (job->part == NULL && folder_make(job) != 0) {
         return -1;
     }
@@ -103,8 +122,19 @@ static int launch_run(launch *job)
 /* Checks the arguments, and reads what they name. Returns 0, or the exit status. */
 static int job_read(launch *job)
 {
+    if (job->part != NULL) {
+        return launch_part_read(job);
+    }
+    if (job->hosts_text != NULL || job->hostfile != NULL) {
+        job->is_prefixed = 1;
+        return launch_hosts_read(job);
+    }
     if (job->ranks == 0) {
-        return cli_bad("launch", "launch wants -n N, the number of ranks");
+        return cli_bad("launch", "launch wants -n N, the number of ranks, or --hosts");
+    }
+    if (job->is_dry) {
+        return cli_bad("launch", "--dry-run wants --hosts or --hostfile: ranks of this host have "
+                                 "no command line of their own");
     }
     job->all_ranks = job->ranks;
     return 0;
@@ -116,6 +146,14 @@ int cli_launch(int argc, char **argv)
         CLI_NUMBER("ranks", 'n', launch, ranks, 1, LAUNCH_MOST_RANKS, "wants 1 to 1024"),
         CLI_NUMBER("grace", 'g', launch, grace_s, 0, MOST_GRACE_S, "wants 0 to 86400 seconds"),
         CLI_FLAG("prefix", 0, launch, is_prefixed),
+        CLI_TEXT("hosts", 0, launch, hosts_text),
+        CLI_TEXT("hostfile", 0, launch, hostfile),
+        CLI_TEXT("starter", 0, launch, starter),
+        CLI_TEXT("starter-args", 0, launch, starter_args),
+        CLI_NUMBER("port", 0, launch, port, 1, 65535, "wants 1 to 65535"),
+        CLI_FLAG("dry-run", 0, launch, is_dry),
+        CLI_TEXT("part", 0, launch, part),
+        CLI_TEXT("meeting", 0, launch, meeting),
         {0}};
     /* The arguments after the program belong to the program. */
     static const cli_options OPTIONS = {"launch", HELP, LIST, .ends_at_first = 1};

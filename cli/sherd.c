@@ -17,7 +17,7 @@ static const command COMMANDS[] = {
     {"doctor", cli_doctor, "look for what makes training fail or slow on these hosts"},
     {"plan", cli_plan, "predict memory, traffic and time of a model, for any number of ranks"},
     {"config", cli_config, "check a configuration file and print what it resolves to"},
-    {"launch", cli_launch, "start a program as several ranks on this host"},
+    {"launch", cli_launch, "start a program as several ranks, on this host or on several"},
     {"test", cli_test, "prove on this machine that layouts do not change results"},
     {"state", cli_state, "list or remove the state files that runs left on drives"},
     {"checkpoint", cli_checkpoint, "list, inspect, verify, export, import or remove checkpoints"},
