@@ -1,20 +1,21 @@
 #!/bin/sh
-# Runs the parts of a test program on two hosts that are network namespaces of this one, with
-# MPI over TCP between them: two_hosts.sh PROGRAM. Exits 77 where that cannot be made.
+# Runs the parts of a test program on two and three hosts that are network namespaces of this one, with
+# MPI over TCP between them: hosts.sh PROGRAM. Exits 77 where that cannot be made.
 program=$1
 . "$(dirname "$0")/../hosts.sh"
-hosts_make 2
+hosts_make 3
 a=$(echo "$hosts" | cut -d ' ' -f 1)
 b=$(echo "$hosts" | cut -d ' ' -f 2)
+c=$(echo "$hosts" | cut -d ' ' -f 3)
 command -v mpirun >/dev/null || skip "no mpirun command"
 
-# run COUNT PART KILLED MAPPING: every rank must leave its file but the killed one.
+# run COUNT PART KILLED MAPPING [HOSTS]: every rank must leave its file but the killed one.
 run() {
     results=$dir/$2-$1-$4
     "$dir/agent" $a "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-        SHERD_TEST_RESULTS=$results SHERD_TEST_HOSTS=2 timeout -k 2 100 mpirun --oversubscribe \
+        SHERD_TEST_RESULTS=$results timeout -k 2 100 mpirun --oversubscribe \
         --enable-recovery $mpi_parameters \
-        --host $a:4,$b:4 --map-by $4 -n $1 -x SHERD_TEST_RESULTS -x SHERD_TEST_HOSTS \
+        --host ${5:-$a:4,$b:4} --map-by $4 -n $1 -x SHERD_TEST_RESULTS \
         $program --part $2" >"$dir/log" 2>&1
     rank=0
     while [ $rank -lt "$1" ]; do
@@ -60,6 +61,7 @@ link() {
 run 2 part_suite -1 node
 run 3 part_suite -1 node
 run 4 part_suite -1 slot
+run 6 part_suite -1 slot $a:3,$b:1,$c:2
 run 3 part_killed_in_barrier 2 node
 run 3 part_aborts -1 node
 run 3 part_first_leaves_early -1 node
