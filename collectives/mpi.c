@@ -1,16 +1,12 @@
 /* Ranks that MPI started. They meet through MPI. Inside a host they share memory exactly as in shm
- * (procs.c, peers.c), and MPI is not used again. Between hosts every rank exchanges slices directly
- * with the ranks of the other hosts, in the type that is sent, and sums them itself, so the bits
- * are those of every other transport. MPI itself is opened at run time (mpi_library.h).
- *
- * MPI does not report that a rank died, and its blocking calls then never return. So all waits here
- * test, and look at the world's failure, which the monitor reports. */
+ * (procs.c, peers.c), and MPI is not used again; mpi_calls.c has what crosses hosts. MPI itself is
+ * opened at run time (mpi_library.h). */
 #include "collectives/meeting_point.h"
 
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/thread.h"
-#include "collectives/mpi_library.h"
+#include "collectives/mpi_world.h"
 #include "collectives/split.h"
 #include "collectives/transport.h"
 #include "collectives/remote.h"
@@ -23,41 +19,8 @@
 #define MPI_TAG 1
 /* The smallest upper bound for tags that MPI guarantees. */
 #define MPI_TAG_MOST 32767
-/* Most bytes of one message: MPI counts in int. */
-#define MESSAGE_BYTES ((size_t)1 << 28)
-/* Receive buffer of a reduction, for all ranks of other hosts together. */
-#define STAGE_BYTES       ((size_t)8 << 20)
-#define STAGE_PORTION_MIN ((size_t)64 << 10)
-/* Messages of a rank that has disconnected may still be in transit for this time. */
-#define LEFT_GRACE_NS INT64_C(2000000000)
 /* After a failure, MPI_Finalize may take so long; then the process ends without it. */
 #define END_PATIENCE_S 5
-
-/* A communicator of sherd's own, and the worlds of this process that send over it: the world for
- * which it was made, and worlds split from that one. The worlds' messages have different tags.
- * mpi_lock guards it. */
-typedef struct mpi_channel {
-    MPI_Comm comm;
-    int      owners;
-    int      last_tag; /* highest tag of this process's worlds */
-    int      is_lost;  /* a world failed: not all ranks will come to free the communicator */
-} mpi_channel;
-
-typedef struct mpi_world {
-    sherdi_procs   procs;
-    mpi_channel   *channel; /* NULL on one host */
-    int            tag;
-    int           *channel_ranks; /* [world_size] ranks in the communicator; NULL: the world's */
-    int            num_remote;
-    int           *remote; /* ranks of other hosts, ascending */
-    int            num_leaders;
-    int           *leaders; /* first rank of each other host */
-    int            num_requests;
-    MPI_Request   *requests; /* [2 * num_remote] */
-    int           *request_ranks;
-    peers_wire     wire;
-    unsigned char *staging; /* [num_remote * wire.portion_bytes] */
-} mpi_world;
 
 /* -------------------------------------------------- MPI of the process -- */
 
@@ -178,252 +141,7 @@ static void mpi_count_world(int change, int has_failed, int has_dead)
     (void)pthread_mutex_unlock(&mpi_lock);
 }
 
-static sherd_status mpi_error(sherd_world *world, int code)
-{
-    char text[MPI_MAX_ERROR_STRING + 1] = "";
-    int  len                            = 0;
-
-    (void)sherdi_mpi_api.Error_string(code, text, &len);
-    return sherdi_world_fail(world, SHERD_E_PEER_LOST, "rank %d: MPI says: %s", world->rank, text);
-}
-
-/* -------------------------------------------------------------- waiting -- */
-
-/* Lists the ranks whose messages have not been transferred, "1, 3". */
-static void pending_list(const mpi_world *mpi, char *text, size_t len_bytes)
-{
-    int last = -1;
-
-    text[0] = '\0';
-    for (int i = 0; i < mpi->num_requests; i++) {
-        int is_done = 0;
-
-        (void)sherdi_mpi_api.Request_get_status(mpi->requests[i], &is_done, MPI_STATUS_IGNORE);
-        if (!is_done && mpi->request_ranks[i] != last) {
-            last = mpi->request_ranks[i];
-            sherdi_ranks_add(text, len_bytes, last);
-        }
-    }
-}
-
-/* Cancels requests that will not end, so that nobody writes to their buffers later. */
-static void requests_drop(mpi_world *mpi)
-{
-    for (int i = 0; i < mpi->num_requests; i++) {
-        if (mpi->requests[i] != sherdi_mpi_api.request_null) {
-            (void)sherdi_mpi_api.Cancel(&mpi->requests[i]);
-            (void)sherdi_mpi_api.Request_free(&mpi->requests[i]);
-        }
-    }
-    mpi->num_requests = 0;
-}
-
-static sherd_status requests_look(mpi_world *mpi, int64_t deadline_ns)
-{
-    sherd_world *world   = &mpi->procs.world;
-    int64_t      now_ns  = sherdi_now_ns();
-    int64_t      left_ns = atomic_load(&mpi->procs.first_left_ns);
-    char         text[256];
-
-    SHERDI_TRY(sherdi_peers_check(&mpi->procs.peers));
-    if (left_ns != 0 && now_ns - left_ns > LEFT_GRACE_NS) {
-        return sherdi_world_fail_left(world, atomic_load(&mpi->procs.first_left));
-    }
-    if (now_ns >= deadline_ns) {
-        pending_list(mpi, text, sizeof(text));
-        return sherdi_world_fail_late(world, "rank %s", text);
-    }
-    return SHERD_OK;
-}
-
-static sherd_status requests_wait(mpi_world *mpi)
-{
-    int64_t deadline_ns = sherdi_now_ns() + mpi->procs.world.timeout_ns;
-
-    for (int turn = 0; mpi->num_requests > 0; turn++) {
-        int is_done = 0;
-        int code =
-            sherdi_mpi_api.Testall(mpi->num_requests, mpi->requests, &is_done, MPI_STATUSES_IGNORE);
-        sherd_status status;
-
-        if (is_done && code == MPI_SUCCESS) {
-            mpi->num_requests = 0;
-            return SHERD_OK;
-        }
-        status = code == MPI_SUCCESS ? requests_look(mpi, deadline_ns)
-                                     : mpi_error(&mpi->procs.world, code);
-        if (status != SHERD_OK) {
-            requests_drop(mpi);
-            return status;
-        }
-        sherdi_nap(turn); /* MPI makes progress only inside its calls */
-    }
-    return SHERD_OK;
-}
-
-static sherd_status request_add(mpi_world *mpi, int rank, int code)
-{
-    if (code != MPI_SUCCESS) {
-        requests_drop(mpi);
-        return mpi_error(&mpi->procs.world, code);
-    }
-    mpi->request_ranks[mpi->num_requests++] = rank;
-    return SHERD_OK;
-}
-
-/* Returns a rank's number in the communicator. */
-static int channel_rank(const mpi_world *mpi, int rank)
-{
-    return mpi->channel_ranks == NULL ? rank : mpi->channel_ranks[rank];
-}
-
-static sherd_status send_start(mpi_world *mpi, int rank, const void *data, size_t len_bytes)
-{
-    return request_add(mpi, rank,
-                       sherdi_mpi_api.Isend(data, (int)len_bytes, sherdi_mpi_api.byte,
-                                            channel_rank(mpi, rank), mpi->tag, mpi->channel->comm,
-                                            &mpi->requests[mpi->num_requests]));
-}
-
-static sherd_status recv_start(mpi_world *mpi, int rank, void *data, size_t len_bytes)
-{
-    return request_add(mpi, rank,
-                       sherdi_mpi_api.Irecv(data, (int)len_bytes, sherdi_mpi_api.byte,
-                                            channel_rank(mpi, rank), mpi->tag, mpi->channel->comm,
-                                            &mpi->requests[mpi->num_requests]));
-}
-
-/* -------------------------------------------------------- between hosts -- */
-
-/* Bytes [first, first + len) of slices. The slice for rank r is at send + r * send_stride. The
- * slice from it goes to (recv + r * recv_stride); packed, the slices of remote ranks lie one after
- * the other. */
-typedef struct slices_args {
-    const unsigned char *send;
-    size_t               send_stride;
-    unsigned char       *recv;
-    size_t               recv_stride;
-    int                  is_packed;
-    size_t               slice_bytes;
-} slices_args;
-
-static sherd_status slices_start(mpi_world *mpi, const slices_args *args, size_t first)
-{
-    size_t len_bytes = sherdi_min_size(MESSAGE_BYTES, args->slice_bytes - first);
-
-    for (int i = 0; i < mpi->num_remote; i++) {
-        size_t offset = (size_t)(args->is_packed ? i : mpi->remote[i]) * args->recv_stride;
-
-        SHERDI_TRY(recv_start(mpi, mpi->remote[i], args->recv + offset + first, len_bytes));
-    }
-    for (int i = 0; i < mpi->num_remote; i++) {
-        size_t offset = (size_t)mpi->remote[i] * args->send_stride;
-
-        SHERDI_TRY(send_start(mpi, mpi->remote[i], args->send + offset + first, len_bytes));
-    }
-    return SHERD_OK;
-}
-
-/* Waits for the messages that slices_start has begun, then transfers the rest of the slices. */
-static sherd_status slices_finish(mpi_world *mpi, const slices_args *args)
-{
-    SHERDI_TRY(requests_wait(mpi));
-    for (size_t first = MESSAGE_BYTES; first < args->slice_bytes; first += MESSAGE_BYTES) {
-        SHERDI_TRY(slices_start(mpi, args, first));
-        SHERDI_TRY(requests_wait(mpi));
-    }
-    return SHERD_OK;
-}
-
-static sherd_status wire_start(void *ctx, const sherdi_reduction_args *args, size_t first_elem,
-                               size_t count_elems)
-{
-    mpi_world        *mpi        = ctx;
-    size_t            elem_bytes = sherdi_reduction_send_bytes(args);
-    const slices_args slices = {.send = (const unsigned char *)args->send + first_elem * elem_bytes,
-                                .send_stride = args->slice_elems * elem_bytes,
-                                .recv        = mpi->staging,
-                                .recv_stride = mpi->wire.portion_bytes,
-                                .is_packed   = 1,
-                                .slice_bytes = count_elems * elem_bytes};
-
-    return slices_start(mpi, &slices, 0);
-}
-
-static sherd_status wire_finish(void *ctx, size_t first_byte, const void **srcs)
-{
-    mpi_world *mpi = ctx;
-
-    SHERDI_TRY(requests_wait(mpi));
-    for (int i = 0; i < mpi->num_remote; i++) {
-        srcs[mpi->remote[i]] = mpi->staging + (size_t)i * mpi->wire.portion_bytes + first_byte;
-    }
-    return SHERD_OK;
-}
-
 /* ---------------------------------------------- functions of the table -- */
-
-static int has_one_host(const mpi_world *mpi)
-{
-    return mpi->num_remote == 0;
-}
-
-static sherd_status mpi_all_gather(sherd_world *world, const sherdi_all_gather_args *args)
-{
-    mpi_world        *mpi    = (mpi_world *)world;
-    const slices_args slices = {.send        = args->send,
-                                .send_stride = 0,
-                                .recv        = args->recv,
-                                .recv_stride = args->slice_bytes,
-                                .slice_bytes = args->slice_bytes};
-
-    if (has_one_host(mpi)) {
-        return sherdi_peers_all_gather(world, args);
-    }
-    SHERDI_TRY(slices_start(mpi, &slices, 0));
-    SHERDI_TRY(sherdi_peers_all_gather(world, args));
-    return slices_finish(mpi, &slices);
-}
-
-/* Sends from the root to the first rank of each other host, then inside the hosts. */
-static sherd_status mpi_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
-{
-    mpi_world    *mpi   = (mpi_world *)world;
-    sherdi_peers *peers = &mpi->procs.peers;
-    int           index = sherdi_peers_index(peers, root);
-
-    for (size_t first = 0; first < len_bytes && !has_one_host(mpi); first += MESSAGE_BYTES) {
-        unsigned char *portion       = (unsigned char *)data + first;
-        size_t         portion_bytes = sherdi_min_size(MESSAGE_BYTES, len_bytes - first);
-
-        for (int i = 0; i < mpi->num_leaders && world->rank == root; i++) {
-            SHERDI_TRY(send_start(mpi, mpi->leaders[i], portion, portion_bytes));
-        }
-        if (index < 0 && peers->me == 0) {
-            SHERDI_TRY(recv_start(mpi, root, portion, portion_bytes));
-        }
-        SHERDI_TRY(requests_wait(mpi));
-    }
-    return sherdi_peers_broadcast(world, data, len_bytes, index < 0 ? peers->ranks[0] : root);
-}
-
-static sherd_status mpi_barrier(sherd_world *world)
-{
-    mpi_world    *mpi     = (mpi_world *)world;
-    sherdi_peers *peers   = &mpi->procs.peers;
-    char          byte[2] = {0, 0};
-
-    SHERDI_TRY(sherdi_peers_barrier(world));
-    if (has_one_host(mpi)) {
-        return SHERD_OK;
-    }
-    for (int i = 0; i < mpi->num_leaders && peers->me == 0; i++) {
-        SHERDI_TRY(recv_start(mpi, mpi->leaders[i], &byte[0], 0));
-        SHERDI_TRY(send_start(mpi, mpi->leaders[i], &byte[1], 0));
-    }
-    SHERDI_TRY(requests_wait(mpi));
-    return sherdi_peers_barrier(world);
-}
 
 static sherd_status mpi_alloc(sherd_world *world, size_t len_bytes, void **out)
 {
@@ -431,7 +149,7 @@ static sherd_status mpi_alloc(sherd_world *world, size_t len_bytes, void **out)
     void        *memory = NULL;
     sherd_status here   = sherdi_peers_alloc(world, len_bytes, &memory);
 
-    if (!has_one_host(mpi)) {
+    if (!sherdi_mpi_has_one_host(mpi)) {
         sherd_status status = sherdi_world_alloc_agree(world, here, len_bytes, "world memory");
 
         if (status != SHERD_OK && here == SHERD_OK) {
@@ -452,9 +170,7 @@ static void mpi_close(sherd_world *world)
     sherdi_free(mpi->channel_ranks);
     sherdi_free(mpi->remote);
     sherdi_free(mpi->leaders);
-    sherdi_free(mpi->requests);
-    sherdi_free(mpi->request_ranks);
-    sherdi_free(mpi->staging);
+    sherdi_mpi_calls_close(mpi);
     channel_drop(mpi->channel, has_failed);
     sherdi_procs_close(&mpi->procs);
     mpi_count_world(-1, has_failed, atomic_load(&mpi->procs.has_dead));
@@ -470,11 +186,11 @@ static const sherdi_world_ops MPI_OPS = {
     .close          = mpi_close,
     .alloc          = mpi_alloc,
     .free           = sherdi_peers_free,
-    .barrier        = mpi_barrier,
-    .all_gather     = mpi_all_gather,
+    .barrier        = sherdi_mpi_barrier,
+    .all_gather     = sherdi_mpi_all_gather,
     .reduce_scatter = sherdi_peers_reduce_scatter,
     .all_reduce     = sherdi_peers_all_reduce,
-    .broadcast      = mpi_broadcast,
+    .broadcast      = sherdi_mpi_broadcast,
     .abort          = sherdi_procs_abort,
     .tell_ending    = sherdi_procs_tell_ending,
     .split          = mpi_split,
@@ -529,7 +245,7 @@ static sherd_status channel_ranks_find(mpi_world *mpi, const sherdi_split *split
         return SHERD_E_NOMEM;
     }
     for (int r = 0; r < split->world_size; r++) {
-        mpi->channel_ranks[r] = channel_rank(parent, split->ranks[r]);
+        mpi->channel_ranks[r] = sherdi_mpi_channel_rank(parent, split->ranks[r]);
     }
     return SHERD_OK;
 }
@@ -547,11 +263,7 @@ static sherd_status remote_find(mpi_world *mpi, const sherdi_split *split)
     }
     mpi->remote  = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, size, sizeof(int));
     mpi->leaders = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, size, sizeof(int));
-    mpi->requests =
-        sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, 2 * size, sizeof(MPI_Request));
-    mpi->request_ranks = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, 2 * size, sizeof(int));
-    if (mpi->remote == NULL || mpi->leaders == NULL || mpi->requests == NULL ||
-        mpi->request_ranks == NULL) {
+    if (mpi->remote == NULL || mpi->leaders == NULL) {
         return SHERD_E_NOMEM;
     }
     for (int r = 0; r < world->world_size; r++) {
@@ -563,20 +275,8 @@ static sherd_status remote_find(mpi_world *mpi, const sherdi_split *split)
             mpi->leaders[mpi->num_leaders++] = r;
         }
     }
-    mpi->wire    = (peers_wire){.ctx           = mpi,
-                                .portion_bytes = sherdi_max_size(
-                                    STAGE_PORTION_MIN, STAGE_BYTES / (size_t)count / 4096 * 4096),
-                                .start  = wire_start,
-                                .finish = wire_finish};
-    mpi->staging = sherdi_alloc_array(&world->mem, SHERDI_MEM_TRANSPORT, (size_t)count,
-                                      mpi->wire.portion_bytes);
-    if (mpi->staging == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    mpi->num_remote       = count;
-    mpi->procs.peers.wire = &mpi->wire;
-    world->overhead_bytes += (size_t)count * mpi->wire.portion_bytes;
-    return SHERD_OK;
+    mpi->num_remote = count;
+    return sherdi_mpi_calls_open(mpi, cards);
 }
 
 static sherd_status mpi_open(mpi_world *mpi, const procs_params *params)
@@ -736,7 +436,7 @@ static sherd_status mpi_split(sherdi_split *split, sherd_world **out)
     procs_params  procs;
     meeting_point point;
     int           tag    = MPI_TAG;
-    sherd_status  status = has_one_host(parent) ? SHERD_OK : tag_agree(parent, &tag);
+    sherd_status  status = sherdi_mpi_has_one_host(parent) ? SHERD_OK : tag_agree(parent, &tag);
 
     SHERDI_TRY(sherdi_meeting_point_split(split, status, &procs, &point));
     if (split->world_size == 0) {

@@ -40,14 +40,12 @@ static sherd_status address_read(const sherdi_peers *peers, int index, peers_add
     return SHERD_OK;
 }
 
-/* The half that this rank publishes at the next meeting; the half that a rank published at the last
- * one. */
-static unsigned char *half_to_fill(const sherdi_peers *peers)
+unsigned char *sherdi_peers_half_to_fill(const sherdi_peers *peers)
 {
     return peers->bounce + ((size_t)peers->me * 2 + ((peers->meetings + 1) & 1)) * PEERS_HALF_BYTES;
 }
 
-static const unsigned char *half_of(const sherdi_peers *peers, int index)
+const unsigned char *sherdi_peers_half_of(const sherdi_peers *peers, int index)
 {
     return peers->bounce + ((size_t)index * 2 + (peers->meetings & 1)) * PEERS_HALF_BYTES;
 }
@@ -201,13 +199,14 @@ static sherd_status gather_bounce(sherdi_peers *peers, const sherdi_all_gather_a
     for (size_t at = 0; at < args->slice_bytes; at += PEERS_HALF_BYTES) {
         size_t portion = sherdi_min_size(PEERS_HALF_BYTES, args->slice_bytes - at);
 
-        copy(peers, half_to_fill(peers), send + at, portion);
+        copy(peers, sherdi_peers_half_to_fill(peers), send + at, portion);
         SHERDI_TRY(sherdi_peers_meet(peers));
         copy(peers, gather_slice(peers, args, peers->me) + at, send + at, portion);
         for (int step = 1; step < peers->count; step++) {
             int index = neighbour(peers, step);
 
-            copy(peers, gather_slice(peers, args, index) + at, half_of(peers, index), portion);
+            copy(peers, gather_slice(peers, args, index) + at, sherdi_peers_half_of(peers, index),
+                 portion);
         }
     }
     return SHERD_OK;
@@ -269,7 +268,7 @@ static size_t share_bytes(const sherdi_peers *peers)
 static void shares_fill(const sherdi_peers *peers, const unsigned char *send, size_t slice_bytes,
                         size_t first_byte, size_t len_bytes)
 {
-    unsigned char *half = half_to_fill(peers);
+    unsigned char *half = sherdi_peers_half_to_fill(peers);
 
     for (int i = 0; i < peers->count; i++) {
         if (i != peers->me) {
@@ -292,7 +291,7 @@ static sherd_status source_find(sherdi_peers *peers, const unsigned char *send, 
         SHERDI_TRY(address_read(peers, index, sherdi_peers_note(peers, index)->send, &from));
         *out = from + first_byte;
     } else {
-        *out = half_of(peers, index) + (size_t)peers->me * share_bytes(peers);
+        *out = sherdi_peers_half_of(peers, index) + (size_t)peers->me * share_bytes(peers);
     }
     return SHERD_OK;
 }
@@ -454,11 +453,11 @@ sherd_status sherdi_peers_broadcast(sherd_world *world, void *data, size_t len_b
         size_t portion = sherdi_min_size(PEERS_HALF_BYTES, len_bytes - at);
 
         if (peers->me == index) {
-            copy(peers, half_to_fill(peers), at_data + at, portion);
+            copy(peers, sherdi_peers_half_to_fill(peers), at_data + at, portion);
         }
         SHERDI_TRY(sherdi_peers_meet(peers));
         if (peers->me != index) {
-            copy(peers, at_data + at, half_of(peers, index), portion);
+            copy(peers, at_data + at, sherdi_peers_half_of(peers, index), portion);
         }
     }
     return SHERD_OK;

@@ -179,6 +179,11 @@ peers_address sherdi_peers_find_address(const sherdi_peers *peers, const void *d
 /** Returns the memory of a rank at a position; NULL when this rank has freed the segment. */
 unsigned char *sherdi_peers_at(const sherdi_peers *peers, int index, peers_address address);
 
+/** Return the half that this rank publishes at the next meeting, and the half that a rank published
+ *  at the last one. */
+unsigned char       *sherdi_peers_half_to_fill(const sherdi_peers *peers);
+const unsigned char *sherdi_peers_half_of(const sherdi_peers *peers, int index);
+
 /** Returns the index of a rank among the ranks of this host; -1: it is on another host. */
 int sherdi_peers_index(const sherdi_peers *peers, int rank);
 
