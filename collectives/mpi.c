@@ -169,8 +169,10 @@ static void mpi_close(sherd_world *world)
 
     sherdi_free(mpi->channel_ranks);
     sherdi_free(mpi->remote);
-    sherdi_free(mpi->leaders);
-    sherdi_mpi_calls_close(mpi);
+    sherdi_free(mpi->host_of);
+    sherdi_free(mpi->hosts);
+    sherdi_mpi_messages_close(mpi);
+    sherdi_mpi_sums_close(mpi);
     channel_drop(mpi->channel, has_failed);
     sherdi_procs_close(&mpi->procs);
     mpi_count_world(-1, has_failed, atomic_load(&mpi->procs.has_dead));
@@ -188,8 +190,8 @@ static const sherdi_world_ops MPI_OPS = {
     .free           = sherdi_peers_free,
     .barrier        = sherdi_mpi_barrier,
     .all_gather     = sherdi_mpi_all_gather,
-    .reduce_scatter = sherdi_peers_reduce_scatter,
-    .all_reduce     = sherdi_peers_all_reduce,
+    .reduce_scatter = sherdi_mpi_reduce_scatter,
+    .all_reduce     = sherdi_mpi_all_reduce,
     .broadcast      = sherdi_mpi_broadcast,
     .abort          = sherdi_procs_abort,
     .tell_ending    = sherdi_procs_tell_ending,
@@ -250,33 +252,67 @@ static sherd_status channel_ranks_find(mpi_world *mpi, const sherdi_split *split
     return SHERD_OK;
 }
 
+/* Adds a rank of another host to the lists. */
+static void remote_add(mpi_world *mpi, const rendezvous_card *cards, int rank)
+{
+    int host = 0;
+
+    while (host < mpi->num_hosts && cards[mpi->hosts[host].leader].host != cards[rank].host) {
+        host++;
+    }
+    if (host == mpi->num_hosts) {
+        mpi->hosts[mpi->num_hosts++] = (mpi_host){.leader = rank};
+    }
+    mpi->hosts[host].num_ranks++;
+    mpi->host_of[mpi->num_remote]  = host;
+    mpi->remote[mpi->num_remote++] = rank;
+}
+
+/* Finds the rank of a host that handles this rank's slice: the ranks of a host take the slices of
+ * other hosts in turn, in the order of ranks. */
+static void partner_find(const mpi_world *mpi, const rendezvous_card *cards, mpi_host *host)
+{
+    int turn = 0;
+
+    for (int r = 0; r < mpi->procs.world.rank; r++) {
+        turn += cards[r].host != cards[host->leader].host;
+    }
+    turn %= host->num_ranks;
+    host->partner = host->leader;
+    for (int r = host->leader; turn > 0; r++) {
+        if (r > host->leader && cards[r].host == cards[host->leader].host) {
+            host->partner = r;
+            turn--;
+        }
+    }
+}
+
 /* Finds the ranks of other hosts, and makes room for their messages. Not collective. */
 static sherd_status remote_find(mpi_world *mpi, const sherdi_split *split)
 {
     sherd_world           *world = &mpi->procs.world;
     const rendezvous_card *cards = mpi->procs.meeting.cards;
     size_t                 size  = (size_t)world->world_size;
-    int                    count = 0;
 
     if (split != NULL) {
         SHERDI_TRY(channel_ranks_find(mpi, split));
     }
-    mpi->remote  = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, size, sizeof(int));
-    mpi->leaders = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, size, sizeof(int));
-    if (mpi->remote == NULL || mpi->leaders == NULL) {
+    mpi->remote  = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, size, sizeof(*mpi->remote));
+    mpi->host_of = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, size, sizeof(*mpi->host_of));
+    mpi->hosts   = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, size, sizeof(*mpi->hosts));
+    if (mpi->remote == NULL || mpi->host_of == NULL || mpi->hosts == NULL) {
         return SHERD_E_NOMEM;
     }
     for (int r = 0; r < world->world_size; r++) {
-        if (cards[r].host == cards[world->rank].host) {
-            continue;
-        }
-        mpi->remote[count++] = r;
-        if (sherdi_rendezvous_is_first(&mpi->procs.meeting, r)) {
-            mpi->leaders[mpi->num_leaders++] = r;
+        if (cards[r].host != cards[world->rank].host) {
+            remote_add(mpi, cards, r);
         }
     }
-    mpi->num_remote = count;
-    return sherdi_mpi_calls_open(mpi, cards);
+    for (int h = 0; h < mpi->num_hosts; h++) {
+        partner_find(mpi, cards, &mpi->hosts[h]);
+    }
+    SHERDI_TRY(sherdi_mpi_messages_open(mpi));
+    return sherdi_mpi_sums_open(mpi);
 }
 
 static sherd_status mpi_open(mpi_world *mpi, const procs_params *params)

@@ -1,5 +1,5 @@
-/* A world over MPI: its parts, and the messages between its hosts. mpi.c makes worlds, mpi_calls.c
- * has their calls. */
+/* A world over MPI. mpi.c makes worlds, mpi_messages.c sends messages between hosts, and
+ * mpi_calls.c and mpi_sums.c have the calls. */
 #ifndef SHERDI_COLLECTIVES_MPI_WORLD_H
 #define SHERDI_COLLECTIVES_MPI_WORLD_H
 
@@ -23,31 +23,58 @@ typedef struct mpi_requests {
     int         *ranks;
 } mpi_requests;
 
+/* Another host. */
+typedef struct mpi_host {
+    int leader; /* its first rank */
+    int num_ranks;
+    /* The rank there that handles this rank's slice for its host: it receives the slice in a
+     * gather, and sends the host's sum for it in a reduction of integers. */
+    int partner;
+} mpi_host;
+
 typedef struct mpi_world {
     sherdi_procs   procs;
     mpi_channel   *channel; /* NULL on one host */
     int            tag;
     int           *channel_ranks; /* [world_size] ranks in the communicator; NULL: the world's */
     int            num_remote;
-    int           *remote; /* ranks of other hosts, ascending */
-    int            num_leaders;
-    int           *leaders;   /* first rank of each other host */
-    int           *gatherers; /* [num_leaders] the rank of that host which receives this rank's
-                                * slice in an all-gather */
+    int           *remote;  /* ranks of other hosts, ascending */
+    int           *host_of; /* [num_remote] their hosts */
+    int            num_hosts;
+    mpi_host      *hosts; /* the other hosts, by their first ranks */
     mpi_requests   receives, sends;
-    peers_wire     wire;
-    unsigned char *staging; /* [num_remote * wire.portion_bytes] */
+    size_t         portion_bytes; /* of a reduction: most bytes of a message */
+    unsigned char *staging;       /* [num_remote * portion_bytes] received */
+    unsigned char *sums;          /* [portion_bytes] for each slice that this rank adds up */
+    const void   **parts;         /* [world_size] scratch of a reduction */
+    int           *slices;        /* [ranks of this host] */
 } mpi_world;
 
-/** Allocates what the calls of a world on several hosts need; `cards` are of the world's ranks, and
- *  mpi->remote is filled. E_NOMEM. */
-sherd_status sherdi_mpi_calls_open(mpi_world *mpi, const rendezvous_card *cards);
-void         sherdi_mpi_calls_close(mpi_world *mpi);
+/* ---- mpi_messages.c */
 
-/* Functions of sherdi_world_ops; they also work on one host. */
+/** Start to send to a rank of another host, or to receive from it; at most world_size messages each
+ *  are under way. Nobody waits in them. */
+sherd_status sherdi_mpi_send(mpi_world *mpi, int rank, const void *data, size_t len_bytes);
+sherd_status sherdi_mpi_receive(mpi_world *mpi, int rank, void *data, size_t len_bytes);
+/** Waits for all messages of a kind; for those of both. E_PEER_LOST: the world has failed. */
+sherd_status sherdi_mpi_wait(mpi_world *mpi, mpi_requests *requests);
+sherd_status sherdi_mpi_wait_all(mpi_world *mpi);
+/** Drops all messages after a failure. Returns `status`. */
+sherd_status sherdi_mpi_failed(mpi_world *mpi, sherd_status status);
+/** Makes room for the requests of a world on several hosts. E_NOMEM. */
+sherd_status sherdi_mpi_messages_open(mpi_world *mpi);
+void         sherdi_mpi_messages_close(mpi_world *mpi);
+
+/* ---- mpi_calls.c, mpi_sums.c: functions of sherdi_world_ops, which also work on one host */
+
 sherd_status sherdi_mpi_barrier(sherd_world *world);
 sherd_status sherdi_mpi_all_gather(sherd_world *world, const sherdi_all_gather_args *args);
 sherd_status sherdi_mpi_broadcast(sherd_world *world, void *data, size_t len_bytes, int root);
+sherd_status sherdi_mpi_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args);
+sherd_status sherdi_mpi_all_reduce(sherd_world *world, const sherdi_reduction_args *args);
+/** Makes room for the reductions of a world on several hosts. E_NOMEM. */
+sherd_status sherdi_mpi_sums_open(mpi_world *mpi);
+void         sherdi_mpi_sums_close(mpi_world *mpi);
 
 static inline int sherdi_mpi_has_one_host(const mpi_world *mpi)
 {

@@ -263,31 +263,32 @@ static size_t share_bytes(const sherdi_peers *peers)
     return PEERS_HALF_BYTES / (size_t)peers->count / 64 * 64;
 }
 
-/* Copies bytes of every other rank's slice, from `first_byte` on, to this rank's half, one share
- * for each. */
-static void shares_fill(const sherdi_peers *peers, const unsigned char *send, size_t slice_bytes,
+/* Copies bytes of slices, from `first_byte` on, to this rank's half, one share for each other rank of
+ * the host: of slice slices[i] for index i; -1: none. */
+static void shares_fill(const sherdi_peers *peers, const reduction_work *work, const int *slices,
                         size_t first_byte, size_t len_bytes)
 {
-    unsigned char *half = sherdi_peers_half_to_fill(peers);
+    const unsigned char *send = work->args->send;
+    unsigned char       *half = sherdi_peers_half_to_fill(peers);
 
     for (int i = 0; i < peers->count; i++) {
-        if (i != peers->me) {
+        if (i != peers->me && slices[i] >= 0) {
             copy(peers, half + (size_t)i * share_bytes(peers),
-                 send + (size_t)peers->ranks[i] * slice_bytes + first_byte, len_bytes);
+                 send + (size_t)slices[i] * work->slice_bytes + first_byte, len_bytes);
         }
     }
 }
 
-/* Finds the data that a rank of this host sends to this rank: from `first_byte` of its send buffer
- * on if shared, else its bytes in the bounce buffer. */
-static sherd_status source_find(sherdi_peers *peers, const unsigned char *send, int is_shared,
-                                size_t first_byte, int index, const unsigned char **out)
+/* Finds the data that a rank of this host has for the slice that this rank adds up: from
+ * `first_byte` of its send buffer on if shared, else its bytes in the bounce buffer. */
+static sherd_status source_find(sherdi_peers *peers, const reduction_work *work, size_t first_byte,
+                                int index, const unsigned char **out)
 {
     unsigned char *from = NULL;
 
     if (index == peers->me) {
-        *out = send + first_byte;
-    } else if (is_shared) {
+        *out = (const unsigned char *)work->args->send + first_byte;
+    } else if (work->is_shared) {
         SHERDI_TRY(address_read(peers, index, sherdi_peers_note(peers, index)->send, &from));
         *out = from + first_byte;
     } else {
@@ -296,20 +297,22 @@ static sherd_status source_find(sherdi_peers *peers, const unsigned char *send, 
     return SHERD_OK;
 }
 
-/* Sets `srcs` for the ranks of this host to `len_bytes` of their data for this rank's slice, at an
- * address where this rank's lane can add them up. */
-static sherd_status srcs_find(sherdi_peers *peers, const unsigned char *send, int is_shared,
-                              size_t slice_bytes, size_t first_byte, size_t len_bytes)
+sherd_status sherdi_peers_sources_find(sherdi_peers *peers, const reduction_work *work,
+                                       const int *slices, size_t first_byte, size_t len_bytes)
 {
-    size_t mine = (size_t)peers->world->rank * slice_bytes + first_byte;
+    size_t from_byte = (size_t)slices[peers->me] * work->slice_bytes + first_byte;
 
-    for (int i = 0; i < peers->count; i++) {
+    if (!work->is_shared) {
+        shares_fill(peers, work, slices, first_byte, len_bytes);
+        SHERDI_TRY(sherdi_peers_meet(peers));
+    }
+    for (int i = 0; i < peers->count && slices[peers->me] >= 0; i++) {
         const unsigned char *from = NULL;
         unsigned char       *here = uses_scratch(peers) && i != peers->me
                                         ? peers->scratch + (size_t)i * peers->scratch_bytes
                                         : NULL;
 
-        SHERDI_TRY(source_find(peers, send, is_shared, mine, i, &from));
+        SHERDI_TRY(source_find(peers, work, from_byte, i, &from));
         if (here != NULL) {
             copy(peers, here, from, len_bytes);
         }
@@ -325,16 +328,7 @@ static void srcs_reduce(sherdi_peers *peers, const sherdi_reduction_args *args, 
                               count_elems, peers->dsts, num_more_dsts);
 }
 
-/* A reduction: what does not change from portion to portion. */
-typedef struct scatter_work {
-    const sherdi_reduction_args *args;
-    size_t                       elem_bytes;
-    size_t                       slice_bytes;
-    int                          is_shared;
-} scatter_work;
-
-/* Returns how many of `count` elements are summed at once. */
-static size_t scatter_portion(const sherdi_peers *peers, const scatter_work *work, size_t count)
+size_t sherdi_peers_sum_portion(const sherdi_peers *peers, const reduction_work *work, size_t count)
 {
     if (!work->is_shared) {
         return share_bytes(peers) / work->elem_bytes;
@@ -342,68 +336,58 @@ static size_t scatter_portion(const sherdi_peers *peers, const scatter_work *wor
     return uses_scratch(peers) ? peers->scratch_bytes / work->elem_bytes : count;
 }
 
-/* Sums elements [first, first + count) of this rank's slice, whose transfer from other hosts was
- * started. A host may cut them further, by its own bounce buffers. */
-static sherd_status scatter_portions(sherdi_peers *peers, const scatter_work *work, size_t first,
-                                     size_t count)
+sherd_status sherdi_peers_reduction_begin(sherd_world *world, const sherdi_reduction_args *args,
+                                          reduction_work *work)
 {
-    const sherdi_reduction_args *args       = work->args;
-    size_t                       recv_bytes = sherdi_reduction_recv_bytes(args);
-    size_t                       portion    = scatter_portion(peers, work, count);
+    sherdi_peers *peers = peers_of(world, args->flags);
+    peers_note    note  = reduction_note(peers, CALL_REDUCE_SCATTER, args);
 
-    for (size_t at = 0; at < count; at += portion) {
-        size_t         here_elems = sherdi_min_size(portion, count - at);
-        size_t         here_bytes = here_elems * work->elem_bytes;
-        size_t         first_byte = (first + at) * work->elem_bytes;
-        unsigned char *recv       = (unsigned char *)args->recv + (first + at) * recv_bytes;
-
-        if (!work->is_shared) {
-            shares_fill(peers, args->send, work->slice_bytes, first_byte, here_bytes);
-            SHERDI_TRY(sherdi_peers_meet(peers));
-        }
-        SHERDI_TRY(srcs_find(peers, args->send, work->is_shared, work->slice_bytes, first_byte,
-                             here_bytes));
-        if (peers->wire != NULL) {
-            SHERDI_TRY(peers->wire->finish(peers->wire->ctx, at * work->elem_bytes, peers->srcs));
-        }
-        srcs_reduce(peers, args, recv, here_elems, 0);
-    }
+    *work = (reduction_work){.args        = args,
+                             .elem_bytes  = sherdi_reduction_send_bytes(args),
+                             .slice_bytes = note.len_bytes};
+    SHERDI_TRY(call_begin(peers, &note));
+    work->is_shared = all_are_shared(peers, 0);
     return SHERD_OK;
+}
+
+sherd_status sherdi_peers_reduction_end(sherdi_peers *peers, const reduction_work *work)
+{
+    return work->is_shared ? call_end(peers) : SHERD_OK;
 }
 
 sherd_status sherdi_peers_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args)
 {
-    sherdi_peers     *peers = peers_of(world, args->flags);
-    const peers_wire *wire  = peers->wire;
-    peers_note        note  = reduction_note(peers, CALL_REDUCE_SCATTER, args);
-    scatter_work      work  = {.args        = args,
-                               .elem_bytes  = sherdi_reduction_send_bytes(args),
-                               .slice_bytes = note.len_bytes};
-    size_t            portion;
+    sherdi_peers  *peers      = world->peers;
+    size_t         recv_bytes = sherdi_reduction_recv_bytes(args);
+    reduction_work work;
+    size_t         portion;
 
-    SHERDI_TRY(call_begin(peers, &note));
-    work.is_shared = all_are_shared(peers, 0);
-    /* Transfers between hosts are cut in the same way on all hosts. */
-    portion = wire != NULL ? wire->portion_bytes / work.elem_bytes : args->slice_elems;
-    for (size_t first = 0; first < args->slice_elems; first += portion) {
-        size_t count = sherdi_min_size(portion, args->slice_elems - first);
+    SHERDI_TRY(sherdi_peers_reduction_begin(world, args, &work));
+    portion = sherdi_peers_sum_portion(peers, &work, args->slice_elems);
+    for (size_t at = 0; at < args->slice_elems; at += portion) {
+        size_t count = sherdi_min_size(portion, args->slice_elems - at);
 
-        if (wire != NULL) {
-            SHERDI_TRY(wire->start(wire->ctx, args, first, count));
-        }
-        SHERDI_TRY(scatter_portions(peers, &work, first, count));
+        SHERDI_TRY(sherdi_peers_sources_find(peers, &work, peers->ranks, at * work.elem_bytes,
+                                             count * work.elem_bytes));
+        srcs_reduce(peers, args, (unsigned char *)args->recv + at * recv_bytes, count, 0);
     }
-    return work.is_shared ? call_end(peers) : SHERD_OK;
+    return sherdi_peers_reduction_end(peers, &work);
 }
 
 /* Sums this rank's slice once and stores it in every rank's result, so no gather is needed. */
 static sherd_status all_reduce_push(sherdi_peers *peers, const sherdi_reduction_args *args,
                                     size_t slice_bytes)
 {
+    const reduction_work work = {
+        .args        = args,
+        .elem_bytes  = sherdi_reduction_send_bytes(args),
+        .slice_bytes = slice_bytes,
+        .is_shared   = 1,
+    };
     size_t mine  = (size_t)peers->world->rank * slice_bytes;
     int    count = 0;
 
-    SHERDI_TRY(srcs_find(peers, args->send, 1, slice_bytes, 0, slice_bytes));
+    SHERDI_TRY(sherdi_peers_sources_find(peers, &work, peers->ranks, 0, slice_bytes));
     for (int step = 1; step < peers->count; step++) {
         int            index = neighbour(peers, step);
         unsigned char *to    = NULL;
@@ -420,7 +404,7 @@ sherd_status sherdi_peers_all_reduce(sherd_world *world, const sherdi_reduction_
     sherdi_peers *peers = peers_of(world, 0);
     peers_note    note  = reduction_note(peers, CALL_ALL_REDUCE, args);
 
-    if (peers->wire != NULL || uses_scratch(peers)) {
+    if (uses_scratch(peers)) {
         return sherdi_world_all_reduce_in_two(world, args); /* this rank cannot reach all results */
     }
     note.recv = address_of(peers, args->recv, note.len_bytes * (size_t)world->world_size);

@@ -83,17 +83,6 @@ typedef struct peers_hooks {
     void (*drop)(sherdi_peers *peers, unsigned char *base, size_t len_bytes, void *handle);
 } peers_hooks;
 
-/* How portions arrive from ranks of other hosts during a reduction by portions. */
-typedef struct peers_wire {
-    void  *ctx;
-    size_t portion_bytes; /* most bytes of one rank in a portion */
-    sherd_status (*start)(void *ctx, const sherdi_reduction_args *args, size_t first_elem,
-                          size_t count_elems);
-    /* Waits for the portion that was started. Sets srcs[r], for ranks of other hosts, to their
-     * bytes from `first_byte` of the portion on. */
-    sherd_status (*finish)(void *ctx, size_t first_byte, const void **srcs);
-} peers_wire;
-
 /* Device memory of ranks that are threads of one process (peers_device.c): its kernels read peers'
  * memory in place, and what their device does not reach is copied to scratch. */
 typedef struct peers_device_ops {
@@ -121,7 +110,6 @@ typedef struct peers_device_ops {
 struct sherdi_peers {
     sherd_world          *world;
     const peers_hooks    *hooks;
-    const peers_wire     *wire;    /* NULL: all ranks of the world are on this host */
     struct peers_device  *device;  /* peers_device.c; NULL: calls use host memory only */
     unsigned char        *scratch; /* on the device, where the ranks are on several; else NULL */
     size_t                scratch_bytes; /* for the slice of each rank */
@@ -187,8 +175,29 @@ const unsigned char *sherdi_peers_half_of(const sherdi_peers *peers, int index);
 /** Returns the index of a rank among the ranks of this host; -1: it is on another host. */
 int sherdi_peers_index(const sherdi_peers *peers, int rank);
 
+/* A reduction: what does not change from portion to portion. */
+typedef struct reduction_work {
+    const sherdi_reduction_args *args;
+    size_t                       elem_bytes, slice_bytes; /* of what is sent */
+    int                          is_shared; /* the ranks of the host read each other's `send` */
+} reduction_work;
+
+/** Begins a reduction, in which the ranks of the host compare it; and ends it, after which nobody
+ *  reads this rank's `send` any more. */
+sherd_status sherdi_peers_reduction_begin(sherd_world *world, const sherdi_reduction_args *args,
+                                          reduction_work *work);
+sherd_status sherdi_peers_reduction_end(sherdi_peers *peers, const reduction_work *work);
+/** Returns how many of `count` elements can be added up at once. */
+size_t sherdi_peers_sum_portion(const sherdi_peers *peers, const reduction_work *work,
+                                size_t count);
+/** Each rank of the host adds up a slice: index i slice slices[i] (-1: none). Sets peers->srcs for
+ *  the ranks of this host to `len_bytes` of their data for this rank's slice, at an address where
+ *  peers->lane can add them up. All ranks of the host call it. */
+sherd_status sherdi_peers_sources_find(sherdi_peers *peers, const reduction_work *work,
+                                       const int *slices, size_t first_byte, size_t len_bytes);
+
 /* The calls: functions of sherdi_world_ops, among the ranks of this host. A slice lies at the
- * position of its rank in the world. Reductions take the slices of other hosts from the wire. */
+ * position of its rank in the world. */
 
 sherd_status sherdi_peers_barrier(sherd_world *world);
 sherd_status sherdi_peers_alloc(sherd_world *world, size_t len_bytes, void **out);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Adds modulo 2^64. */
-static void integers_add(const void *const *srcs, int num_srcs, void *dst, size_t count)
+void sherdi_integers_add(const void *const *srcs, int num_srcs, void *dst, size_t count)
 {
     uint64_t *sums = dst;
 
@@ -31,7 +31,7 @@ static sherd_status sum_integers(sherd_world *world, uint64_t *values, size_t co
                                            .recv        = own,
                                            .slice_elems = slice,
                                            .flags       = SHERDI_COLL_HOST,
-                                           .add         = integers_add};
+                                           .add         = sherdi_integers_add};
 
     memcpy(portion, values, count * sizeof(*values));
     memset(portion + count, 0, (words - count) * sizeof(*values));

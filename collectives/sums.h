@@ -9,4 +9,7 @@
  *  values stay as they are. */
 sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t count);
 
+/** Adds elements of 8 bytes: dst[i] = the sum over k of srcs[k][i]; dst may be one of srcs. */
+void sherdi_integers_add(const void *const *srcs, int num_srcs, void *dst, size_t count);
+
 #endif

@@ -70,7 +70,8 @@ typedef struct sherdi_reduction_args {
     int         accumulate;
     /* Not NULL: a deterministic reduce-scatter. recv is int64_t [slice_elems] and gets the sum of
      * the gradients' integers (sherdi_fixed_element), with no order and no scale in it; comm_dtype
-     * and recv_dtype are ignored. The call adds to the counts when it is executed. */
+     * and recv_dtype are ignored. The call adds to the counts when it is executed; those of all
+     * ranks together are of all slices, since a rank may add up, and count, for others. */
     const sherdi_fixed_sink *fixed;
     /* Not NULL: adds elements of 8 bytes in place of the kernels (sums.c); types, scale and
      * accumulate are ignored. In host memory. */
