@@ -126,13 +126,17 @@ static sherd_status slices_gather(mpi_world *mpi, const sherdi_all_gather_args *
 
 sherd_status sherdi_mpi_all_gather(sherd_world *world, const sherdi_all_gather_args *args)
 {
-    mpi_world   *mpi = (mpi_world *)world;
-    sherd_status status;
+    mpi_world             *mpi  = (mpi_world *)world;
+    sherdi_all_gather_args here = *args;
+    sherd_status           status;
 
-    SHERDI_TRY(sherdi_peers_all_gather(world, args));
     if (sherdi_mpi_has_one_host(mpi)) {
-        return SHERD_OK;
+        return sherdi_peers_all_gather(world, args);
     }
+    /* The ranks of a host see no board of the others' updates here (board.h), so none may read
+     * another's slice before they have met. */
+    here.flags &= ~SHERDI_COLL_STABLE;
+    SHERDI_TRY(sherdi_peers_all_gather(world, &here));
     status = slices_gather(mpi, args);
     return status == SHERD_OK ? SHERD_OK : sherdi_mpi_failed(mpi, status);
 }
