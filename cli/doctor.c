@@ -3,6 +3,7 @@
 #include "cli/doctor.h"
 
 #include <getopt.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 
 #include "cli/cli.h"
 
-#include <jansson.h>
+struct json_t;
 
 typedef enum doctor_verdict {
     DOCTOR_SKIPPED = 0, /* not looked at; `found` says why */
@@ -53,7 +53,7 @@ void doctor_text(char *out, size_t out_bytes, const char *text);
 /* What the checks are given. */
 typedef struct doctor_look {
     const doctor_request *request;
-    const json_t         *env;
+    const struct json_t  *env;
     doctor_host          *host;
     int                   ranks; /* of this host */
     long                  cores; /* that this process may use */
@@ -64,7 +64,7 @@ void doctor_nvme_look(const doctor_look *l);
 void doctor_folder_look(const doctor_look *l);
 
 /** Looks at this host. `env` is the object of sherd_env_write. */
-void doctor_host_look(const doctor_request *request, const json_t *env, doctor_host *host);
+void doctor_host_look(const doctor_request *request, const struct json_t *env, doctor_host *host);
 
 /** Compares the hosts of a world, and adds what it finds to *host on rank 0; `all` has an element
  *  for each rank, filled. Collective. Returns 0, or 1 after it has printed why to standard
