@@ -9,8 +9,6 @@ failed=0
 retired="
 landing           staging buffer
 landings          staging buffers
-bridge            bounce buffer
-bridges           bounce buffers
 num_stays         live ranges
 is_fixed          is_deterministic
 is_padded         reserved
