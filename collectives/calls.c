@@ -1,5 +1,5 @@
-/* The calls of the engine and of the program. They check the arguments, run the call, and count its
- * bytes. A call runs at once and on the caller's thread, unless the world has an order of its own
+/* The calls of the engine and of the program. They run the call, and count its bytes (checks.c checks
+ * the arguments). A call runs at once and on the caller's thread, unless the world has an order of its own
  * for calls that overlap with their caller (world_order). */
 #include "collectives/world_impl.h"
 
@@ -11,92 +11,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* -------------------------------------------------------------- checking -- */
-
-/* The engine keeps the rules of world.h; a call that breaks one is refused before the ranks
- * meet. */
-static sherd_status args_check(world_call_kind kind, int is_valid)
-{
-    return is_valid ? SHERD_OK
-                    : sherdi_fail(SHERD_E_INVAL,
-                                  "%s: its arguments do not keep the rules of collectives/world.h",
-                                  sherdi_world_call_name(kind));
-}
-
-static int ranges_overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
-{
-    uintptr_t at_a = (uintptr_t)a;
-    uintptr_t at_b = (uintptr_t)b;
-
-    return at_a < at_b + b_bytes && at_b < at_a + a_bytes;
-}
-
-/* Returns whether world_size slices fit into the address space, and the buffers are there. */
-static int slices_are_valid(const sherd_world *world, const void *send, const void *recv,
-                            size_t slice_bytes)
-{
-    size_t whole_bytes;
-
-    return sherdi_mul_fits(slice_bytes, (size_t)world->world_size, &whole_bytes) &&
-           (slice_bytes == 0 || (send != NULL && recv != NULL));
-}
-
-static int dtype_widens_to(sherd_dtype from, sherd_dtype to)
-{
-    return from == to || to == SHERD_F32;
-}
-
-/* No value is rounded but to the type of the sum, and buffers are aligned to their elements. */
-static int reduction_is_valid(const sherd_world *world, const sherdi_reduction_args *args)
-{
-    size_t send_bytes = sherd_dtype_bytes(args->send_dtype);
-    size_t recv_bytes = sherdi_reduction_recv_bytes(args);
-    size_t slice_bytes;
-
-    return send_bytes > 0 && recv_bytes > 0 &&
-           (args->fixed != NULL ||
-            (dtype_widens_to(args->send_dtype, args->comm_dtype) &&
-             (args->accumulate || dtype_widens_to(args->comm_dtype, args->recv_dtype)))) &&
-           (uintptr_t)args->send % send_bytes == 0 && (uintptr_t)args->recv % recv_bytes == 0 &&
-           sherdi_mul_fits(args->slice_elems, sherdi_max_size(send_bytes, recv_bytes),
-                           &slice_bytes) &&
-           !((args->flags & SHERDI_COLL_VENDOR_SUM) && args->fixed != NULL) &&
-           slices_are_valid(world, args->send, args->recv, slice_bytes);
-}
-
-static int reduce_scatter_is_valid(const sherd_world *world, const sherdi_reduction_args *args)
-{
-    size_t send_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
-    int    is_in_place =
-        args->recv == (const unsigned char *)args->send + (size_t)world->rank * send_bytes &&
-        args->send_dtype == args->recv_dtype && args->fixed == NULL;
-
-    return reduction_is_valid(world, args) &&
-           (is_in_place ||
-            !ranges_overlap(args->send, send_bytes * (size_t)world->world_size, args->recv,
-                            args->slice_elems * sherdi_reduction_recv_bytes(args)));
-}
-
-static int all_reduce_is_valid(const sherd_world *world, const sherdi_reduction_args *args)
-{
-    size_t whole_bytes =
-        args->slice_elems * sherd_dtype_bytes(args->send_dtype) * (size_t)world->world_size;
-
-    return reduction_is_valid(world, args) && !args->accumulate && args->fixed == NULL &&
-           args->recv_dtype == args->send_dtype && args->comm_dtype == args->send_dtype &&
-           (args->recv == args->send ||
-            !ranges_overlap(args->send, whole_bytes, args->recv, whole_bytes));
-}
-
-static int all_gather_is_valid(const sherd_world *world, const sherdi_all_gather_args *args)
-{
-    const unsigned char *own =
-        (const unsigned char *)args->recv + (size_t)world->rank * args->slice_bytes;
-
-    return slices_are_valid(world, args->send, args->recv, args->slice_bytes) &&
-           (args->send == own || !ranges_overlap(args->send, args->slice_bytes, args->recv,
-                                                 args->slice_bytes * (size_t)world->world_size));
-}
+/* -------------------------------------------------------------- the caller -- */
 
 sherd_status sherdi_callback_check(const char *call, const char *outer)
 {
@@ -247,11 +162,11 @@ void sherdi_world_drain(sherd_world *world)
         atomic_load_explicit(&world->caller, memory_order_relaxed); /* this thread sends now */
 }
 
-/* Executes a checked call, or puts it in the queue if the world overlaps and the caller takes a
- * ticket. */
+/* Executes a call, or puts it in the queue if the world overlaps and the caller takes a ticket. */
 static sherd_status call_queue(sherd_world *world, const world_call *call,
                                sherdi_ticket *ticket_out)
 {
+    SHERDI_TRY(SHERDI_WORLD_CALL_CHECK(world, call));
     SHERDI_TRY(sherdi_world_check_process(world));
     SHERDI_TRY(sherdi_world_status(world));
     if (world->order != NULL) {
@@ -319,11 +234,6 @@ sherd_status sherdi_world_reduce(sherd_world *world, world_call_kind kind,
         .args.reduction = *args,
     };
 
-    if ((args->flags & SHERDI_COLL_VENDOR_SUM) && world->world_size > 1 &&
-        !(sherdi_world_caps(world) & SHERDI_WORLD_VENDOR_SUMS)) {
-        return sherdi_fail(SHERD_E_NOTSUP, "%s: transport %s has no vendor reduction",
-                           sherdi_world_call_name(kind), world->ops->name);
-    }
     SHERDI_TRY(call_queue(world, &call, ticket_out));
     traffic_add_slices(world, (kind == CALL_ALL_REDUCE ? 2 : 1) * call.slice_bytes);
     return SHERD_OK;
@@ -339,7 +249,6 @@ sherd_status sherdi_world_all_gather(sherd_world *world, const sherdi_all_gather
                              .observer        = args->observer,
                              .args.all_gather = *args};
 
-    SHERDI_TRY(args_check(CALL_ALL_GATHER, all_gather_is_valid(world, args)));
     SHERDI_TRY(call_queue(world, &call, ticket_out));
     traffic_add_slices(world, args->slice_bytes);
     return SHERD_OK;
@@ -348,14 +257,12 @@ sherd_status sherdi_world_all_gather(sherd_world *world, const sherdi_all_gather
 sherd_status sherdi_world_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args,
                                          sherdi_ticket *ticket_out)
 {
-    SHERDI_TRY(args_check(CALL_REDUCE_SCATTER, reduce_scatter_is_valid(world, args)));
     return sherdi_world_reduce(world, CALL_REDUCE_SCATTER, args, ticket_out);
 }
 
 sherd_status sherdi_world_all_reduce(sherd_world *world, const sherdi_reduction_args *args,
                                      sherdi_ticket *ticket_out)
 {
-    SHERDI_TRY(args_check(CALL_ALL_REDUCE, all_reduce_is_valid(world, args)));
     return sherdi_world_reduce(world, CALL_ALL_REDUCE, args, ticket_out);
 }
 
@@ -409,15 +316,13 @@ sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *a
                                    .flags       = SHERDI_COLL_HOST,
                                    .what        = what};
 
+    SHERDI_TRY(sherdi_world_all_gather(world, &args, NULL));
     if (world->ops->caps & SHERDI_WORLD_SIMULATES) {
-        SHERDI_TRY(args_check(CALL_ALL_GATHER, all_gather_is_valid(world, &args)));
         for (int r = 0; r < world->world_size && len_bytes > 0; r++) {
             memmove((unsigned char *)all + (size_t)r * len_bytes, mine, len_bytes);
         }
-        traffic_add_slices(world, len_bytes);
-        return SHERD_OK;
     }
-    return sherdi_world_all_gather(world, &args, NULL);
+    return SHERD_OK;
 }
 
 sherd_status sherdi_world_tell(sherd_world *world, const void *mine, size_t len_bytes,

@@ -42,3 +42,12 @@ void sherdi_threads_tell_ending(sherd_world *world, uint64_t key, int is_agreed)
 #else
 #define SHERDI_THREADS_TELL_ENDING NULL
 #endif
+
+/* Checks the arguments of a call. */
+#ifdef SHERDI_MODULE_DEBUG
+struct world_call;
+sherd_status sherdi_world_call_checked(const sherd_world *world, const struct world_call *call);
+#define SHERDI_WORLD_CALL_CHECK sherdi_world_call_checked
+#else
+#define SHERDI_WORLD_CALL_CHECK(world, call) SHERD_OK
+#endif
