@@ -162,9 +162,8 @@ void sherdi_world_drain(sherd_world *world)
         atomic_load_explicit(&world->caller, memory_order_relaxed); /* this thread sends now */
 }
 
-/* Executes a call, or puts it in the queue if the world overlaps and the caller takes a ticket. */
-static sherd_status call_queue(sherd_world *world, const world_call *call,
-                               sherdi_ticket *ticket_out)
+sherd_status sherdi_world_call_queue(sherd_world *world, const world_call *call,
+                                     sherdi_ticket *ticket_out)
 {
     SHERDI_TRY(SHERDI_WORLD_CALL_CHECK(world, call));
     SHERDI_TRY(sherdi_world_check_process(world));
@@ -234,7 +233,7 @@ sherd_status sherdi_world_reduce(sherd_world *world, world_call_kind kind,
         .args.reduction = *args,
     };
 
-    SHERDI_TRY(call_queue(world, &call, ticket_out));
+    SHERDI_TRY(sherdi_world_call_queue(world, &call, ticket_out));
     traffic_add_slices(world, (kind == CALL_ALL_REDUCE ? 2 : 1) * call.slice_bytes);
     return SHERD_OK;
 }
@@ -249,7 +248,7 @@ sherd_status sherdi_world_all_gather(sherd_world *world, const sherdi_all_gather
                              .observer        = args->observer,
                              .args.all_gather = *args};
 
-    SHERDI_TRY(call_queue(world, &call, ticket_out));
+    SHERDI_TRY(sherdi_world_call_queue(world, &call, ticket_out));
     traffic_add_slices(world, args->slice_bytes);
     return SHERD_OK;
 }
@@ -266,43 +265,12 @@ sherd_status sherdi_world_all_reduce(sherd_world *world, const sherdi_reduction_
     return sherdi_world_reduce(world, CALL_ALL_REDUCE, args, ticket_out);
 }
 
-sherd_status sherdi_world_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
-{
-    const world_call call = {
-        .kind           = CALL_BROADCAST,
-        .flags          = SHERDI_COLL_HOST,
-        .args.broadcast = {.data = data, .len_bytes = len_bytes, .root = root}};
-
-    SHERDI_TRY(call_queue(world, &call, NULL));
-    if (world->rank == root) {
-        sherdi_world_traffic_add(world, sherdi_wire_all_gather(world->world_size, len_bytes), 0);
-    } else {
-        sherdi_world_traffic_add(world, 0, len_bytes);
-    }
-    return SHERD_OK;
-}
-
-sherd_status sherd_world_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
-{
-    SHERDI_TRY(sherdi_world_check_caller(world, "sherd_world_broadcast"));
-    if (root < 0 || root >= world->world_size) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "sherd_world_broadcast: root is %d, but ranks are 0 to %d", root,
-                           world->world_size - 1);
-    }
-    if (data == NULL && len_bytes > 0) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "sherd_world_broadcast: data is NULL, but len_bytes is %zu", len_bytes);
-    }
-    return sherdi_world_broadcast(world, data, len_bytes, root);
-}
-
 sherd_status sherd_world_barrier(sherd_world *world)
 {
     const world_call call = {.kind = CALL_BARRIER, .flags = SHERDI_COLL_HOST};
 
     SHERDI_TRY(sherdi_world_check_caller(world, "sherd_world_barrier"));
-    return call_queue(world, &call, NULL);
+    return sherdi_world_call_queue(world, &call, NULL);
 }
 
 /* ------------------------------------------------------------ control data -- */

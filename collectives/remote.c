@@ -27,7 +27,7 @@ typedef struct alloc_record {
     int32_t  unused;
 } alloc_record;
 
-_Static_assert(sizeof(alloc_record) <= SHERDI_SUM_PORTION * sizeof(double),
+_Static_assert(sizeof(alloc_record) <= SHERDI_TOLD_BYTES / 2,
                "records of all ranks fit the scratch of sums");
 
 sherd_status sherdi_world_alloc_agree(sherd_world *world, sherd_status here, size_t len_bytes,

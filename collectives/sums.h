@@ -4,6 +4,28 @@
 
 #include "collectives/world.h"
 
+/* Returns the number of values of each rank in the next portion, with `left` to go. */
+static inline size_t sherdi_sum_slice(int world_size, size_t left)
+{
+    size_t each = left / (size_t)world_size + (left % (size_t)world_size != 0);
+
+    return each < SHERDI_SUM_PORTION ? each : SHERDI_SUM_PORTION;
+}
+
+static inline uint64_t sherdi_wire_sum_u64(int world_size, size_t count)
+{
+    uint64_t bytes = 0;
+
+    while (count > 0 && world_size > 1) {
+        size_t slice   = sherdi_sum_slice(world_size, count);
+        size_t portion = slice * (size_t)world_size;
+
+        bytes += 2 * sherdi_wire_all_gather(world_size, slice * sizeof(uint64_t));
+        count -= portion < count ? portion : count;
+    }
+    return bytes;
+}
+
 /** Replaces values[i] by the sum over the ranks modulo 2^64, on all ranks. Host memory; `count`
  *  must be equal on all ranks. Meets. Blocking; allocates nothing. On the simulated world the
  *  values stay as they are. */

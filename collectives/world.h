@@ -204,9 +204,6 @@ sherd_status sherdi_world_all_reduce(sherd_world *world, const sherdi_reduction_
 sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *all,
                                    size_t len_bytes, const char *what);
 
-/** Does what sherd_world_broadcast does, for a call that is noted already. */
-sherd_status sherdi_world_broadcast(sherd_world *world, void *data, size_t len_bytes, int root);
-
 /* Most bytes of a message of a rank. */
 #define SHERDI_TOLD_BYTES ((size_t)4096)
 
@@ -264,28 +261,6 @@ sherd_status sherdi_world_status(sherd_world *world);
 static inline uint64_t sherdi_wire_all_gather(int world_size, size_t slice_bytes)
 {
     return (uint64_t)(world_size - 1) * slice_bytes;
-}
-
-/* Returns the number of values of each rank in the next portion, with `left` to go. */
-static inline size_t sherdi_sum_slice(int world_size, size_t left)
-{
-    size_t each = left / (size_t)world_size + (left % (size_t)world_size != 0);
-
-    return each < SHERDI_SUM_PORTION ? each : SHERDI_SUM_PORTION;
-}
-
-static inline uint64_t sherdi_wire_sum_u64(int world_size, size_t count)
-{
-    uint64_t bytes = 0;
-
-    while (count > 0 && world_size > 1) {
-        size_t slice   = sherdi_sum_slice(world_size, count);
-        size_t portion = slice * (size_t)world_size;
-
-        bytes += 2 * sherdi_wire_all_gather(world_size, slice * sizeof(uint64_t));
-        count -= portion < count ? portion : count;
-    }
-    return bytes;
 }
 
 #endif

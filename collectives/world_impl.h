@@ -226,6 +226,9 @@ sherd_status sherdi_world_reduce(sherd_world *world, world_call_kind kind,
                                  const sherdi_reduction_args *args, sherdi_ticket *ticket_out);
 /** Counts bytes that a call has moved. */
 void sherdi_world_traffic_add(sherd_world *world, uint64_t sent_bytes, uint64_t received_bytes);
+/** Executes a call, or puts it in the queue if the world overlaps and the caller takes a ticket. */
+sherd_status sherdi_world_call_queue(sherd_world *world, const world_call *call,
+                                     sherdi_ticket *ticket_out);
 /** Runs a checked call on this thread. */
 sherd_status sherdi_world_call_run(sherd_world *world, const world_call *call);
 

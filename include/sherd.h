@@ -174,8 +174,6 @@ SHERD_API const char *sherd_world_transport(const sherd_world *world); /* "shm",
  *  order of ranks, so all ranks get the same bits. `count` must be equal on all ranks. Collective,
  *  blocking. */
 SHERD_CALL sherd_world_sum_f64(sherd_world *world, double *values, size_t count);
-/** Copies data[0 .. len_bytes) of rank `root` to all ranks. Collective, blocking. */
-SHERD_CALL sherd_world_broadcast(sherd_world *world, void *data, size_t len_bytes, int root);
 /** Returns when all ranks have called it. Collective, blocking. */
 SHERD_CALL sherd_world_barrier(sherd_world *world);
 /** Ends the world for all ranks. The current and later calls of every rank on it return

@@ -1,5 +1,5 @@
-/* Worlds of several processes, worlds that are split from others, and simulated worlds: calls of
- * modules (modules.txt). sherd.h includes this header, and has the conventions. */
+/* Worlds of several processes, worlds that are split from others, simulated worlds, and broadcasts:
+ * calls of modules (modules.txt). sherd.h includes this header, and has the conventions. */
 #ifndef SHERD_H
 #include "sherd.h"
 #elif !defined(SHERD_WORLDS_H)
@@ -65,5 +65,8 @@ SHERD_CALL sherd_world_split(sherd_world *world, int color, int key, sherd_world
  *  the world, which wait for the device. E_NOTSUP in a build without NCCL. */
 SHERD_CALL sherd_world_from_nccl_handle(void *comm, const sherd_world_params *params,
                                         sherd_world **out);
+
+/** Copies data[0 .. len_bytes) of rank `root` to all ranks. Collective, blocking. */
+SHERD_CALL sherd_world_broadcast(sherd_world *world, void *data, size_t len_bytes, int root);
 
 #endif

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "collectives/broadcast.h"
 #include "engine/checkpoint/fit.h"
 #include "engine/checkpoint/frozen.h"
 #include "engine/checkpoint/reader.h"

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "collectives/broadcast.h"
 #include "engine/checkpoint/linked.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/run/blobs.h"

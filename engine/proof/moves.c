@@ -1,6 +1,6 @@
 #include "engine/proof/moves.h"
 
-#include "collectives/world.h"
+#include "collectives/sums.h"
 #include "engine/plan/offload.h"
 
 uint64_t sherdi_op_wire(const sherdi_plan *plan, const sherdi_op *op)

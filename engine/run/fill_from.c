@@ -2,6 +2,7 @@
 #include "engine/run/values.h"
 
 #include "base/checked.h"
+#include "collectives/broadcast.h"
 #include "engine/run/differences.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/needs.h"

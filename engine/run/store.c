@@ -2,6 +2,7 @@
 #include "engine/run/store.h"
 
 #include "base/clock.h"
+#include "collectives/broadcast.h"
 #include "engine/run/agree.h"
 #include "engine/run/blobs.h"
 #include "engine/run/kernels.h"

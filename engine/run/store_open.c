@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "collectives/broadcast.h"
 #include "engine/model_hash.h"
 #include "engine/modules.h"
 #include "engine/run/agree.h"

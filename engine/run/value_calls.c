@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "collectives/broadcast.h"
 #include "collectives/sums.h"
 #include "engine/engine.h"
 #include "engine/run/differences.h"

@@ -615,11 +615,11 @@ static sherd_status values_begin(trainer *t)
     char latest[4096];
     int  has_latest = 0;
 
-    if (option[RESUME].number > 0 && t->rank == 0) { /* rank 0 looks for it */
+    if (option[RESUME].number > 0) { /* rank 0 looks for it */
         (void)snprintf(latest, sizeof(latest), "%s/latest", option[SAVE].text);
-        has_latest = access(latest, F_OK) == 0;
+        has_latest = t->rank == 0 && access(latest, F_OK) == 0;
+        TRY(sherd_world_broadcast(t->world, &has_latest, sizeof(has_latest), 0));
     }
-    TRY(sherd_world_broadcast(t->world, &has_latest, sizeof(has_latest), 0));
     if (option[SAVE].text != NULL) /* where sherd has no checkpoints, this fails before the first step */
         TRY(has_latest ? sherd_checkpoint_load(t->m.engine, option[SAVE].text, NULL, NULL) : sherd_checkpoint_wait(t->m.engine, NULL));
     for (unit *u = t->m.units; u < t->m.units + t->m.layers + 2 && !has_latest; u++)
