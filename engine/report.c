@@ -199,7 +199,7 @@ static void traffic_count(sherd_engine *engine, sherd_traffic_report *out)
     uint64_t            received;
 
     SHERDI_TELL(updater, settle_ahead, engine);
-    files = SHERDI_IF(engine->storage.ops, traffic, (engine), (sherdi_file_traffic){0});
+    files = SHERDI_IF(storage, traffic, (engine), (sherdi_file_traffic){0});
     sherd_world_traffic(engine->world, &out->wire_counted, &received);
     out->wire_counted -= engine->wire_at_seal + engine->updater.published_bytes;
     out->down_counted    = own->down_bytes + updates->down_bytes;
@@ -231,7 +231,7 @@ sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *ou
     report.read_step_planned     = step[SHERDI_MOVES_READ];
     report.written_micro_planned = micro[SHERDI_MOVES_WRITTEN];
     report.written_step_planned =
-        step[SHERDI_MOVES_WRITTEN] + SHERDI_IF(engine->storage.ops, blob_bytes, (engine), 0);
+        step[SHERDI_MOVES_WRITTEN] + SHERDI_IF(storage, blob_bytes, (engine), 0);
     report.update_device_planned = step[SHERDI_MOVES_DEVICE];
     report.update_host_planned   = step[SHERDI_MOVES_HOST];
     report.update_flops_planned  = step[SHERDI_MOVES_FLOPS];

@@ -115,11 +115,12 @@ static sherd_status op_take(void *ctx, const sherdi_op *op)
 static sherdi_storage_ops storage_of(void)
 {
     return (sherdi_storage_ops){
-        .note        = sherdi_storage_drive.note,
-        .commit      = sherdi_storage_drive.commit,
-        .agreed      = sherdi_storage_drive.agreed,
-        .restore     = sherdi_storage_drive.restore,
-        .stored_step = sherdi_storage_drive.stored_step,
+        .note           = sherdi_storage_drive.note,
+        .commit         = sherdi_storage_drive.commit,
+        .commit_written = sherdi_storage_drive.commit_written,
+        .agreed         = sherdi_storage_drive.agreed,
+        .restore        = sherdi_storage_drive.restore,
+        .stored_step    = sherdi_storage_drive.stored_step,
     };
 }
 

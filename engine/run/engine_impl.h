@@ -8,8 +8,8 @@
 #include "engine/config/config.h"
 #include "engine/model.h"
 #include "engine/program/program.h"
+#include "engine/run/parts_list.h"
 #include "engine/run/run.h"
-#include "engine/run/times.h"
 #include "kernels/backend.h"
 
 #include <sys/types.h>
@@ -37,24 +37,10 @@ typedef struct sherdi_optimizer_scalars {
     int32_t         *groups;
 } sherdi_optimizer_scalars;
 
-/* Lanes: queues of operations that overlap. They are a module (lanes_impl.h); without it an engine
- * carries each operation out at once, on the calling thread. */
-typedef struct sherdi_lanes_ops {
-    /* Call it when no lane works any more. */
-    void (*close)(sherd_engine *engine);
-    /* Receives the operations of the program. */
-    sherd_status (*run)(void *engine, const sherdi_op *op);
-    /* Make the trainer's next kernels run after the update, and what follows a walk after its
-     * copies. */
-    void (*join)(sherd_engine *engine);
-    void (*walk_over)(sherd_engine *engine);
-    /* Waits for all lanes; ignores their failures. */
-    void (*drain)(sherd_engine *engine);
-} sherdi_lanes_ops;
-
 /* The lanes other than the compute lane (engine->backend). On the CPU all are the same lane. */
 typedef struct sherdi_lanes {
-    const sherdi_lanes_ops   *ops;       /* NULL: there are none */
+    const struct sherdi_lanes_ops *ops; /* NULL: there are none */
+    sherdi_op_fn run; /* receives the operations of the program; NULL: they are executed at once */
     struct sherdi_lanes_impl *own;       /* of the module */
     sherdi_backend           *update;    /* norm and update of what rests on the device */
     sherdi_backend           *up, *down; /* host to device, device to host */
@@ -130,20 +116,19 @@ typedef struct sherdi_fingerprints {
     int      is_unreported; /* the report of the last boundary lacks it; the same on all ranks */
 } sherdi_fingerprints;
 
-/* Updates that are queued, a module (queue.c). All calls are collective. */
-typedef struct sherdi_queue_ops {
-    /* Queues the update of a prepared step if this engine can, and makes it otherwise. The report
-     * then lacks the fingerprint (fingerprints.is_unreported). */
-    sherd_status (*update)(sherd_engine *engine);
-    /* Completes the report of a boundary whose update was queued, if it is not complete. */
-    sherd_status (*tell)(sherd_engine *engine);
-    /* Does the same; blocks until the device has done the work of the last boundary. */
-    sherd_status (*wait)(sherd_engine *engine);
-} sherdi_queue_ops;
-
+/* Updates that are queued, a module. */
 typedef struct sherdi_queue {
-    const sherdi_queue_ops *ops; /* NULL: no update is queued */
+    const struct sherdi_queue_ops *ops; /* NULL: no update is queued */
 } sherdi_queue;
+
+/* How long things take, a module: times of the window and of the last boundary. In a build without
+ * it all times of a report are 0. */
+typedef struct sherdi_times {
+    const struct sherdi_times_ops *ops;    /* NULL: nothing is timed */
+    uint64_t             boundary_wire;    /* last operation of the wire that it had enqueued */
+    struct sherdi_marks *own;              /* of the module */
+    const sherdi_world_observer *observer; /* of the engine's collectives; NULL: nobody listens */
+} sherdi_times;
 
 /* Why the engine is lost (poisoned). */
 typedef struct sherdi_failure {
@@ -157,22 +142,12 @@ typedef struct sherdi_identity {
     char resume_differs[4 * SHERDI_RUN_TEXT_BYTES];
 } sherdi_identity;
 
-/* Scalars of a device whose memory is not the host's, a module (scalars_device.c). All results are
- * sums of integers, so those of both sides are added. */
-typedef struct sherdi_scalars_ops {
-    /* Makes kernel_data.on_host, and gives the device its spans. Blocks. E_DEVICE. */
-    sherd_status (*open)(sherd_engine *engine);
-    /* Adds the device's results, which have come down, to `out` and to the host's norms. */
-    void (*add)(sherd_engine *engine, sherdi_scalars_head *out);
-    uint64_t (*fingerprint)(const sherd_engine *engine);
-} sherdi_scalars_ops;
-
 /* Scalars: the inputs and results of kernels other than data. */
 typedef struct sherdi_kernel_data {
-    sherdi_scalars            device, on_host; /* equal if the device's memory is the host's */
-    const sherdi_scalars_ops *apart;           /* NULL: they are equal */
-    unsigned char            *own;             /* if the plan has no buffer for them */
-    sherdi_scalars_head       results;         /* of kernels, as last collected */
+    sherdi_scalars device, on_host;           /* equal if the device's memory is the host's */
+    const struct sherdi_scalars_ops *ops;     /* NULL: they are equal */
+    unsigned char                   *own;     /* if the plan has no buffer for them */
+    sherdi_scalars_head              results; /* of kernels, as last collected */
 } sherdi_kernel_data;
 
 /* Progress of the training. */

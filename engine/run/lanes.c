@@ -176,8 +176,7 @@ static sherd_status op_run(void *ctx, const sherdi_op *op)
     if (op->lane == SHERDI_LANE_DRIVE) {
         return own->transfers->submit(engine, op, &follows);
     }
-    SHERDI_TRY(SHERDI_IF(engine->times.ops, timed,
-                         (engine, engine->backend, op, 1, op_follow, &follows),
+    SHERDI_TRY(SHERDI_IF(times, timed, (engine, engine->backend, op, 1, op_follow, &follows),
                          op_follow(engine, engine->backend, op, &follows)));
     return op_give(engine, op);
 }
@@ -219,6 +218,7 @@ static sherd_status lanes_open(sherd_engine *engine)
         return SHERD_E_NOMEM;
     }
     engine->lanes.ops = &sherdi_lanes_table;
+    engine->lanes.run = op_run;
     (void)pthread_mutex_init(&engine->lanes.own->lock, NULL);
     SHERDI_TRY(device->lane_create(compute, "update", NULL, &engine->lanes.update));
     SHERDI_TRY(device->lane_create(compute, "up", NULL, &engine->lanes.up));
@@ -271,7 +271,6 @@ static void lanes_drain(sherd_engine *engine)
 
 const sherdi_lanes_ops sherdi_lanes_table = {
     .close     = lanes_close,
-    .run       = op_run,
     .join      = lanes_join,
     .walk_over = walk_over,
     .drain     = lanes_drain,

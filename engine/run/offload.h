@@ -1,22 +1,12 @@
 /* The optional parts of an engine whose data rests off the device: storage (extents in files, and
  * generations of state in them), and an updater (a thread that updates while the trainer
  * continues). Both are a module, which gives its tables of functions to an engine that needs them at
- * seal. Call them by SHERDI_IF.
- *
- * All functions are local and do not block, unless a comment says otherwise. */
+ * seal (offload_ops.h). */
 #ifndef SHERDI_ENGINE_RUN_OFFLOAD_H
 #define SHERDI_ENGINE_RUN_OFFLOAD_H
 
 #include "engine/optimizers/scaler.h"
 #include "engine/program/offload.h"
-
-/* Calls a function of a table. If the table, or the function, is NULL, the value is `otherwise`. */
-#define SHERDI_IF(ops, name, arguments, otherwise)                                                 \
-    ((ops) == NULL || (ops)->name == NULL ? (otherwise) : (ops)->name arguments)
-/* Do so with a table of `engine`: of a function that returns a status, and of one that returns
- * nothing. */
-#define SHERDI_ASK(part, name, ...)  SHERDI_IF(engine->part.ops, name, (__VA_ARGS__), SHERD_OK)
-#define SHERDI_TELL(part, name, ...) SHERDI_IF(engine->part.ops, name, (__VA_ARGS__), (void)0)
 
 /* Most bytes of the text of sherd_engine_describe_run, with its final zero. */
 #define SHERDI_RUN_TEXT_BYTES 256
@@ -38,96 +28,21 @@ typedef struct sherdi_file_traffic {
     uint64_t read_bytes, written_bytes;
 } sherdi_file_traffic;
 
-typedef struct sherdi_storage_ops {
-    /* Continues from the state that was found when the files were opened (is_resumed).
-     * Collective. */
-    sherd_status (*resume)(sherd_engine *engine);
-    /* Waits for the transfers under way; blocks. */
-    void (*stop)(sherd_engine *engine);
-    /* Closes the files, before the engine's memory is freed. Collective, with a time limit. */
-    void (*close)(sherd_engine *engine);
-
-    /* ---- transfers */
-
-    /* Blocks until all transfers of a ring are over; reads that have not started are dropped.
-     * Returns the first failure, and forgets it. */
-    sherd_status (*settle)(sherd_engine *engine, sherdi_ring ring);
-    /* Does so with the rings that are filled. Extents that could not be written stay in the rings'
-     * slots, to be written again. */
-    sherd_status (*settle_filled)(sherd_engine *engine);
-    /* Blocks in the same way for reads whose results nobody needs: failures do not matter. */
-    void (*drop)(sherd_engine *engine, sherdi_ring ring);
-    /* Adds to a report for how long the trainer's thread has waited and what its calls have moved
-     * since the last call, including reads ahead for an update that was not queued. */
-    void (*report)(sherd_engine *engine, sherd_step_report *report);
-    /* Returns all that was moved, but for an update under way. Blocks until the rest is over. */
-    sherdi_file_traffic (*traffic)(sherd_engine *engine);
-
-    /* ---- generations of state in files */
-
-    /* Records the note of the next commit, with the state after update `step`: counters, scaler and
-     * blobs. is_written: values or counters were written between two updates, and undo cannot
-     * restore the state before them. `commit` returns a failure of this. */
-    void (*note)(sherd_engine *engine, int64_t step, const sherdi_scaler *scaler, int is_written);
-    /* Commits the writes since the last commit, with the recorded note. Blocks. */
-    sherd_status (*commit)(sherd_engine *engine, uint64_t fingerprint);
-    /* Records that all ranks now know that every rank has the newest generation. */
-    void (*agreed)(sherd_engine *engine);
-    /* Goes back to the newest generation that all ranks have. Collective. */
-    sherd_status (*restore)(sherd_engine *engine);
-    /* Returns the step of the newest generation; while an update is under way, that of the one
-     * before; below 0: there are no generations. */
-    int64_t (*stored_step)(sherd_engine *engine);
-    /* Sets whether reads of state are compared with their checksums from now on. */
-    void (*verify)(sherd_engine *engine, int is_on);
-    /* Returns the bytes that each commit writes in addition because of the blobs that are set. */
-    size_t (*blob_bytes)(const sherd_engine *engine);
-} sherdi_storage_ops;
-
 /* Storage of an engine. */
 typedef struct sherdi_storage {
-    const sherdi_storage_ops *ops;          /* NULL: there is none */
-    uint64_t                  run;          /* names the files of the state; 0: there are none */
-    int                       is_resumed;   /* they belong to an earlier run */
-    size_t                    pinned_bytes; /* of the rings, locked for transfers */
-    struct sherdi_store      *store;        /* of the module; NULL: it is not open */
+    const struct sherdi_storage_ops *ops; /* NULL: there is none */
+    uint64_t                         run; /* names the files of the state; 0: there are none */
+    int                              is_resumed;   /* they belong to an earlier run */
+    size_t                           pinned_bytes; /* of the rings, locked for transfers */
+    struct sherdi_store             *store;        /* of the module; NULL: it is not open */
 } sherdi_storage;
-
-typedef struct sherdi_updater_ops {
-    /* Waits for the update, and ends the thread. If the update has failed, the engine is lost, so
-     * that its files stay; a failure that no call has returned is logged. */
-    void (*close)(sherd_engine *engine);
-    /* Says that the update makes progress, if the calling thread is the updater. */
-    void (*beat)(sherd_engine *engine);
-    /* Returns the program of the calling thread: the updater's, or the trainer's. */
-    const sherdi_program *(*program)(const sherd_engine *engine);
-    /* A walk is over, except for its writes of the state. If it is a queued update's, parameters and
-     * gradients are the trainer's again. Adds failures to `all`. */
-    void (*walk_made)(sherd_engine *engine, sherdi_outcome *all);
-    /* Queues the update of this boundary. E_DEVICE, E_PEER_LOST. */
-    sherd_status (*queue)(sherd_engine *engine);
-    /* Blocks until the queued update is over, if there is one, and takes its outcome: all rings are
-     * the trainer's again, and parameters are published. Returns a failure of the update, again
-     * until `forget`. */
-    sherd_status (*join)(sherd_engine *engine);
-    /* Returns a failure of the last update that this rank knows of, its own or another's, until
-     * `forget`. */
-    sherd_status (*check)(sherd_engine *engine);
-    /* Adds to the report of a boundary what its update, which was joined, has moved, and how long
-     * it took; once. */
-    void (*report)(sherd_engine *engine, sherd_step_report *report);
-    /* Forgets the failure of an update: the state was loaded, or taken back. */
-    void (*forget)(sherd_engine *engine);
-    /* Blocks until the updater has begun to read ahead, if it was asked to. */
-    void (*settle_ahead)(sherd_engine *engine);
-} sherdi_updater_ops;
 
 /* The updater of an engine. */
 typedef struct sherdi_updater {
-    const sherdi_updater_ops *ops;             /* NULL: there is none */
-    int                       is_there;        /* updates can be queued */
-    int                       is_queued;       /* one was queued, and its outcome was not taken */
-    uint64_t                  published_bytes; /* of the queued update, sent so far */
+    const struct sherdi_updater_ops *ops;       /* NULL: there is none */
+    int                              is_there;  /* updates can be queued */
+    int                              is_queued; /* one was queued, and its outcome was not taken */
+    uint64_t                         published_bytes; /* of the queued update, sent so far */
     sherdi_link joined_link; /* what all updates had moved when the last of them was joined */
     struct sherdi_updater_own *own; /* of the module; NULL: there is none */
 } sherdi_updater;

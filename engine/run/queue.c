@@ -39,7 +39,7 @@ static sherd_status queued_take(sherd_engine *engine)
 
     if (engine->updater.is_there) {
         SHERDI_TELL(updater, report, engine, &engine->boundary);
-        engine->boundary.stored_step = SHERDI_IF(engine->storage.ops, stored_step, (engine), -1);
+        engine->boundary.stored_step = SHERDI_IF(storage, stored_step, (engine), -1);
     }
     return status == SHERD_OK && !engine->fingerprints.has_own ? sherdi_step_fingerprint(engine)
                                                                : status;

@@ -292,7 +292,7 @@ static sherd_status parts_load(sherd_engine *engine, sherdi_walk walk,
     SHERDI_TRY(republish(engine, walk));
     SHERDI_TRY(parts->check(parts->ctx));
     SHERDI_TRY(sherdi_agree_status(engine, parts->take(parts->ctx)));
-    SHERDI_TRY(sherdi_agree_status(engine, sherdi_run_commit_written(engine)));
+    SHERDI_TRY(sherdi_agree_status(engine, SHERDI_ASK(storage, commit_written, engine)));
     SHERDI_TELL(storage, agreed, engine);
     return SHERD_OK;
 }

@@ -14,7 +14,7 @@
 
 const sherdi_program *sherdi_run_program(const sherd_engine *engine)
 {
-    return SHERDI_IF(engine->updater.ops, program, (engine), &engine->run.program);
+    return SHERDI_IF(updater, program, (engine), &engine->run.program);
 }
 
 sherdi_user sherdi_run_user(const sherd_engine *engine)
@@ -145,7 +145,7 @@ sherd_status sherdi_run_op(sherd_engine *engine, const sherdi_backend *lane, con
     if (sherdi_op_is_trainers(op->kind)) {
         return SHERD_OK;
     }
-    return SHERDI_IF(engine->times.ops, timed, (engine, lane, op, 0, op_execute, number),
+    return SHERDI_IF(times, timed, (engine, lane, op, 0, op_execute, number),
                      op_execute(engine, lane, op, number));
 }
 
@@ -165,12 +165,6 @@ sherd_status sherdi_run_exchange(sherd_engine *engine, sherdi_exchange_kind kind
     engine->run.all_messages = all;
     engine->run.message_name = what != NULL ? what : sherdi_exchange_name(kind);
     return sherdi_program_exchange(&engine->run.program, kind);
-}
-
-sherd_status sherdi_run_commit_written(sherd_engine *engine)
-{
-    SHERDI_TELL(storage, note, engine, engine->counters.step, &engine->scaler, 1);
-    return SHERDI_ASK(storage, commit, engine, engine->fingerprints.own);
 }
 
 sherd_status sherdi_run_drain(sherd_engine *engine)
@@ -210,7 +204,7 @@ sherd_status sherdi_run_open(sherd_engine *engine)
         .plan     = engine->plan,
         .model    = &engine->model,
         .progress = &run->progress,
-        .fn       = engine->lanes.ops == NULL ? op_run : engine->lanes.ops->run,
+        .fn       = engine->lanes.run == NULL ? op_run : engine->lanes.run,
         .ctx      = engine,
     };
     return SHERD_OK;

@@ -61,9 +61,6 @@ sherd_status sherdi_run_exchange(sherd_engine *engine, sherdi_exchange_kind kind
                                  void *all, const char *what);
 /** Executes the exchange of an operation, with the arguments of sherdi_run_exchange. */
 sherd_status sherdi_run_answer(sherd_engine *engine, const sherdi_op *op);
-/** Commits writes of the state between two updates, with the engine's counters and fingerprint;
- *  undo cannot restore the state before it. */
-sherd_status sherdi_run_commit_written(sherd_engine *engine);
 /** Waits until all collectives are over. Returns the first failure. */
 sherd_status sherdi_run_drain(sherd_engine *engine);
 /** Waits until all transfers of a ring are over or dropped; then its slots are empty. Returns the

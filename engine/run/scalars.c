@@ -41,7 +41,7 @@ sherd_status sherdi_scalars_open(sherd_engine *engine)
     }
     engine->kernel_data.device  = sherdi_scalars_at(plan, memory);
     engine->kernel_data.on_host = engine->kernel_data.device;
-    return SHERDI_IF(engine->kernel_data.apart, open, (engine), SHERD_OK);
+    return SHERDI_IF(kernel_data, open, (engine), SHERD_OK);
 }
 
 void sherdi_scalars_close(sherd_engine *engine)
@@ -55,7 +55,7 @@ void sherdi_scalars_close(sherd_engine *engine)
 void sherdi_scalars_collect(sherd_engine *engine, sherdi_scalars_head *out)
 {
     *out = *engine->kernel_data.on_host.head;
-    SHERDI_IF(engine->kernel_data.apart, add, (engine, out), (void)0);
+    SHERDI_IF(kernel_data, add, (engine, out), (void)0);
     sherdi_norm_normalise(&out->norm);
     for (size_t i = 0; i < sherdi_scalars_norms(engine->plan); i++) {
         sherdi_norm_normalise(&engine->kernel_data.on_host.norms[i]);
@@ -65,5 +65,5 @@ void sherdi_scalars_collect(sherd_engine *engine, sherdi_scalars_head *out)
 uint64_t sherdi_scalars_fingerprint(const sherd_engine *engine)
 {
     return engine->kernel_data.on_host.head->fingerprint +
-           SHERDI_IF(engine->kernel_data.apart, fingerprint, (engine), 0);
+           SHERDI_IF(kernel_data, fingerprint, (engine), 0);
 }

@@ -48,7 +48,7 @@ static const sherdi_scalars_ops APART = {device_open, device_add, device_fingerp
 
 static sherd_status apart_open(sherd_engine *engine)
 {
-    engine->kernel_data.apart = sherdi_has_device(engine) ? &APART : NULL;
+    engine->kernel_data.ops = sherdi_has_device(engine) ? &APART : NULL;
     return SHERD_OK;
 }
 

@@ -160,7 +160,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
     report->grad_norm        = sqrt(engine->window.sumsq) * sherdi_optimizer_unscale(engine);
     report->grad_sumsq       = report->grad_norm * report->grad_norm;
     report->clip_coefficient = 1;
-    report->stored_step      = SHERDI_IF(engine->storage.ops, stored_step, (engine), -1);
+    report->stored_step      = SHERDI_IF(storage, stored_step, (engine), -1);
     engine->boundary         = *report;
     engine->phase            = SHERDI_PHASE_PREPARED;
     return SHERD_OK;
@@ -247,7 +247,7 @@ static void boundary_close(sherd_engine *engine)
     SHERDI_TELL(times, boundary, engine);
     report->link_down_bytes = own->down_bytes - run->reported_link.down_bytes;
     report->link_up_bytes   = own->up_bytes - run->reported_link.up_bytes;
-    report->stored_step     = SHERDI_IF(engine->storage.ops, stored_step, (engine), -1);
+    report->stored_step     = SHERDI_IF(storage, stored_step, (engine), -1);
     run->reported_link      = *own;
     engine->boundary        = *report;
     sherdi_modules_boundary(engine);
@@ -395,9 +395,9 @@ sherd_status sherdi_step_apply(sherd_engine *engine, const sherd_step_params *pa
     return sherdi_engine_outcome(engine, status);
 }
 
-sherdi_update_fn sherdi_step_queued(const sherd_engine *engine)
+sherd_status sherdi_step_queued(sherd_engine *engine)
 {
-    return engine->queue.ops == NULL ? sherdi_update_range : engine->queue.ops->update;
+    return SHERDI_IF(queue, update, (engine), sherdi_update_range(engine));
 }
 
 sherd_status sherd_step_queue(sherd_engine *engine)
@@ -405,7 +405,7 @@ sherd_status sherd_step_queue(sherd_engine *engine)
     SHERDI_TRY(sherdi_step_check(engine, "sherd_step_queue"));
     SHERDI_TRY(sherdi_step_prepare(engine, SHERDI_STEP_QUEUED));
     return engine->phase == SHERDI_PHASE_PREPARED
-               ? sherdi_step_apply(engine, NULL, NULL, sherdi_step_queued(engine))
+               ? sherdi_step_apply(engine, NULL, NULL, sherdi_step_queued)
                : SHERD_OK;
 }
 

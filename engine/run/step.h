@@ -27,7 +27,7 @@ sherd_status sherdi_step_fingerprint(sherd_engine *engine);
 sherd_status sherdi_step_apply(sherd_engine *engine, const sherd_step_params *params,
                                sherd_status (*compare)(sherd_engine *engine, uint64_t choice),
                                sherdi_update_fn update);
-/** Returns the `update` of a step whose update is queued if this engine can. */
-sherdi_update_fn sherdi_step_queued(const sherd_engine *engine);
+/** Queues the update of a prepared step if this engine can, and makes it otherwise. */
+sherd_status sherdi_step_queued(sherd_engine *engine);
 
 #endif

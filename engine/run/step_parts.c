@@ -127,7 +127,7 @@ sherd_status sherd_step_apply(sherd_engine *engine, const sherd_step_params *par
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API(sherd_step_params), &given));
     SHERDI_TRY(step_params_check(engine, &given));
     return sherdi_step_apply(engine, &given, choice_compare,
-                             given.is_queued ? sherdi_step_queued(engine) : sherdi_update_range);
+                             given.is_queued ? sherdi_step_queued : sherdi_update_range);
 }
 
 sherd_status sherd_step_close_window(sherd_engine *engine)

@@ -350,20 +350,27 @@ static void store_verify(sherd_engine *engine, int is_on)
     }
 }
 
+static sherd_status commit_written(sherd_engine *engine)
+{
+    sherdi_store_note(engine, engine->counters.step, &engine->scaler, 1);
+    return sherdi_store_commit(engine, engine->fingerprints.own);
+}
+
 const sherdi_storage_ops sherdi_storage_drive = {
-    .resume        = sherdi_restore_resume,
-    .stop          = sherdi_store_stop,
-    .close         = sherdi_store_close,
-    .settle        = store_settle,
-    .settle_filled = store_settle_filled,
-    .drop          = store_drop,
-    .report        = store_report,
-    .traffic       = sherdi_updater_traffic,
-    .note          = sherdi_store_note,
-    .commit        = sherdi_store_commit,
-    .agreed        = sherdi_store_agreed,
-    .restore       = sherdi_restore_agreed,
-    .stored_step   = sherdi_store_step,
-    .verify        = store_verify,
-    .blob_bytes    = blob_bytes,
+    .resume         = sherdi_restore_resume,
+    .stop           = sherdi_store_stop,
+    .close          = sherdi_store_close,
+    .settle         = store_settle,
+    .settle_filled  = store_settle_filled,
+    .drop           = store_drop,
+    .report         = store_report,
+    .traffic        = sherdi_updater_traffic,
+    .note           = sherdi_store_note,
+    .commit         = sherdi_store_commit,
+    .commit_written = commit_written,
+    .agreed         = sherdi_store_agreed,
+    .restore        = sherdi_restore_agreed,
+    .stored_step    = sherdi_store_step,
+    .verify         = store_verify,
+    .blob_bytes     = blob_bytes,
 };

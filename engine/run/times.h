@@ -1,9 +1,7 @@
-/* How long things take, a module (marks.h): sums for the report of a step, and a trace. In a build
- * without it all times of a report are 0. */
+/* How long things take (marks.h): sums for the report of a step, and a trace. */
 #ifndef SHERDI_ENGINE_RUN_TIMES_H
 #define SHERDI_ENGINE_RUN_TIMES_H
 
-#include "collectives/world.h"
 #include "engine/program/program.h"
 #include "kernels/backend.h"
 
@@ -18,7 +16,7 @@ typedef enum sherdi_timed_part {
 typedef sherd_status (*sherdi_timed_fn)(sherd_engine *engine, const sherdi_backend *lane,
                                         const sherdi_op *op, void *ctx);
 
-/* Call these by SHERDI_IF. Nothing here blocks, unless a comment says otherwise. */
+/* Nothing here blocks, unless a comment says otherwise. */
 typedef struct sherdi_times_ops {
     /* Call it when no lane works any more. */
     void (*close)(sherd_engine *engine);
@@ -36,13 +34,5 @@ typedef struct sherdi_times_ops {
      * engine->boundary. E_DEVICE, E_PEER_LOST. */
     sherd_status (*wait)(sherd_engine *engine);
 } sherdi_times_ops;
-
-/* Times of the window and of the last boundary. */
-typedef struct sherdi_times {
-    const sherdi_times_ops *ops;           /* NULL: nothing is timed */
-    uint64_t                boundary_wire; /* last operation of the wire that it had enqueued */
-    struct sherdi_marks    *own;           /* of the module */
-    const sherdi_world_observer *observer; /* of the engine's collectives; NULL: nobody listens */
-} sherdi_times;
 
 #endif

@@ -464,7 +464,7 @@ static sherd_status write_here(sherd_engine *engine, const value_call *call, con
         return SHERD_OK;
     }
     engine->fingerprints.own += *change_out;
-    return sherdi_run_commit_written(engine);
+    return SHERDI_ASK(storage, commit_written, engine);
 }
 
 /* Handles a write that failed on some rank. Where the values are state with generations, all ranks
@@ -605,7 +605,7 @@ sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step, int64_t m
     if (!engine->plan->has_generations || sherdi_fill_commits(engine)) {
         return SHERD_OK; /* the first commit writes them */
     }
-    status = sherdi_update_agree(engine, sherdi_run_commit_written(engine), 0,
+    status = sherdi_update_agree(engine, SHERDI_ASK(storage, commit_written, engine), 0,
                                  "while it wrote the counters", &unused);
     if (status == SHERD_E_PEER_LOST) {
         return status;

@@ -712,7 +712,7 @@ static void half_write(rig *r)
     CHECK_OK(sherdi_values_put(r->engine, &all, mark_give, &new));
     CHECK_OK(sherdi_values_end(r->engine));
     if (r->engine->rank == 0) {
-        CHECK_OK(sherdi_run_commit_written(r->engine));
+        CHECK_OK(r->engine->storage.ops->commit_written(r->engine));
     }
 }
 
