@@ -360,13 +360,6 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     return SHERD_OK;
 }
 
-sherd_status sherd_engine_keep_state(sherd_engine *engine, int is_kept)
-{
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_keep_state", SHERDI_NEED_SEALED));
-    engine->settings.offload.keep_state = is_kept != 0;
-    return SHERD_OK;
-}
-
 void sherd_engine_destroy(sherd_engine *engine)
 {
     if (engine == NULL || engine->process != getpid()) {

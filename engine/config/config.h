@@ -6,7 +6,6 @@
 
 #include "base/status.h"
 #include "engine/optimizers/scaler.h"
-#include "offload/tier_kind.h"
 #include "sherd.h"
 
 /* The types of the settings of modules. */
@@ -25,28 +24,6 @@ typedef struct sherdi_adagrad_settings {
     double lr_decay;
     double initial; /* start of the sum of squares */
 } sherdi_adagrad_settings;
-
-#define SHERDI_MAX_FOLDERS  8
-#define SHERDI_FOLDER_BYTES 256
-
-/* One of the blocks offload_optimizer, offload_param and activations. */
-typedef struct sherdi_offload_settings {
-    const sherdi_tier_kind *tier;  /* `none` also if the stage has nothing to offload */
-    sherdi_space            space; /* of the tier */
-    int                     num_folders;
-    char                    folders[SHERDI_MAX_FOLDERS][SHERDI_FOLDER_BYTES];
-    int                     buffer_count;
-    size_t                  buffer_elems; /* the most elements of a buffer */
-    int                     pin_memory;
-    int is_ignored; /* the program asked for offload at a stage with nothing to offload */
-} sherdi_offload_settings;
-
-/* Where the gradients of a step's micro-batches are added up when state is offloaded. */
-typedef enum sherdi_accumulate {
-    SHERDI_ACCUMULATE_AUTO = 0, /* on the device if it has memory of its own, else on the host */
-    SHERDI_ACCUMULATE_HOST,
-    SHERDI_ACCUMULATE_DEVICE,
-} sherdi_accumulate;
 
 /* Everything that the engine needs to know, resolved: no value is "auto". Sizes are in elements, as
  * in the file, and may be 0 (except sub_group_size); "unlimited" is SIZE_MAX. A struct for each
@@ -100,21 +77,6 @@ typedef struct sherdi_sharding_settings {
     size_t eval_keep_units; /* gathered units of EVAL that have an offset of their own */
 } sherdi_sharding_settings;
 
-typedef struct sherdi_offloads_settings {
-    sherdi_offload_settings state, params, activations;
-    double                  ratio; /* share of the blocks whose state is offloaded, 0 .. 1 */
-    int                     pipeline_read, pipeline_write;
-    int                     fast_init; /* filled values are not compared when they are first read */
-    sherdi_accumulate       accumulate;
-    int                     gradients_on_nvme; /* 0: in host memory, with offloaded state */
-    int verify_reads; /* checksums of state on NVMe are compared on every read */
-    int resume_state; /* continue from state files of an earlier run */
-    int keep_state;   /* a clean end too leaves the state files */
-    int durable;      /* commits reach the medium, not only the drive's queue */
-    /* offload_param.max_in_cpu: elements of a rank that stay in host memory */
-    size_t params_in_cpu;
-} sherdi_offloads_settings;
-
 /* What people watch. */
 typedef struct sherdi_watch_settings {
     int steps_per_print; /* 0: not set */
@@ -128,7 +90,6 @@ typedef struct sherdi_settings {
     sherdi_numerics_settings numerics;
     sherdi_update_settings   update;
     sherdi_sharding_settings sharding;
-    sherdi_offloads_settings offload;
     sherdi_watch_settings    watch;
 #define SHERDI_SETTINGS_OF(member, ...) member;
 #include "engine/config/members_list.h"

@@ -3,6 +3,8 @@
 #ifndef SHERDI_ENGINE_CONFIG_OPTIONS_H
 #define SHERDI_ENGINE_CONFIG_OPTIONS_H
 
+#include "offload/tier_kind.h"
+
 #include <stddef.h>
 
 /* LAMB's hyper-parameters in addition to Adam's. */
@@ -60,5 +62,42 @@ typedef struct sherdi_io_settings {
     double           step_seconds; /* for the plan's estimate of wear; 0: not set */
     double           drive_tbw;    /* rated endurance of the drive, in 1e12 bytes written */
 } sherdi_io_settings;
+
+#define SHERDI_MAX_FOLDERS  8
+#define SHERDI_FOLDER_BYTES 256
+
+/* One of the blocks offload_optimizer, offload_param and activations. */
+typedef struct sherdi_offload_settings {
+    const sherdi_tier_kind *tier;  /* `none` also if the stage has nothing to offload */
+    sherdi_space            space; /* of the tier */
+    int                     num_folders;
+    char                    folders[SHERDI_MAX_FOLDERS][SHERDI_FOLDER_BYTES];
+    int                     buffer_count;
+    size_t                  buffer_elems; /* the most elements of a buffer */
+    int                     pin_memory;
+    int is_ignored; /* the program asked for offload at a stage with nothing to offload */
+} sherdi_offload_settings;
+
+/* Where the gradients of a step's micro-batches are added up when state is offloaded. */
+typedef enum sherdi_accumulate {
+    SHERDI_ACCUMULATE_AUTO = 0, /* on the device if it has memory of its own, else on the host */
+    SHERDI_ACCUMULATE_HOST,
+    SHERDI_ACCUMULATE_DEVICE,
+} sherdi_accumulate;
+
+typedef struct sherdi_offloads_settings {
+    sherdi_offload_settings state, params, activations;
+    double                  ratio; /* share of the blocks whose state is offloaded, 0 .. 1 */
+    int                     pipeline_read, pipeline_write;
+    int                     fast_init; /* filled values are not compared when they are first read */
+    sherdi_accumulate       accumulate;
+    int                     gradients_on_nvme; /* 0: in host memory, with offloaded state */
+    int verify_reads; /* checksums of state on NVMe are compared on every read */
+    int resume_state; /* continue from state files of an earlier run */
+    int keep_state;   /* a clean end too leaves the state files */
+    int durable;      /* commits reach the medium, not only the drive's queue */
+    /* offload_param.max_in_cpu: elements of a rank that stay in host memory */
+    size_t params_in_cpu;
+} sherdi_offloads_settings;
 
 #endif

@@ -149,19 +149,6 @@ static void numerics_complete(const sherd_settings *given, sherdi_numerics_setti
  * compares. */
 static const sherdi_settings STANDARD = {
     .update = {.decouples_decay = 1},
-    .offload =
-        {
-            .state          = {&sherdi_tier_device, .buffer_count = 4, .buffer_elems = 4194304,
-                               .pin_memory = 1},
-            .params         = {&sherdi_tier_device, .buffer_count = 5, .buffer_elems = 100000000,
-                               .pin_memory = 1},
-            .activations    = {&sherdi_tier_device, .buffer_count = 2, .pin_memory = 1},
-            .params_in_cpu  = 1000000000,
-            .ratio          = 1,
-            .pipeline_read  = 1,
-            .pipeline_write = 1,
-            .durable        = 1,
-        },
 #define SHERDI_SETTINGS_OF(member, ...) __VA_ARGS__
 #include "engine/config/members_list.h"
 };

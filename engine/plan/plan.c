@@ -63,13 +63,10 @@ static sherd_status ways_choose(sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
 
-    plan->layout.is_sliced        = settings->sharding.stage >= 1;
-    plan->layout.is_deterministic = settings->numerics.deterministic;
-    plan->layout.has_slices       = settings->sharding.stage >= 2 || plan->layout.is_deterministic;
-    /* where a drive can fail in the update, new values are published when all ranks have theirs */
-    plan->schedule.publishes_early = plan->machine.is_on_lane &&
-                                     settings->offload.state.space != SHERDI_SPACE_STORAGE &&
-                                     settings->offload.params.space != SHERDI_SPACE_STORAGE;
+    plan->layout.is_sliced         = settings->sharding.stage >= 1;
+    plan->layout.is_deterministic  = settings->numerics.deterministic;
+    plan->layout.has_slices        = settings->sharding.stage >= 2 || plan->layout.is_deterministic;
+    plan->schedule.publishes_early = plan->machine.is_on_lane;
     if (plan->layout.is_deterministic) {
         return sherdi_modules_fixed_plan(plan);
     }

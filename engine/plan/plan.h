@@ -248,9 +248,10 @@ typedef struct sherdi_plan_layout {
     const char            *block_key;   /* the key that decides it */
     sherdi_span           *spans;
     size_t                 num_spans, cap_spans;
-    size_t                 widest_bytes;  /* of an element of the widest parameter type */
-    int                    keeps_atoms;   /* no border of a slice cuts an atom of a parameter */
-    size_t                 padding_elems; /* of all segments together, whole */
+    size_t                 widest_bytes;   /* of an element of the widest parameter type */
+    int                    offloads_state; /* any state rests elsewhere than on the device */
+    int                    keeps_atoms;    /* no border of a slice cuts an atom of a parameter */
+    size_t                 padding_elems;  /* of all segments together, whole */
 } sherdi_plan_layout;
 
 /* The order of the passes, and the times during which units are in the pools. */
@@ -452,13 +453,7 @@ sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model);
 /** Returns the bytes of a block's state: all its parts together. */
 size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block);
 
-/** Return whether any state rests elsewhere than on the device, and whether anything rests in
- *  files. */
-static inline int sherdi_plan_offloads_state(const sherdi_plan *plan)
-{
-    return plan->settings.offload.state.space != SHERDI_SPACE_DEVICE &&
-           plan->settings.offload.ratio > 0;
-}
+/** Returns whether anything rests in files. */
 static inline int sherdi_plan_has_files(const sherdi_plan *plan)
 {
     const sherdi_plan_ring *state  = &plan->rings[SHERDI_RING_STATE];

@@ -42,7 +42,7 @@ static void master_encode(const sherdi_settings *settings, sherdi_segment *segme
  * their masters stay fp32. */
 static int can_be_encoded(const sherdi_plan *plan, const sherdi_segment *segment)
 {
-    int is_apart = segment->kind == SHERDI_SEGMENT_PERSISTENT && sherdi_plan_offloads_state(plan) &&
+    int is_apart = segment->kind == SHERDI_SEGMENT_PERSISTENT && plan->layout.offloads_state &&
                    plan->settings.offload.state.space == SHERDI_SPACE_HOST;
 
     return segment->types.compute == SHERD_BF16 &&

@@ -222,9 +222,9 @@ static void segment_lay_out(sherdi_plan *plan, sherdi_segment *segment)
     segment->has_gradient = !is_frozen;
     /* an fp32 parameter is its own master if parameter and state both rest in the device's
      * memory */
-    segment->has_master = !is_frozen && (segment->types.compute != SHERD_F32 || segment->is_bound ||
-                                         sherdi_plan_offloads_state(plan) ||
-                                         segment->param_space != SHERDI_SPACE_DEVICE);
+    segment->has_master =
+        !is_frozen && (segment->types.compute != SHERD_F32 || segment->is_bound ||
+                       plan->layout.offloads_state || segment->param_space != SHERDI_SPACE_DEVICE);
     if (!segment->is_bound && segment->param_space != SHERDI_SPACE_STORAGE) {
         segment->param_offset = arena_take(
             &plan->packing

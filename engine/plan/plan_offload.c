@@ -46,7 +46,7 @@ static void blocks_limit(sherdi_plan *plan)
     size_t                 most     = settings->sharding.sub_group_size;
     size_t                 grain    = SHERD_CHUNK_ELEMS;
 
-    if (sherdi_plan_offloads_state(plan)) {
+    if (plan->layout.offloads_state) {
         elems_limit(&most, &plan->layout.block_key, settings->offload.state.buffer_elems,
                     "zero_optimization.offload_optimizer.buffer_size");
     }
@@ -61,9 +61,14 @@ static void blocks_limit(sherdi_plan *plan)
 /* Chooses where parameters rest, and how large blocks may be. */
 static sherd_status param_spaces_choose(sherdi_plan *plan, const sherdi_model *model)
 {
-    size_t host_elems = 0;
+    const sherdi_offloads_settings *offload    = &plan->settings.offload;
+    size_t                          host_elems = 0;
 
     (void)model;
+    plan->layout.offloads_state = offload->state.space != SHERDI_SPACE_DEVICE && offload->ratio > 0;
+    /* where a drive can fail in the update, new values are published when all ranks have theirs */
+    plan->schedule.publishes_early &= offload->state.space != SHERDI_SPACE_STORAGE &&
+                                      offload->params.space != SHERDI_SPACE_STORAGE;
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         sherdi_segment *segment = &plan->layout.segments[s];
 
@@ -86,7 +91,7 @@ static void state_spaces_choose(sherdi_plan *plan)
 
         block->space = SHERDI_SPACE_DEVICE;
         seen += elems;
-        if (sherdi_plan_offloads_state(plan) &&
+        if (plan->layout.offloads_state &&
             offloaded + elems <= plan->settings.offload.ratio * seen) {
             block->space = plan->settings.offload.state.space;
             offloaded += elems;

@@ -13,6 +13,7 @@
 #include "engine/modules.h"
 #include "engine/run/agree.h"
 #include "engine/run/marks.h"
+#include "engine/run/needs.h"
 #include "engine/run/restore.h"
 #include "engine/program/program_rings.h"
 
@@ -517,6 +518,13 @@ static sherd_status store_open(sherd_engine *engine)
 }
 
 /* ------------------------------------------------------------------ close -- */
+
+sherd_status sherd_engine_keep_state(sherd_engine *engine, int is_kept)
+{
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_keep_state", SHERDI_NEED_SEALED));
+    engine->settings.offload.keep_state = is_kept != 0;
+    return SHERD_OK;
+}
 
 /* How long a rank that has ended waits for the others; sherd_engine_destroy states this time. */
 #define END_PATIENCE_NS ((int64_t)10 * 1000 * 1000 * 1000)

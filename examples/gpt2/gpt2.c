@@ -585,7 +585,7 @@ static sherd_status steps_run(trainer *t)
     TRY(step_save(t));
     if (option[SAVE].text != NULL) TRY(sherd_checkpoint_wait(t->m.engine, NULL)); /* if saves are asynchronous */
     /* At the end, state on NVMe is removed, unless the run was stopped and no checkpoint has it. */
-    return sherd_engine_keep_state(t->m.engine, t->is_stopping && option[SAVE].text == NULL);
+    return t->is_stopping && option[SAVE].text == NULL ? sherd_engine_keep_state(t->m.engine, 1) : SHERD_OK;
 }
 
 /* ------------------------------------------------------------ ranks ---- */
