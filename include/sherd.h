@@ -411,10 +411,8 @@ typedef struct sherd_step_report {
     uint64_t fingerprint; /* of all master weights after an update or a skip; 0 from prepare,
                              and after sherd_step_queue until sherd_step_wait */
     /* Times and bytes of this rank since the last boundary; set at a boundary. A wait is the time
-     * for which the trainer's thread was blocked; it is 0 if other work hid all of it. update_s,
-     * copy_s and the bytes include the whole update of this boundary and the reads ahead for it;
-     * for a queued update they are complete after sherd_step_wait. Parameters that are read ahead
-     * count when they arrive, which may be in the next report. */
+     * for which the trainer's thread was blocked. docs/step-report.md says when they are complete,
+     * and has an example. */
     double   wait_read_s;  /* for state (and spilled gradients) from NVMe */
     double   wait_write_s; /* for buffers to be written, and for the commit */
     double   wait_param_s; /* for parameters from NVMe, in acquire */
@@ -423,8 +421,7 @@ typedef struct sherd_step_report {
     uint64_t nvme_read_bytes, nvme_written_bytes;
     uint64_t link_down_bytes, link_up_bytes; /* device to host, host to device */
     /* Exposed: the trainer's work was blocked during this time. Hidden: the engine's work
-     * overlapped with it. On a GPU, times of the GPU's work are measured only with
-     * wall_clock_breakdown or SHERD_TRACE, and are 0 otherwise. */
+     * overlapped with it. */
     double wait_gather_s; /* exposed: for parameters of other ranks */
     double wait_reduce_s; /* exposed: for reductions of gradients */
     double step_s;        /* exposed: the boundary, from the last backward to the next forward */
@@ -432,15 +429,12 @@ typedef struct sherd_step_report {
     double compute_s;                  /* the trainer's work, between acquire and release */
     double exposed_s;                  /* total of the engine: the waits and the boundary */
     double hidden_s;                   /* part of gathers and reductions that was not waited for */
-    /* Times of the update of this boundary if it overlapped with the trainer's calls
-     * (sherd_step_queue); set after sherd_step_wait, else 0. If the next boundary waits for this
-     * update, the step_s of that boundary includes the wait. */
+    /* Times of an update that was queued (sherd_step_queue); else 0. */
     double beside_s;                      /* from its beginning to the end of its commit */
     double beside_read_s, beside_write_s; /* parts of beside_s: the update waited for the drive */
     double wait_update_s;                 /* exposed: the trainer's thread waited for it */
-    /* With all state on NVMe: the step whose state is complete on the drive; between
-     * sherd_step_queue and sherd_step_wait, the step before. -1 if some state is not on NVMe, for
-     * example with a ratio below 1. 0 if this call is not a boundary. */
+    /* With all state on NVMe: the step whose state is complete on the drive; else -1. 0 if this
+     * call is not a boundary. */
     int64_t stored_step;
     double  wait_activation_s; /* exposed: for moves of activations, in both directions */
 } sherd_step_report;

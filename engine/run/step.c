@@ -25,24 +25,22 @@
 /* Guards the division in the clip coefficient, as in PyTorch and DeepSpeed. */
 #define CLIP_EPSILON 1e-6
 
-static int window_is_over(const sherd_engine *engine)
-{
-    return sherdi_loop_ends_after(engine, engine->window.micro_seen);
-}
-
 sherd_status sherdi_step_report_check(const sherd_step_report *out)
 {
     return out == NULL ? SHERD_OK : sherdi_api_check(out, SHERDI_API(sherd_step_report));
 }
 
 /* Measures this rank's part of the gradient. */
-static sherd_status own_sumsq(sherd_engine *engine)
+static sherd_status own_measure(sherd_engine *engine, sherdi_norm_message *own)
 {
-    sherd_status status = sherdi_program_norm(&engine->run.program);
-    sherd_status own;
+    sherd_status status  = sherdi_program_norm(&engine->run.program);
+    sherd_status settled = sherdi_run_settle(engine, SHERDI_RING_GRADS);
 
-    own = sherdi_run_settle(engine, SHERDI_RING_GRADS);
-    return status == SHERD_OK ? own : status;
+    SHERDI_TRY(status);
+    SHERDI_TRY(settled);
+    own->norm   = engine->kernel_data.results.norm;
+    own->counts = engine->kernel_data.results.counts;
+    return SHERD_OK;
 }
 
 /* Sums the squares of the whole model's gradient, to the same bits on every rank and layout, and
@@ -51,19 +49,13 @@ static sherd_status own_sumsq(sherd_engine *engine)
 static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
                                  sherdi_norm_message *own)
 {
-    const sherdi_plan  *plan = engine->plan;
-    sherdi_scalars_head head = {0};
+    const sherdi_plan *plan = engine->plan;
 
     SHERDI_TELL(times, begin, engine, SHERDI_TIMED_NORM);
     memset(own, 0, sizeof(*own));
     if (status == SHERD_OK) {
-        status = own_sumsq(engine);
+        status = own_measure(engine, own);
     }
-    if (status == SHERD_OK) {
-        head = engine->kernel_data.results;
-    }
-    own->norm   = head.norm;
-    own->counts = head.counts;
     SHERDI_TELL(times, end, engine, SHERDI_TIMED_NORM);
     SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_NORM, status, own, NULL,
                                "while it read its gradient, and nothing was updated"));
@@ -222,7 +214,7 @@ static sherd_status step_prepare(sherd_engine *engine)
         .loss_scale    = engine->scaler.scale,
         .lr            = reported_lr(engine, NULL),
     };
-    if (window_is_over(engine)) {
+    if (sherdi_loop_ends_after(engine, engine->window.micro_seen)) {
         SHERDI_TELL(times, begin, engine, SHERDI_TIMED_STEP);
         return boundary_prepare(engine);
     }
