@@ -221,8 +221,8 @@ static void traffic_add_slices(sherd_world *world, size_t slice_bytes)
     sherdi_world_traffic_add(world, bytes, bytes);
 }
 
-sherd_status sherdi_world_reduce(sherd_world *world, world_call_kind kind,
-                                 const sherdi_reduction_args *args, sherdi_ticket *ticket_out)
+static sherd_status reduce(sherd_world *world, world_call_kind kind,
+                           const sherdi_reduction_args *args, sherdi_ticket *ticket_out)
 {
     const world_call call = {
         .kind           = kind,
@@ -256,13 +256,13 @@ sherd_status sherdi_world_all_gather(sherd_world *world, const sherdi_all_gather
 sherd_status sherdi_world_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args,
                                          sherdi_ticket *ticket_out)
 {
-    return sherdi_world_reduce(world, CALL_REDUCE_SCATTER, args, ticket_out);
+    return reduce(world, CALL_REDUCE_SCATTER, args, ticket_out);
 }
 
 sherd_status sherdi_world_all_reduce(sherd_world *world, const sherdi_reduction_args *args,
                                      sherdi_ticket *ticket_out)
 {
-    return sherdi_world_reduce(world, CALL_ALL_REDUCE, args, ticket_out);
+    return reduce(world, CALL_ALL_REDUCE, args, ticket_out);
 }
 
 sherd_status sherd_world_barrier(sherd_world *world)

@@ -35,7 +35,7 @@ static sherd_status sum_integers(sherd_world *world, uint64_t *values, size_t co
 
     memcpy(portion, values, count * sizeof(*values));
     memset(portion + count, 0, (words - count) * sizeof(*values));
-    SHERDI_TRY(sherdi_world_reduce(world, CALL_REDUCE_SCATTER, &sum, NULL));
+    SHERDI_TRY(sherdi_world_reduce_scatter(world, &sum, NULL));
     SHERDI_TRY(sherdi_world_exchange(world, own, portion, slice * sizeof(*own), "sum"));
     memcpy(values, portion, count * sizeof(*values));
     return SHERD_OK;

@@ -221,9 +221,6 @@ sherd_status sherdi_world_backend_kind(const sherd_world_params *params, const c
 
 /** Returns E_INVAL for a ticket after the last one that was issued. */
 sherd_status sherdi_ticket_check(sherdi_ticket ticket, sherdi_ticket issued);
-/** Makes a reduction whose arguments keep the rules, and counts its bytes. */
-sherd_status sherdi_world_reduce(sherd_world *world, world_call_kind kind,
-                                 const sherdi_reduction_args *args, sherdi_ticket *ticket_out);
 /** Counts bytes that a call has moved. */
 void sherdi_world_traffic_add(sherd_world *world, uint64_t sent_bytes, uint64_t received_bytes);
 /** Executes a call, or puts it in the queue if the world overlaps and the caller takes a ticket. */
