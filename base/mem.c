@@ -27,22 +27,9 @@ static _Thread_local int    forbid_depth;
 static _Thread_local size_t fail_countdown;
 static _Thread_local size_t allocations_here;
 
-static const char *const PURPOSE_NAMES[SHERDI_MEM_PURPOSES] = {
-    [SHERDI_MEM_CONTROL]          = "control",
-    [SHERDI_MEM_PARAMS]           = "params",
-    [SHERDI_MEM_GRADS]            = "grads",
-    [SHERDI_MEM_STATE]            = "state",
-    [SHERDI_MEM_GATHER]           = "gather",
-    [SHERDI_MEM_TRANSIENT]        = "transient",
-    [SHERDI_MEM_STAGING]          = "staging",
-    [SHERDI_MEM_HOST_PARAMS]      = "host params",
-    [SHERDI_MEM_HOST_GRADS]       = "host grads",
-    [SHERDI_MEM_HOST_STATE]       = "host state",
-    [SHERDI_MEM_HOST_STAGING]     = "host staging",
-    [SHERDI_MEM_ACTIVATIONS]      = "activations",
-    [SHERDI_MEM_HOST_ACTIVATIONS] = "host activations",
-    [SHERDI_MEM_TRANSPORT]        = "transport",
-};
+#define PURPOSE_NAME(id, name) name,
+static const char *const PURPOSE_NAMES[] = {SHERDI_MEM_LIST(PURPOSE_NAME)};
+#undef PURPOSE_NAME
 
 void sherdi_mem_init(sherdi_mem *mem)
 {

@@ -10,23 +10,28 @@
 #include <stdatomic.h>
 #endif
 
+/* Purposes: SHERDI_MEM_..., and the name for people. */
+#define SHERDI_MEM_LIST(X)                                                                         \
+    X(CONTROL, "control") /* handles, tables, names */                                             \
+    X(PARAMS, "params")                                                                            \
+    X(GRADS, "grads")                                                                              \
+    X(STATE, "state")                                                                              \
+    X(GATHER, "gather")                                                                            \
+    X(TRANSIENT, "transient")                                                                      \
+    X(STAGING, "staging")                                                                          \
+    X(HOST_PARAMS, "host params") /* offload; on the CPU this is the same memory */                \
+    X(HOST_GRADS, "host grads")                                                                    \
+    X(HOST_STATE, "host state")                                                                    \
+    X(HOST_STAGING, "host staging")                                                                \
+    X(ACTIVATIONS, "activations")                                                                  \
+    X(HOST_ACTIVATIONS, "host activations")                                                        \
+    X(TRANSPORT, "transport") /* a world's own segments and bounce buffers */
+
+#define SHERDI_MEM_ID(id, name) SHERDI_MEM_##id,
 typedef enum sherdi_mem_purpose {
-    SHERDI_MEM_CONTROL = 0, /* handles, tables, names */
-    SHERDI_MEM_PARAMS,
-    SHERDI_MEM_GRADS,
-    SHERDI_MEM_STATE,
-    SHERDI_MEM_GATHER,
-    SHERDI_MEM_TRANSIENT,
-    SHERDI_MEM_STAGING,
-    SHERDI_MEM_HOST_PARAMS, /* offload, in host memory; on the CPU this is the same memory */
-    SHERDI_MEM_HOST_GRADS,
-    SHERDI_MEM_HOST_STATE,
-    SHERDI_MEM_HOST_STAGING,
-    SHERDI_MEM_ACTIVATIONS,
-    SHERDI_MEM_HOST_ACTIVATIONS,
-    SHERDI_MEM_TRANSPORT, /* a world's own segments and bounce buffers */
-    SHERDI_MEM_PURPOSES,
+    SHERDI_MEM_LIST(SHERDI_MEM_ID) SHERDI_MEM_PURPOSES
 } sherdi_mem_purpose;
+#undef SHERDI_MEM_ID
 
 /* Bytes of a huge page. */
 #define SHERDI_HUGE_BYTES ((size_t)2 << 20)
