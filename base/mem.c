@@ -1,20 +1,18 @@
 /* Counted memory. A small header before each block holds account, purpose and size, so that free
- * needs nothing else. The header lies in the gap that alignment leaves. Large blocks are mapped,
- * each by itself: a huge page then holds no bytes of another block, and locking a block locks only
- * this block. */
+ * needs nothing else. The header lies in the gap that alignment leaves. The module pages maps large
+ * blocks. */
 #include "base/mem.h"
 
 #include "base/checked.h"
+#include "base/module_list.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 typedef struct block_header {
     sherdi_mem        *mem;
-    void              *start; /* of what aligned_alloc or mmap returned */
+    void              *start; /* of what aligned_alloc returned */
     size_t             len_bytes;
     size_t             map_bytes; /* 0: it is not mapped */
     sherdi_mem_purpose purpose;
@@ -22,6 +20,8 @@ typedef struct block_header {
 
 /* Small blocks have the header in a cache line before them, large blocks in a page. */
 #define SMALL_ALIGN_BYTES 64
+
+static const sherdi_pages_ops *const PAGES = SHERDI_PAGES;
 
 static _Thread_local int    forbid_depth;
 static _Thread_local size_t fail_countdown;
@@ -92,106 +92,53 @@ static void *block_enter(sherdi_mem *mem, void *block, const block_header *heade
     return block;
 }
 
-/* Maps a page for the header, the block, and a page that faults. The block lies at a multiple of
- * SHERDI_HUGE_BYTES; the excess mapping is unmapped. NULL: there is no room. */
-static unsigned char *block_map(size_t room_bytes, size_t map_bytes)
+/* Takes a block with room for its header from the heap. */
+static unsigned char *block_allocate(size_t len_bytes, void **start)
 {
-    unsigned char *map =
-        mmap(NULL, map_bytes + SHERDI_HUGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    unsigned char *block;
-    size_t         lead;
+    size_t align = len_bytes >= SHERD_ALIGN_BYTES ? SHERD_ALIGN_BYTES : SMALL_ALIGN_BYTES;
 
-    if (map == MAP_FAILED) {
-        return NULL;
+    *start = aligned_alloc(align, sherdi_round_up(len_bytes + align, align));
+    return *start == NULL ? NULL : memset((unsigned char *)*start + align, 0, len_bytes);
+}
+
+static void *block_make(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_bytes,
+                        int is_mapped)
+{
+    block_header   header = {.mem = mem, .len_bytes = len_bytes, .purpose = purpose};
+    unsigned char *block  = NULL;
+    size_t         most;
+
+    assert(forbid_depth == 0 && "allocation inside acquire, release or step");
+    if (!fault_is_due() &&
+        sherdi_add_fits(len_bytes, 4 * SHERD_ALIGN_BYTES + SHERDI_HUGE_BYTES, &most)) {
+        block = is_mapped ? PAGES->map(len_bytes, &header.map_bytes)
+                          : block_allocate(len_bytes, &header.start);
     }
-    lead = (SHERDI_HUGE_BYTES - ((uintptr_t)map + SHERD_ALIGN_BYTES) % SHERDI_HUGE_BYTES) %
-           SHERDI_HUGE_BYTES;
-    block = map + lead + SHERD_ALIGN_BYTES;
-    if (lead > 0) {
-        (void)munmap(map, lead);
-    }
-    (void)munmap(map + lead + map_bytes, SHERDI_HUGE_BYTES - lead);
-    if (mprotect(block - SHERD_ALIGN_BYTES, SHERD_ALIGN_BYTES + room_bytes,
-                 PROT_READ | PROT_WRITE) != 0) {
-        (void)munmap(map + lead, map_bytes);
-        return NULL;
-    }
-    (void)madvise(block, room_bytes,
-                  MADV_HUGEPAGE); /* a hint; bench memory --touch shows its effect */
-    return block;
+    return block == NULL ? none_left(purpose, len_bytes) : block_enter(mem, block, &header);
 }
 
 void *sherdi_alloc_pages(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_bytes)
 {
-    const size_t   page_bytes = SHERD_ALIGN_BYTES;
-    block_header   header     = {.mem = mem, .len_bytes = len_bytes, .purpose = purpose};
-    unsigned char *block      = NULL;
-
-    assert(forbid_depth == 0 && "allocation inside acquire, release or step");
-    if (!fault_is_due() &&
-        sherdi_add_fits(len_bytes, 4 * page_bytes + SHERDI_HUGE_BYTES, &header.map_bytes)) {
-        header.map_bytes = sherdi_round_up(len_bytes, page_bytes) + 2 * page_bytes;
-        block            = block_map(header.map_bytes - 2 * page_bytes, header.map_bytes);
-    }
-    if (block == NULL) {
-        return none_left(purpose, len_bytes);
-    }
-    header.start = block - page_bytes;
-    return block_enter(mem, block, &header);
+    return block_make(mem, purpose, len_bytes, PAGES != NULL);
 }
 
 int sherdi_pages_take(void *memory, size_t len_bytes)
 {
-    const size_t page_bytes = SHERD_ALIGN_BYTES;
-
-    assert((uintptr_t)memory % page_bytes == 0);
-    len_bytes = sherdi_round_up(len_bytes, page_bytes);
-#if defined(MADV_POPULATE_WRITE)
-    if (madvise(memory, len_bytes, MADV_POPULATE_WRITE) == 0) {
-        return 0;
-    }
-    if (errno != EINVAL) {
-        return errno;
-    }
-#endif
-    for (size_t at = 0; at < len_bytes; at += page_bytes) { /* kernels before 5.14 */
-        ((volatile unsigned char *)memory)[at] = 0;
-    }
-    return 0;
-}
-
-static void *pages_touched(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_bytes)
-{
-    void *block = sherdi_alloc_pages(mem, purpose, len_bytes);
-
-    if (block != NULL && sherdi_pages_take(block, len_bytes) != 0) {
-        sherdi_free(block);
-        return none_left(purpose, len_bytes);
-    }
-    return block;
+    return PAGES == NULL ? 0 : PAGES->take(memory, len_bytes);
 }
 
 /* Control data stay on the heap, where a sanitizer looks for pointers. */
 void *sherdi_alloc(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_bytes)
 {
-    size_t         align  = len_bytes >= SHERD_ALIGN_BYTES ? SHERD_ALIGN_BYTES : SMALL_ALIGN_BYTES;
-    block_header   header = {.mem = mem, .len_bytes = len_bytes, .purpose = purpose};
-    size_t         total;
-    unsigned char *start = NULL;
+    int is_mapped =
+        PAGES != NULL && len_bytes >= SHERDI_HUGE_BYTES && purpose != SHERDI_MEM_CONTROL;
+    void *block = block_make(mem, purpose, len_bytes, is_mapped);
 
-    if (len_bytes >= SHERDI_HUGE_BYTES && purpose != SHERDI_MEM_CONTROL) {
-        return pages_touched(mem, purpose, len_bytes);
-    }
-    assert(forbid_depth == 0 && "allocation inside acquire, release or step");
-    if (!fault_is_due() && sherdi_add_fits(len_bytes, 2 * align, &total)) {
-        start = aligned_alloc(align, sherdi_round_up(total - align, align));
-    }
-    if (start == NULL) {
+    if (block != NULL && is_mapped && PAGES->take(block, len_bytes) != 0) {
+        sherdi_free(block);
         return none_left(purpose, len_bytes);
     }
-    memset(start + align, 0, len_bytes);
-    header.start = start;
-    return block_enter(mem, start + align, &header);
+    return block;
 }
 
 void *sherdi_alloc_array(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t count,
@@ -252,7 +199,7 @@ void sherdi_free(void *memory)
     assert(atomic_load(&header->mem->held_bytes[header->purpose]) >= header->len_bytes);
     sherdi_mem_note(header->mem, header->purpose, -(int64_t)header->len_bytes);
     if (header->map_bytes > 0) {
-        (void)munmap(header->start, header->map_bytes);
+        PAGES->unmap(memory, header->map_bytes);
     } else {
         free(header->start);
     }

@@ -60,11 +60,21 @@ void *sherdi_alloc_array(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t cou
                          size_t elem_bytes);
 /** Maps zeroed memory of whole pages for a buffer that is large or gets locked, at a multiple of
  *  SHERDI_HUGE_BYTES and, where the kernel has them, on huge pages. A byte after its last page
- *  faults. Nothing is touched yet: see sherdi_host_alloc. The rest is as in sherdi_alloc. */
+ *  faults. Nothing is touched yet: see sherdi_host_alloc. The rest is as in sherdi_alloc, which is
+ *  what a build without the module pages does. */
 void *sherdi_alloc_pages(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_bytes);
 /** Takes the pages of fresh memory, which begins at a page, from the system. Returns 0, or an
- *  errno. */
+ *  errno. Without the module pages, the first access takes them. */
 int sherdi_pages_take(void *memory, size_t len_bytes);
+
+/* The module pages. */
+typedef struct sherdi_pages_ops {
+    /* Maps a block, with a page before it for the header; NULL: there is no room. */
+    unsigned char *(*map)(size_t len_bytes, size_t *map_bytes_out);
+    void (*unmap)(unsigned char *block, size_t map_bytes);
+    int (*take)(void *memory, size_t len_bytes);
+} sherdi_pages_ops;
+
 /** Grows an array to at least `needed` elements, at least doubling it. Keeps the contents; the rest
  *  is zero. */
 sherd_status sherdi_grow(sherdi_mem *mem, sherdi_mem_purpose purpose, void **array,
