@@ -33,11 +33,7 @@ static const char *const PURPOSE_NAMES[] = {SHERDI_MEM_LIST(PURPOSE_NAME)};
 
 void sherdi_mem_init(sherdi_mem *mem)
 {
-    for (int i = 0; i < SHERDI_MEM_PURPOSES; i++) {
-        atomic_init(&mem->held_bytes[i], 0);
-        atomic_init(&mem->peak_bytes[i], 0);
-    }
-    atomic_init(&mem->allocations, 0);
+    *mem = (sherdi_mem){0};
 }
 
 const char *sherdi_mem_purpose_name(sherdi_mem_purpose purpose)
@@ -83,15 +79,6 @@ static void *none_left(sherdi_mem_purpose purpose, size_t len_bytes)
     return NULL;
 }
 
-/* Writes the header before `block` and counts the block. */
-static void *block_enter(sherdi_mem *mem, void *block, const block_header *header)
-{
-    *((block_header *)block - 1) = *header;
-    sherdi_mem_note(mem, header->purpose, (int64_t)header->len_bytes);
-    (void)atomic_fetch_add(&mem->allocations, 1);
-    return block;
-}
-
 /* Takes a block with room for its header from the heap. */
 static unsigned char *block_allocate(size_t len_bytes, void **start)
 {
@@ -114,7 +101,13 @@ static void *block_make(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_
         block = is_mapped ? PAGES->map(len_bytes, &header.map_bytes)
                           : block_allocate(len_bytes, &header.start);
     }
-    return block == NULL ? none_left(purpose, len_bytes) : block_enter(mem, block, &header);
+    if (block == NULL) {
+        return none_left(purpose, len_bytes);
+    }
+    *((block_header *)(void *)block - 1) = header;
+    sherdi_mem_note(mem, purpose, (int64_t)len_bytes);
+    (void)atomic_fetch_add(&mem->allocations, 1);
+    return block;
 }
 
 void *sherdi_alloc_pages(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_bytes)

@@ -37,7 +37,6 @@ sherd_status sherdi_names_grow(sherdi_names *names, sherdi_mem *mem)
     if (more.places == NULL) {
         return SHERD_E_NOMEM;
     }
-    memset(more.places, 0, more.capacity * sizeof(*more.places));
     for (size_t i = 0; i < names->capacity; i++) {
         if (names->places[i].name != NULL) {
             sherdi_names_add(&more, names->places[i].name, names->places[i].index);

@@ -10,39 +10,32 @@
 
 /* Maps a page for the header, the block, and a page that faults. The block lies at a multiple of
  * SHERDI_HUGE_BYTES; the excess mapping is unmapped. */
-static unsigned char *block_map(size_t room_bytes, size_t map_bytes)
+static unsigned char *pages_map(size_t len_bytes, size_t *map_bytes_out)
 {
+    size_t         room_bytes = SHERD_ALIGN_BYTES + sherdi_round_up(len_bytes, SHERD_ALIGN_BYTES);
+    size_t         map_bytes  = room_bytes + SHERD_ALIGN_BYTES;
     unsigned char *map =
         mmap(NULL, map_bytes + SHERDI_HUGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    unsigned char *block;
-    size_t         lead;
+    size_t lead;
 
     if (map == MAP_FAILED) {
         return NULL;
     }
     lead = (SHERDI_HUGE_BYTES - ((uintptr_t)map + SHERD_ALIGN_BYTES) % SHERDI_HUGE_BYTES) %
            SHERDI_HUGE_BYTES;
-    block = map + lead + SHERD_ALIGN_BYTES;
     if (lead > 0) {
         (void)munmap(map, lead);
     }
-    (void)munmap(map + lead + map_bytes, SHERDI_HUGE_BYTES - lead);
-    if (mprotect(block - SHERD_ALIGN_BYTES, SHERD_ALIGN_BYTES + room_bytes,
-                 PROT_READ | PROT_WRITE) != 0) {
-        (void)munmap(map + lead, map_bytes);
+    map += lead;
+    (void)munmap(map + map_bytes, SHERDI_HUGE_BYTES - lead);
+    if (mprotect(map, room_bytes, PROT_READ | PROT_WRITE) != 0) {
+        (void)munmap(map, map_bytes);
         return NULL;
     }
-    (void)madvise(block, room_bytes,
-                  MADV_HUGEPAGE); /* a hint; bench memory --touch shows its effect */
-    return block;
-}
-
-static unsigned char *pages_map(size_t len_bytes, size_t *map_bytes_out)
-{
-    size_t room_bytes = sherdi_round_up(len_bytes, SHERD_ALIGN_BYTES);
-
-    *map_bytes_out = room_bytes + 2 * SHERD_ALIGN_BYTES;
-    return block_map(room_bytes, *map_bytes_out);
+    /* a hint; bench memory --touch shows its effect */
+    (void)madvise(map + SHERD_ALIGN_BYTES, room_bytes - SHERD_ALIGN_BYTES, MADV_HUGEPAGE);
+    *map_bytes_out = map_bytes;
+    return map + SHERD_ALIGN_BYTES;
 }
 
 static void pages_unmap(unsigned char *block, size_t map_bytes)
@@ -52,10 +45,8 @@ static void pages_unmap(unsigned char *block, size_t map_bytes)
 
 static int pages_take(void *memory, size_t len_bytes)
 {
-    const size_t page_bytes = SHERD_ALIGN_BYTES;
-
-    assert((uintptr_t)memory % page_bytes == 0);
-    len_bytes = sherdi_round_up(len_bytes, page_bytes);
+    assert((uintptr_t)memory % SHERD_ALIGN_BYTES == 0);
+    len_bytes = sherdi_round_up(len_bytes, SHERD_ALIGN_BYTES);
 #if defined(MADV_POPULATE_WRITE)
     if (madvise(memory, len_bytes, MADV_POPULATE_WRITE) == 0) {
         return 0;
@@ -64,7 +55,7 @@ static int pages_take(void *memory, size_t len_bytes)
         return errno;
     }
 #endif
-    for (size_t at = 0; at < len_bytes; at += page_bytes) { /* kernels before 5.14 */
+    for (size_t at = 0; at < len_bytes; at += SHERD_ALIGN_BYTES) { /* kernels before 5.14 */
         ((volatile unsigned char *)memory)[at] = 0;
     }
     return 0;
