@@ -42,20 +42,14 @@ static sherd_status sequence_make(sherdi_plan *plan, const sherdi_model *model,
 
 static int step_needs(const sherdi_model *model, const sherdi_step_of_pass *step, int unit)
 {
-    for (size_t n = 0;; n++) {
-        int needed = sherdi_model_reached(model, step->unit, n);
+    int needed;
 
-        if (needed < 0 || needed == unit) {
-            return needed == unit;
+    for (size_t n = 0; (needed = sherdi_model_reached(model, step->unit, n)) >= 0; n++) {
+        if (needed == unit) {
+            return 1;
         }
     }
-}
-
-/* Returns the first position whose acquire may be released after the acquire at `position` (its
- * `last` is `position`). */
-static size_t first_released(const sherdi_sequence *sequence, size_t position)
-{
-    return position - sherdi_min_size(position, sequence->most_held);
+    return 0;
 }
 
 static size_t gathered_elems(const sherdi_plan *plan, int unit)
@@ -134,19 +128,16 @@ static size_t reuse_distance(const walk *w, int unit, size_t position)
 static sherd_status prefetch(walk *w, size_t position)
 {
     const sherdi_settings *settings = &w->plan->settings;
+    int                    unit;
 
     for (size_t p = position + 1; p < w->sequence->num_steps; p++) {
         if (p > position + 1 && w->ahead_bytes >= AHEAD_BYTES) {
             return SHERD_OK;
         }
-        for (size_t n = 0;; n++) {
-            int    unit = sherdi_model_reached(w->model, w->sequence->steps[p].unit, n);
-            size_t elems;
+        for (size_t n = 0;
+             (unit = sherdi_model_reached(w->model, w->sequence->steps[p].unit, n)) >= 0; n++) {
+            size_t elems = gathered_elems(w->plan, unit);
 
-            if (unit < 0) {
-                break;
-            }
-            elems = gathered_elems(w->plan, unit);
             if (elems == 0 || w->units[unit].open != 0) {
                 continue;
             }
@@ -187,14 +178,10 @@ static void walk_release(walk *w, const sherdi_step_of_pass *step)
 static sherd_status walk_step(walk *w, size_t position)
 {
     sherdi_step_of_pass *step = &w->sequence->steps[position];
+    int                  unit;
 
     step->first_start = w->sequence->live_ranges.count;
-    for (size_t n = 0;; n++) {
-        int unit = sherdi_model_reached(w->model, step->unit, n);
-
-        if (unit < 0) {
-            break;
-        }
+    for (size_t n = 0; (unit = sherdi_model_reached(w->model, step->unit, n)) >= 0; n++) {
         if (gathered_elems(w->plan, unit) == 0) {
             continue;
         }
@@ -208,7 +195,8 @@ static sherd_status walk_step(walk *w, size_t position)
         w->units[unit].held++;
     }
     SHERDI_TRY(prefetch(w, position));
-    for (size_t p = first_released(w->sequence, position); p <= position; p++) {
+    for (size_t p = position - sherdi_min_size(position, w->sequence->most_held); p <= position;
+         p++) {
         if (w->sequence->steps[p].last == position) {
             walk_release(w, &w->sequence->steps[p]);
         }
