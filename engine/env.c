@@ -43,7 +43,7 @@ static void cpu_name(char *text, size_t len_bytes)
 }
 
 /* Writes what limits the memory that this process can take, if that is not the host. */
-static void put_memory_limit(json_t *list, size_t left_bytes, sherdi_memory_bound bound)
+static void put_memory_limit(json_t *list, size_t left_bytes, int bound)
 {
     static const char *const LIMITS[] = {
         [SHERDI_BOUND_GROUP]    = "the control group",
@@ -62,12 +62,12 @@ static void put_memory_limit(json_t *list, size_t left_bytes, sherdi_memory_boun
 
 static void put_machine(json_t *list)
 {
-    struct utsname      kernel;
-    struct rlimit       memlock;
-    char                text[300];
-    size_t              left_bytes = 0;
-    sherdi_memory_bound bound      = SHERDI_BOUND_HOST;
-    double              pages = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    struct utsname kernel;
+    struct rlimit  memlock;
+    char           text[300];
+    size_t         left_bytes = 0;
+    int            bound      = SHERDI_BOUND_HOST;
+    double         pages = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
 
     if (uname(&kernel) == 0) {
         (void)snprintf(text, sizeof(text), "%.60s %.60s %.60s", kernel.sysname, kernel.release,

@@ -8,7 +8,7 @@ SHERDI_TRIED(create, (sherd_engine * engine), (engine))
 SHERDI_CALLED(destroy, (sherd_engine * engine), (engine))
 /* Gives the bytes that this process can still allocate on this host (0: unknown), and what limits
  * them. E_INVAL: by a variable that is no number. */
-SHERDI_TRIED(free_memory, (size_t * out, sherdi_memory_bound *bound_out), (out, bound_out))
+SHERDI_TRIED(free_memory, (size_t * out, int *bound_out), (out, bound_out))
 /* The machine of this rank was measured: corrects it. Collective. */
 SHERDI_TRIED(machine, (sherd_world * world, sherdi_machine *machine), (world, machine))
 /* The model is declared, or a plan of what was declared so far is asked for: completes the

@@ -132,7 +132,7 @@ static sherd_status limit_given(size_t *out)
     return SHERD_OK;
 }
 
-sherd_status sherdi_machine_free_memory(size_t *out, sherdi_memory_bound *bound_out)
+sherd_status sherdi_machine_free_memory(size_t *out, int *bound_out)
 {
     size_t kib   = file_number("/proc/meminfo", "MemAvailable:");
     size_t all[] = {[SHERDI_BOUND_HOST]     = kib > SIZE_MAX / 1024 ? SIZE_MAX : kib * 1024,
@@ -146,7 +146,7 @@ sherd_status sherdi_machine_free_memory(size_t *out, sherdi_memory_bound *bound_
         least = all[bound] < all[least] ? bound : least;
     }
     *out       = all[least] == SIZE_MAX ? 0 : sherdi_max_size(all[least], 1);
-    *bound_out = (sherdi_memory_bound)least;
+    *bound_out = least;
     return SHERD_OK;
 }
 

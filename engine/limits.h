@@ -7,10 +7,18 @@
 /* Most blocks of a rank; more than the segments that a model can have. */
 #define SHERDI_MOST_BLOCKS ((size_t)1 << 19)
 
+/* The limit of the host memory that may still be allocated. */
+typedef enum sherdi_memory_bound {
+    SHERDI_BOUND_HOST, /* the free memory */
+    SHERDI_BOUND_GROUP,
+    SHERDI_BOUND_PROCESS,
+    SHERDI_BOUND_VARIABLE, /* SHERD_MEMORY_LIMIT */
+} sherdi_memory_bound;
+
 /** Returns the bytes that this process can still allocate on this host, at least 1: the free
  *  memory, or less by the limit of a control group, of the process, or of SHERD_MEMORY_LIMIT; and
- *  which of them it is. 0: unknown. E_INVAL: that variable is no number. */
-sherd_status sherdi_machine_free_memory(size_t *out, sherdi_memory_bound *bound_out);
+ *  which of them it is (sherdi_memory_bound). 0: unknown. E_INVAL: that variable is no number. */
+sherd_status sherdi_machine_free_memory(size_t *out, int *bound_out);
 /** Returns the remaining bytes under a control group's limit, from the files of either version; the
  *  group's page cache that can be reclaimed counts as remaining. SIZE_MAX: no limit. */
 size_t sherdi_machine_group_left(const char *folder);

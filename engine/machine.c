@@ -11,7 +11,7 @@
 
 #include <stdlib.h>
 
-static sherd_status free_memory(size_t *out, sherdi_memory_bound *bound_out)
+static sherd_status free_memory(size_t *out, int *bound_out)
 {
     const char *limit = getenv("SHERD_MEMORY_LIMIT");
 

@@ -174,19 +174,11 @@ typedef enum sherdi_buffer_id {
     SHERDI_BUFFERS,
 } sherdi_buffer_id;
 
-/* The limit of the host memory that may still be allocated. */
-typedef enum sherdi_memory_bound {
-    SHERDI_BOUND_HOST, /* the free memory */
-    SHERDI_BOUND_GROUP,
-    SHERDI_BOUND_PROCESS,
-    SHERDI_BOUND_VARIABLE, /* SHERD_MEMORY_LIMIT */
-} sherdi_memory_bound;
-
 /* The properties of the machine that the plan uses. A size of 0: unknown. */
 typedef struct sherdi_machine {
     size_t memory_bytes; /* host memory that the ranks of this host may still take together */
-    sherdi_memory_bound memory_bound;
-    int                 ranks_per_host;
+    int    memory_bound; /* what limits them: sherdi_memory_bound, of the module limits */
+    int    ranks_per_host;
     size_t transport_bytes; /* held by the world itself, per rank: a line of its own in the plan */
     /* taken of the device by the transport, measured: another line; not free any more */
     size_t taken_bytes;

@@ -15,17 +15,8 @@
  *   program_scalars.c  inputs and results of kernels
  *   program_fill.c     first values
  *
- * Modules emit what no plain step has, where modules.h calls them: among them program_use.c (what
- * lanes order), program_matrices.c (updates by matrices) and program_ratios.c (norms of tensors).
- *
- * Data that does not rest on the device is a module of its own (offload.h):
- *
- *   program_offload.c  the blocks of a walk
- *   program_staged.c   slices of gradients
- *   program_rings.c    the slots through which extents of files pass
- *   program_slots.c    values in these slots
- *   program_saved.c    walks of checkpoints
- *   program_queued.c   a queued update, which overlaps with the trainer's calls */
+ * Modules emit what no plain step has, where modules.h calls them, and for data that does not rest
+ * on the device by the table of offload.h. */
 #ifndef SHERDI_ENGINE_PROGRAM_PROGRAM_H
 #define SHERDI_ENGINE_PROGRAM_PROGRAM_H
 

@@ -1,5 +1,11 @@
-/* What the parts of offload share (offload.h): rings, staged slices, values in slots, and a queued
- * update. */
+/* What the parts of offload share (offload.h):
+ *
+ *   program_offload.c  the blocks of a walk
+ *   program_staged.c   slices of gradients
+ *   program_rings.c    the slots through which extents of files pass
+ *   program_slots.c    values in these slots
+ *   program_saved.c    walks of checkpoints
+ *   program_queued.c   a queued update, which overlaps with the trainer's calls */
 #ifndef SHERDI_ENGINE_PROGRAM_RINGS_H
 #define SHERDI_ENGINE_PROGRAM_RINGS_H
 
