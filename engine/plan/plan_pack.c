@@ -11,7 +11,7 @@
 /* An object with an offset: a unit; or with free packing one of its live ranges. */
 typedef struct pack_item {
     size_t bytes, offset;
-    size_t index;
+    size_t index; /* before the items were sorted */
     size_t first; /* the earliest time at which it is in the pool */
     size_t times; /* head of its list in packing.times, plus 1; 0: it is never in the pool */
 } pack_item;
@@ -28,7 +28,6 @@ typedef struct packing {
     size_t       num_items;
     pack_time   *times;
     size_t       num_times, cap_times;
-    pack_item  **order;  /* the order in which they are packed */
     pack_item  **packed; /* by ascending offset */
 } packing;
 
@@ -36,16 +35,14 @@ static sherd_status packing_init(packing *p, sherdi_plan *plan, size_t num_items
 {
     *p        = (packing){.plan = plan, .num_items = num_items};
     p->items  = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, num_items, sizeof(*p->items));
-    p->order  = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, num_items, sizeof(*p->order));
     p->packed = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, num_items, sizeof(*p->packed));
-    return p->items == NULL || p->order == NULL || p->packed == NULL ? SHERD_E_NOMEM : SHERD_OK;
+    return p->items == NULL || p->packed == NULL ? SHERD_E_NOMEM : SHERD_OK;
 }
 
 static void packing_fini(packing *p)
 {
     sherdi_free(p->items);
     sherdi_free(p->times);
-    sherdi_free(p->order);
     sherdi_free(p->packed);
 }
 
@@ -76,8 +73,8 @@ static int items_meet(const packing *p, const pack_item *a, const pack_item *b)
 
 static int item_order(const void *a, const void *b)
 {
-    const pack_item *left  = *(pack_item *const *)a;
-    const pack_item *right = *(pack_item *const *)b;
+    const pack_item *left  = a;
+    const pack_item *right = b;
 
     if (left->bytes != right->bytes) {
         return left->bytes > right->bytes ? -1 : 1;
@@ -118,14 +115,11 @@ static void items_pack(packing *p, size_t *peak)
 {
     for (size_t i = 0; i < p->num_items; i++) {
         p->items[i].index = i;
-        p->order[i]       = &p->items[i];
     }
-    if (p->num_items > 0) {
-        qsort(p->order, p->num_items, sizeof(p->order[0]), item_order);
-    }
-    for (size_t i = 0; i < p->num_items && p->order[i]->bytes > 0; i++) {
-        item_pack(p, i, p->order[i]);
-        *peak = sherdi_max_size(*peak, p->order[i]->offset + p->order[i]->bytes);
+    qsort(p->items, p->num_items, sizeof(p->items[0]), item_order);
+    for (size_t i = 0; i < p->num_items && p->items[i].bytes > 0; i++) {
+        item_pack(p, i, &p->items[i]);
+        *peak = sherdi_max_size(*peak, p->items[i].offset + p->items[i].bytes);
     }
 }
 
@@ -210,10 +204,10 @@ static sherd_status units_pack(sherdi_plan *plan, const sherdi_model *model, she
         items_pack(&p, &plan->packing.buffers[pool].bytes);
     }
     for (size_t u = 0; u < plan->layout.num_units && status == SHERD_OK; u++) {
-        size_t offset = p.items[u].bytes > 0 ? p.items[u].offset : SHERDI_NO_OFFSET;
+        sherdi_plan_unit *unit = &plan->layout.units[p.items[u].index];
 
-        *(is_gather ? &plan->layout.units[u].gather_pool_offset
-                    : &plan->layout.units[u].transient_pool_offset) = offset;
+        *(is_gather ? &unit->gather_pool_offset : &unit->transient_pool_offset) =
+            p.items[u].bytes > 0 ? p.items[u].offset : SHERDI_NO_OFFSET;
     }
     packing_fini(&p);
     return status;
@@ -236,7 +230,7 @@ static sherd_status live_ranges_pack(sherdi_plan *plan, sherdi_live_ranges *live
         items_pack(&p, peak);
     }
     for (size_t i = 0; i < live_ranges->count && status == SHERD_OK; i++) {
-        live_ranges->items[i].offset = p.items[i].offset;
+        live_ranges->items[p.items[i].index].offset = p.items[i].offset;
     }
     packing_fini(&p);
     return status;
