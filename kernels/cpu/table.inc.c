@@ -34,9 +34,13 @@ static size_t task_range(size_t count, size_t unit, int task, int tasks, size_t 
     return sherdi_min_size(end, count) - *first;
 }
 
-static sherdi_split split_of(const sherdi_backend *backend, size_t count_elems, size_t per_elem)
+/* Runs a task over elements, of which each touches per_elem bytes. */
+static void elems_run(const sherdi_backend *backend, size_t count_elems, size_t per_elem,
+                      sherdi_task_fn task, void *call)
 {
-    return sherdi_split_of(backend, chunks_of(count_elems), SHERD_CHUNK_ELEMS * per_elem);
+    sherdi_parallel_run(
+        backend, sherdi_split_of(backend, chunks_of(count_elems), SHERD_CHUNK_ELEMS * per_elem),
+        task, call);
 }
 
 /* ---------------------------------------------------------------- spans -- */
@@ -372,8 +376,7 @@ static void table_sumsq(const sherdi_backend *backend, const void *x, sherd_dtyp
 {
     sumsq_call call = {.x = x, .dtype = dtype, .count_elems = count_elems};
 
-    sherdi_parallel_run(backend, split_of(backend, count_elems, sherd_dtype_bytes(dtype)),
-                        sumsq_task, &call);
+    elems_run(backend, count_elems, sherd_dtype_bytes(dtype), sumsq_task, &call);
     sherdi_norm_merge(acc, &call.sum);
 }
 
@@ -402,8 +405,7 @@ static void table_reduce(const sherdi_backend *backend, const sherdi_reduce_args
                         .is_streaming = per_elem * args->count_elems >= SHERDI_STREAM_BYTES,
                         .ahead_bytes  = range_ahead_bytes(backend)};
 
-    sherdi_parallel_run(backend, split_of(backend, args->count_elems, per_elem), reduce_task,
-                        &call);
+    elems_run(backend, args->count_elems, per_elem, reduce_task, &call);
 }
 
 /* ------------------------------------------------- element by element -- */
@@ -504,7 +506,7 @@ static void table_cast(const sherdi_backend *backend, void *dst, sherd_dtype dst
         table_copy(backend, dst, src, count_elems * sherd_dtype_bytes(dst_dtype));
         return;
     }
-    sherdi_parallel_run(backend, split_of(backend, count_elems, per_elem), cast_task, &call);
+    elems_run(backend, count_elems, per_elem, cast_task, &call);
 }
 
 static void table_accumulate(const sherdi_backend *backend, void *acc, sherd_dtype acc_dtype,
@@ -518,7 +520,7 @@ static void table_accumulate(const sherdi_backend *backend, void *acc, sherd_dty
                          .src_dtype   = x_dtype,
                          .count_elems = count_elems};
 
-    sherdi_parallel_run(backend, split_of(backend, count_elems, per_elem), accumulate_task, &call);
+    elems_run(backend, count_elems, per_elem, accumulate_task, &call);
 }
 
 #include "kernels/cpu/table_list.h"

@@ -258,8 +258,7 @@ static void table_decode(const sherdi_backend *backend, float *dst, const sherdi
 {
     encoding_call call = {.part = part, .first = first, .count_elems = count_elems, .dst = dst};
 
-    sherdi_parallel_run(backend, split_of(backend, count_elems, ENCODING_ELEM_BYTES), decode_task,
-                        &call);
+    elems_run(backend, count_elems, ENCODING_ELEM_BYTES, decode_task, &call);
 }
 
 /* Encodes some elements of a chunk with a plane or a scale. The chunk is decoded and encoded again,
@@ -294,8 +293,7 @@ static void table_encode(const sherdi_backend *backend, const sherdi_encoded *pa
         call.src += head;
         call.count_elems -= head + tail;
     }
-    sherdi_parallel_run(backend, split_of(backend, call.count_elems, ENCODING_ELEM_BYTES),
-                        encode_task, &call);
+    elems_run(backend, call.count_elems, ENCODING_ELEM_BYTES, encode_task, &call);
 }
 
 static const float *decoded_values(const void *master, size_t first, size_t *count, float *tile)

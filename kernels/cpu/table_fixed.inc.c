@@ -40,9 +40,9 @@ static void fixed_tile_add(int64_t *acc, const float *grad, size_t count_elems, 
 
 static void fixed_task(void *ctx, int task, int tasks)
 {
-    fixed_call              *call = ctx;
+    fixed_call               *call = ctx;
     const sherdi_reduce_args *args = call->args;
-    size_t                   first;
+    size_t                    first;
     size_t end = task_range(args->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first) + first;
     sherdi_fixed_counts counts = {0, 0};
     float               tile[FIXED_TILE_ELEMS];
@@ -71,7 +71,7 @@ static void table_reduce_fixed(const sherdi_backend *backend, const sherdi_reduc
     size_t     per_elem = sherd_dtype_bytes(args->src_dtype) * (size_t)args->num_srcs + 16;
     fixed_call call     = {.args = args, .sink = sink};
 
-    sherdi_parallel_run(backend, split_of(backend, args->count_elems, per_elem), fixed_task, &call);
+    elems_run(backend, args->count_elems, per_elem, fixed_task, &call);
     sink->counts->nonfinite += call.nonfinite;
     sink->counts->out_of_range += call.out_of_range;
 }
@@ -98,7 +98,7 @@ static void table_fixed_to_f32(const sherdi_backend *backend, float *dst, const 
 {
     fixed_to_f32_call call = {dst, acc, count_elems};
 
-    sherdi_parallel_run(backend, split_of(backend, count_elems, 12), fixed_to_f32_task, &call);
+    elems_run(backend, count_elems, 12, fixed_to_f32_task, &call);
 }
 
 #endif

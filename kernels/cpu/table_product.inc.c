@@ -151,8 +151,7 @@ static void table_normalize(const sherdi_backend *backend, float *dst, const flo
 {
     normalize_call call = {dst, src, count_elems, sherdi_normalize_factor(sumsq, eps)};
 
-    sherdi_parallel_run(backend, split_of(backend, count_elems, 2 * sizeof(float)), normalize_task,
-                        &call);
+    elems_run(backend, count_elems, 2 * sizeof(float), normalize_task, &call);
 }
 
 #endif
