@@ -5,6 +5,7 @@
 #include "engine/plan/plan.h"
 
 #define SHERDI_NO_ACTIVATION SIZE_MAX
+#define SHERDI_SPACES        3 /* values of sherdi_space */
 
 /* The activation of a unit: bytes that its forward stores for its backward. Forward writes it to
  * its place on the device. Several activations share a place, and then each but the last leaves it

@@ -80,29 +80,25 @@ static sherd_status ways_choose(sherdi_plan *plan)
 
 static void buffers_name(sherdi_plan *plan)
 {
-    static const struct {
-        sherdi_buffer_id   id;
-        const char        *name;
-        sherdi_mem_purpose purpose;
-    } NAMES[] = {
-        {SHERDI_BUFFER_PARAMS, "parameters", SHERDI_MEM_PARAMS},
-        {SHERDI_BUFFER_GRADS, "gradients", SHERDI_MEM_GRADS},
-        {SHERDI_BUFFER_STATE, "optimizer state", SHERDI_MEM_STATE},
-        {SHERDI_BUFFER_GATHER, "gathered units", SHERDI_MEM_GATHER},
-        {SHERDI_BUFFER_TRANSIENT, "transient gradients", SHERDI_MEM_TRANSIENT},
-        {SHERDI_BUFFER_STAGING, "staging", SHERDI_MEM_STAGING},
-        {SHERDI_BUFFER_SCALARS, "scalars of kernels", SHERDI_MEM_STAGING},
-        {SHERDI_BUFFER_HOST_SCALARS, "scalars of kernels", SHERDI_MEM_HOST_STAGING},
-        {SHERDI_BUFFER_FILL, "first values", SHERDI_MEM_STAGING},
+    static const sherdi_plan_buffer BUFFERS[SHERDI_BUFFERS] = {
+        [SHERDI_BUFFER_PARAMS]    = {.name = "parameters", .purpose = SHERDI_MEM_PARAMS},
+        [SHERDI_BUFFER_GRADS]     = {.name = "gradients", .purpose = SHERDI_MEM_GRADS},
+        [SHERDI_BUFFER_STATE]     = {.name = "optimizer state", .purpose = SHERDI_MEM_STATE},
+        [SHERDI_BUFFER_GATHER]    = {.name = "gathered units", .purpose = SHERDI_MEM_GATHER},
+        [SHERDI_BUFFER_TRANSIENT] = {.name    = "transient gradients",
+                                     .purpose = SHERDI_MEM_TRANSIENT},
+        [SHERDI_BUFFER_STAGING]   = {.name = "staging", .purpose = SHERDI_MEM_STAGING},
+        [SHERDI_BUFFER_SCALARS]   = {.name = "scalars of kernels", .purpose = SHERDI_MEM_STAGING},
+        [SHERDI_BUFFER_HOST_SCALARS] = {.name    = "scalars of kernels",
+                                        .purpose = SHERDI_MEM_HOST_STAGING},
+        [SHERDI_BUFFER_FILL]         = {.name = "first values", .purpose = SHERDI_MEM_STAGING},
     };
     sherdi_plan_buffer *buffers = plan->packing.buffers;
 
-    for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++) {
-        sherdi_plan_buffer_name(plan, NAMES[i].id, NAMES[i].name, NAMES[i].purpose,
-                                NAMES[i].id == SHERDI_BUFFER_HOST_SCALARS);
-    }
+    memcpy(buffers, BUFFERS, sizeof(BUFFERS));
     buffers[SHERDI_BUFFER_PARAMS].is_shared       = 1;
     buffers[SHERDI_BUFFER_STAGING].is_shared      = 1;
+    buffers[SHERDI_BUFFER_HOST_SCALARS].is_host   = 1;
     buffers[SHERDI_BUFFER_HOST_SCALARS].is_pinned = 1;
     buffers[SHERDI_BUFFER_GRADS].is_shared        = !plan->layout.has_slices;
     buffers[SHERDI_BUFFER_TRANSIENT].is_shared    = plan->layout.has_slices;

@@ -18,8 +18,6 @@
 #include "kernels/encoding.h"
 #include "offload/tier_kind.h"
 
-#define SHERDI_SPACES 3 /* values of sherdi_space */
-
 /* Most first values that one call asks the trainer for: enough to occupy several of its threads. */
 #define SHERDI_FILL_ELEMS ((size_t)256 << 10)
 

@@ -187,17 +187,14 @@ typedef struct sherdi_cursor {
 } sherdi_cursor;
 
 /* Values of a parameter in addition to the parts of the optimizer's state; the numbers of the parts
- * come first. */
+ * come first, and the module values has one more (values.h). */
 enum {
     /* what passes read; a frozen parameter's only value */
     SHERDI_VALUE_COMPUTE = SHERDI_MOST_PARTS,
-    SHERDI_VALUE_GRADIENT, /* reduced, while a step is prepared; as it is stored, in fp32 */
-    SHERDI_VALUE_PARTS,
 };
 
-#define SHERDI_VALUES_MASTER   1u
-#define SHERDI_VALUES_COMPUTE  (1u << SHERDI_VALUE_COMPUTE)
-#define SHERDI_VALUES_GRADIENT (1u << SHERDI_VALUE_GRADIENT)
+#define SHERDI_VALUES_MASTER  1u
+#define SHERDI_VALUES_COMPUTE (1u << SHERDI_VALUE_COMPUTE)
 
 /* A range of a parameter's elements, of one part or of several. */
 typedef struct sherdi_values {

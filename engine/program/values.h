@@ -4,6 +4,14 @@
 
 #include "engine/program/program.h"
 
+enum {
+    SHERDI_VALUE_GRADIENT = SHERDI_VALUE_COMPUTE + 1, /* reduced, while a step is prepared; as it is
+                                                         stored, in fp32 */
+    SHERDI_VALUE_PARTS,
+};
+
+#define SHERDI_VALUES_GRADIENT (1u << SHERDI_VALUE_GRADIENT)
+
 /** Puts values of a range, from who gives them (SHERDI_OP_FILL): as much of it as this rank holds,
  *  in ascending portions, and in each portion by part. Parts of the state go where this rank
  *  updates it. With the master weights, or with SHERDI_VALUE_COMPUTE of a trainable parameter,

@@ -1,6 +1,7 @@
 /* All values of an engine, taken out part by part and put into another one, before its first
  * acquire or after it has trained something else: it trains on as the first does, whatever the two
  * layouts. */
+#include "engine/program/values.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/values.h"
 #include "tests/engine/value_rig.h"
