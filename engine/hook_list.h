@@ -104,9 +104,8 @@ SHERDI_TRIED(gradient_take,
              (const struct sherdi_program *program, int walk, const sherdi_segment *segment,
               const sherdi_block *block, struct sherdi_range *gradient),
              (program, walk, segment, block, gradient))
-/* Gradients are integers (settings.numerics.deterministic): chooses how they are made; and adds the
- * squares of a slice to the norm. */
-SHERDI_TRIED(fixed_plan, (sherdi_plan * plan), (plan))
+/* Gradients are integers (settings.numerics.deterministic): adds the squares of a slice to the
+ * norm. */
 SHERDI_TRIED(fixed_norm, (const struct sherdi_program *program, const sherdi_segment *segment),
              (program, segment))
 /* An operation failed on this rank. It ends its step with a failure before the ranks meet in it;

@@ -59,7 +59,7 @@ static sherd_status types_choose(sherdi_plan *plan)
 }
 
 /* Decides how gradients are made and reduced. */
-static sherd_status ways_choose(sherdi_plan *plan)
+static void ways_choose(sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
 
@@ -67,15 +67,12 @@ static sherd_status ways_choose(sherdi_plan *plan)
     plan->layout.is_deterministic  = settings->numerics.deterministic;
     plan->layout.has_slices        = settings->sharding.stage >= 2 || plan->layout.is_deterministic;
     plan->schedule.publishes_early = plan->machine.is_on_lane;
-    if (plan->layout.is_deterministic) {
-        return sherdi_modules_fixed_plan(plan);
-    }
     plan->layout.has_accumulator =
-        sherdi_settings_add_up(settings) ||
-        (settings->sharding.stage < 2 &&
-         settings->numerics.comm_dtype != settings->numerics.compute_dtype);
-    plan->layout.has_transient = settings->sharding.stage >= 2 || plan->layout.has_accumulator;
-    return SHERD_OK;
+        !plan->layout.is_deterministic &&
+        (sherdi_settings_add_up(settings) ||
+         (settings->sharding.stage < 2 &&
+          settings->numerics.comm_dtype != settings->numerics.compute_dtype));
+    plan->layout.has_transient = plan->layout.has_slices || plan->layout.has_accumulator;
 }
 
 static void buffers_name(sherdi_plan *plan)
@@ -156,7 +153,7 @@ static void scalars_size(sherdi_plan *plan)
 
 static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)
 {
-    SHERDI_TRY(ways_choose(plan));
+    ways_choose(plan);
     SHERDI_TRY(types_choose(plan));
     buffers_name(plan);
     plan->layout.num_params = model->num_params;

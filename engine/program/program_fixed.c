@@ -9,11 +9,15 @@
 
 /* The deterministic mode: gradients are sent in the type in which they are made, and are added as
  * integers. */
-static sherd_status fixed_choose(sherdi_plan *plan)
+static sherd_status fixed_choose(sherdi_plan *plan, const sherdi_model *model)
 {
     const sherdi_settings *settings = &plan->settings;
     uint64_t global = (uint64_t)plan->world_size * (uint64_t)settings->batch.accumulation;
 
+    (void)model;
+    if (!plan->layout.is_deterministic) {
+        return SHERD_OK;
+    }
     if (settings->numerics.comm_dtype != settings->numerics.compute_dtype) {
         return sherdi_fail(
             SHERD_E_NOTSUP,
@@ -21,8 +25,7 @@ static sherd_status fixed_choose(sherdi_plan *plan)
             "remove communication_data_type or set it to that",
             sherd_dtype_name(settings->numerics.compute_dtype));
     }
-    plan->layout.has_transient = 1;
-    plan->layout.fixed_shift   = SHERDI_FIXED_BITS;
+    plan->layout.fixed_shift = SHERDI_FIXED_BITS;
     while (((uint64_t)1 << (SHERDI_FIXED_BITS - plan->layout.fixed_shift)) < global) {
         plan->layout.fixed_shift--;
     }
@@ -126,7 +129,7 @@ static sherd_status gradient_widen(const sherdi_program *program, int walk,
     return sherdi_program_widen(program, segment, sums, *out);
 }
 
-const sherdi_module sherdi_module_deterministic = {.fixed_plan     = fixed_choose,
+const sherdi_module sherdi_module_deterministic = {.segments_made  = fixed_choose,
                                                    .blocks_made    = staging_size,
                                                    .gradient_take  = gradient_widen,
                                                    .fixed_norm     = slice_norm,
