@@ -398,8 +398,6 @@ sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block)
  *  way to the trainer's. */
 sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segment *segment,
                                      const sherdi_block *block);
-/** Returns what fingerprints of a space's kernels are added to. */
-sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_space space);
 /** Sets `bytes` bytes of the results of kernels to zero, on a lane. */
 sherd_status sherdi_program_clear(const sherdi_program *program, sherdi_lane_id lane, size_t offset,
                                   size_t bytes);

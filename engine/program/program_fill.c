@@ -9,8 +9,6 @@
 #include "engine/program/offload.h"
 #include "engine/program/program_walk.h"
 
-#include <stddef.h>
-
 /* -------------------------------------------------------------------- cuts -- */
 
 sherdi_cuts sherdi_cuts_of(size_t first, size_t count, size_t grain, size_t begin, size_t end)

@@ -10,14 +10,6 @@
 
 #include "base/checked.h"
 
-#include <stddef.h>
-
-sherdi_range sherdi_program_norm_at(const sherdi_plan *plan, sherdi_space space)
-{
-    return sherdi_program_scalars_at(plan, space, offsetof(sherdi_scalars_head, norm),
-                                     sizeof(sherdi_norm_acc));
-}
-
 sherdi_op sherdi_program_norm_op(const sherdi_plan *plan, const sherdi_segment *segment,
                                  sherdi_space space, sherdi_range gradient, sherd_dtype dtype)
 {

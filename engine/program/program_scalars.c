@@ -13,18 +13,6 @@ sherdi_range sherdi_program_scalars_at(const sherdi_plan *plan, sherdi_space spa
                            offset, bytes);
 }
 
-sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_space space)
-{
-    return sherdi_program_scalars_at(plan, space, offsetof(sherdi_scalars_head, fingerprint),
-                                     sizeof(uint64_t));
-}
-
-sherdi_range sherdi_program_norms_at(const sherdi_plan *plan, sherdi_space space)
-{
-    return sherdi_program_scalars_at(plan, space, sizeof(sherdi_scalars_head),
-                                     plan->scalars.results_bytes - sizeof(sherdi_scalars_head));
-}
-
 /* ----------------------------------------------------------------- inputs -- */
 
 static sherdi_range inputs_at(const sherdi_plan *plan, sherdi_space space)

@@ -48,18 +48,6 @@ sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segme
                            segment->param_offset + at, bytes);
 }
 
-sherdi_range sherdi_program_directions_at(size_t first_elem, size_t elems)
-{
-    return sherdi_range_of(SHERDI_BUFFER_DIRECTIONS, first_elem * sizeof(float),
-                           elems * sizeof(float));
-}
-
-sherdi_range sherdi_direction_at(const sherdi_plan *plan, const sherdi_block *block)
-{
-    return sherdi_program_directions_at(
-        sherdi_block_segment(plan, block)->own_first + block->offset_elems, block->elems);
-}
-
 /* --------------------------------------------------------------- gradient -- */
 
 sherd_status sherdi_program_gradient_take(const sherdi_program *program, sherdi_walk walk,

@@ -5,6 +5,8 @@
 
 #include "engine/program/program.h"
 
+#include <stddef.h>
+
 static inline int sherdi_walk_has_gradient(sherdi_walk walk)
 {
     return walk <= SHERDI_WALK_DIRECT;
@@ -32,8 +34,40 @@ static inline sherdi_access sherdi_program_param_access(const sherdi_segment *se
     return segment->has_master && !sherdi_segment_is_beside(segment) ? SHERDI_WRITES : SHERDI_ADDS;
 }
 
-/** Returns where kernels of that side add squares of the gradient. */
-sherdi_range sherdi_program_norm_at(const sherdi_plan *plan, sherdi_space space);
+/** Returns bytes of the kernels' scalars on the side of a space. */
+sherdi_range sherdi_program_scalars_at(const sherdi_plan *plan, sherdi_space space, size_t offset,
+                                       size_t bytes);
+/** Return those to which kernels of that side add: the squares of the gradient, fingerprints, and
+ *  the norms of tensors. */
+static inline sherdi_range sherdi_program_norm_at(const sherdi_plan *plan, sherdi_space space)
+{
+    return sherdi_program_scalars_at(plan, space, offsetof(sherdi_scalars_head, norm),
+                                     sizeof(sherdi_norm_acc));
+}
+static inline sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_space space)
+{
+    return sherdi_program_scalars_at(plan, space, offsetof(sherdi_scalars_head, fingerprint),
+                                     sizeof(uint64_t));
+}
+static inline sherdi_range sherdi_program_norms_at(const sherdi_plan *plan, sherdi_space space)
+{
+    return sherdi_program_scalars_at(plan, space, sizeof(sherdi_scalars_head),
+                                     plan->scalars.results_bytes - sizeof(sherdi_scalars_head));
+}
+
+/** Return elements of the directions of a segment of matrices, on the device, and those of a
+ *  block. */
+static inline sherdi_range sherdi_program_directions_at(size_t first_elem, size_t elems)
+{
+    return sherdi_range_of(SHERDI_BUFFER_DIRECTIONS, first_elem * sizeof(float),
+                           elems * sizeof(float));
+}
+static inline sherdi_range sherdi_direction_at(const sherdi_plan *plan, const sherdi_block *block)
+{
+    return sherdi_program_directions_at(
+        sherdi_block_segment(plan, block)->own_first + block->offset_elems, block->elems);
+}
+
 /** Returns the operation that adds the squares of a gradient to the norm. */
 sherdi_op sherdi_program_norm_op(const sherdi_plan *plan, const sherdi_segment *segment,
                                  sherdi_space space, sherdi_range gradient, sherd_dtype dtype);
@@ -43,17 +77,6 @@ sherd_status sherdi_program_block_norm(const sherdi_program *program, const sher
                                        const sherdi_block *block, size_t first, size_t end,
                                        sherdi_op *run);
 sherd_status sherdi_program_norm_flush(const sherdi_program *program, sherdi_op *run);
-/** Returns bytes of the kernels' scalars on the side of a space. */
-sherdi_range sherdi_program_scalars_at(const sherdi_plan *plan, sherdi_space space, size_t offset,
-                                       size_t bytes);
-/** Returns the norms of tensors there. */
-sherdi_range sherdi_program_norms_at(const sherdi_plan *plan, sherdi_space space);
-
-/** Return elements of the directions of a segment of matrices, on the device, and those of a
- *  block. */
-sherdi_range sherdi_program_directions_at(size_t first_elem, size_t elems);
-sherdi_range sherdi_direction_at(const sherdi_plan *plan, const sherdi_block *block);
-
 /** Returns whether a unit is not updated: no rank reached it in the window, and the settings skip
  *  it. The ranks have agreed on `runs`. */
 int sherdi_program_is_skipped(const sherdi_program *program, sherdi_walk walk, int unit);
