@@ -67,7 +67,7 @@ static void put_machine(json_t *list)
     char           text[300];
     size_t         left_bytes = 0;
     int            bound      = SHERDI_BOUND_HOST;
-    double         pages = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    double         pages      = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
 
     if (uname(&kernel) == 0) {
         (void)snprintf(text, sizeof(text), "%.60s %.60s %.60s", kernel.sysname, kernel.release,

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 # The core is at most this long. The goal is 15,000: lower the number with every file that becomes one of a module.
-BUDGET = 18_500
+BUDGET = 16_200
 FOLDERS = ("include", "base", "kernels", "collectives", "offload", "engine")
 SUFFIXES = {".c", ".h", ".cu", ".cuh"}
 
