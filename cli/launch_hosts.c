@@ -523,12 +523,13 @@ int launch_hosts_start(launch *job, const sigset_t *before)
 /* Reads the first line of the standard input, one byte at a time: orders follow. */
 static void secret_read(void)
 {
-    char   secret[512];
+    char   secret[4096];
+    char   byte;
     size_t len = 0;
 
-    while (len + 1 < sizeof(secret) && read(STDIN_FILENO, secret + len, 1) == 1 &&
-           secret[len] != '\n') {
-        len++;
+    while (read(STDIN_FILENO, &byte, 1) == 1 && byte != '\n') {
+        secret[len] = byte;
+        len += len + 1 < sizeof(secret);
     }
     secret[len] = '\0';
     if (len > 0) {

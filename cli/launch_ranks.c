@@ -128,6 +128,11 @@ static int child_start(launch *job, launch_child child, char **argv, int has_ord
         return -1;
     }
     if (child.pid == 0) {
+        /* The terminal interrupts this launcher, which passes it on by an order; ssh would end. A
+         * part has inherited that, and its ranks have not. */
+        if (has_orders || job->orders >= 0) {
+            (void)signal(SIGINT, has_orders ? SIG_IGN : SIG_DFL);
+        }
         if (child.rank >= 0) {
             rank_variables_set(job, child.rank);
         }

@@ -32,6 +32,15 @@ says() {
     fi
 }
 
+# ends LINE: the last line of the errors.
+ends() {
+    if [ "$(tail -n 1 "$dir/err")" != "$1" ]; then
+        echo "not ok: the last line is not '$1'"
+        cat "$dir/err"
+        failed=1
+    fi
+}
+
 # Parts through ssh: numbers, one secret, the variables, quotes, and the rank before each line.
 OMP_NUM_THREADS=3 launched 0 --hosts "$first:2,$second:3" --starter ssh sh -c \
     'echo "$SHERD_RANK of $SHERD_WORLD_SIZE on $(hostname), $OMP_NUM_THREADS threads, secret $SHERD_JOB_SECRET: $*"' name "it's" 'a  b'
@@ -54,11 +63,7 @@ says err "between hosts use transport mpi"
 launched 7 --hosts "$first:2,$second:2" --starter ssh --grace 0 sh -c \
     '[ "$SHERD_RANK" = 3 ] && { echo "rank 3 has no luck" >&2; exit 7; }; sleep 1000'
 says err "rank 3 on $second ended with status 7"
-if [ "$(tail -n 1 "$dir/err")" != "[3] rank 3 has no luck" ]; then
-    echo "not ok: the last line is that of another rank"
-    cat "$dir/err"
-    failed=1
-fi
+ends "[3] rank 3 has no luck"
 launched 127 --hosts "$first:1,$second:1" --starter ssh "$dir/no-program"
 says err "no-program cannot be run"
 launched 255 --hosts "$first:1,other:1" --starter ssh sleep 1000
@@ -74,7 +79,7 @@ waits() {
 }
 # begun ARGS: a launch that goes on; its number is in $launcher.
 begun() {
-    SHERD_SSH=$dir/agent ip netns exec "$first" unshare --uts --mount sh -c \
+    SHERD_SSH=$dir/agent setsid ip netns exec "$first" unshare --uts --mount sh -c \
         'mount --bind "$0/hosts" /etc/hosts; hostname "$1"; shift; exec "$@"' "$dir" "$first" "$sherd" launch "$@" \
         >"$dir/out" 2>"$dir/err" </dev/null &
     launcher=$!
@@ -87,6 +92,16 @@ status=0
 wait $launcher || status=$?
 if [ "$status" != 9 ] || [ "$(grep -c ended "$dir/out")" != 3 ]; then
     echo "not ok: a signal ends three ranks with $status, and $(grep -c ended "$dir/out") of them took it"
+    failed=1
+fi
+# So does an interrupt of the terminal, which ssh itself gets too.
+begun --hosts "$first:1,$second:2" --starter ssh sh -c 'trap "echo ended; exit 9" INT; echo ready; while :; do sleep 0.1; done'
+waits ready 3
+kill -INT -$launcher
+status=0
+wait $launcher || status=$?
+if [ "$status" != 9 ] || [ "$(grep -c ended "$dir/out")" != 3 ]; then
+    echo "not ok: an interrupt ends three ranks with $status, and $(grep -c ended "$dir/out") of them took it"
     failed=1
 fi
 # The launcher dies: the ranks of all hosts end. So do those whose connection is lost.
@@ -113,11 +128,7 @@ if command -v mpirun >/dev/null && "$sherd" env | grep -q "^mpi: Open MPI"; then
     launched 7 --hosts "$first:1,$second:1" --starter mpirun --starter-args "--oversubscribe $mpi_parameters" sh -c \
         '[ "$OMPI_COMM_WORLD_RANK" = 1 ] && { echo "rank 1 has no luck" >&2; exit 7; }; sleep 1000'
     says err "rank 1 on $second ended with status 7"
-    if [ "$(tail -n 1 "$dir/err")" != "[1] rank 1 has no luck" ]; then
-        echo "not ok: the last line under mpirun is that of another rank"
-        cat "$dir/err"
-        failed=1
-    fi
+    ends "[1] rank 1 has no luck"
 fi
 [ $failed = 0 ] && echo "sherd launch starts, tells and ends on two hosts"
 exit $failed
