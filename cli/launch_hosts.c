@@ -3,7 +3,7 @@
 #include "cli/launch.h"
 
 #include <arpa/inet.h>
-#include <ctype.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -97,7 +97,7 @@ static int hostfile_read(launch *job)
     char  line[512];
 
     if (file == NULL) {
-        (void)fprintf(stderr, "sherd: %s cannot be read\n", job->hostfile);
+        (void)fprintf(stderr, "sherd: %s cannot be read: %s\n", job->hostfile, strerror(errno));
         return -1;
     }
     while (status == 0 && fgets(line, sizeof(line), file) != NULL) {
