@@ -88,9 +88,8 @@ SHERDI_TRIED(bound_move, (const struct sherdi_value_range *values), (values))
  * parameter's half of a split master at *half. */
 SHERDI_TRIED(encoded_move,
              (const struct sherdi_value_range *values, const sherdi_block *block,
-              const struct sherdi_cuts *cuts, const struct sherdi_range *state,
-              const struct sherdi_range *half),
-             (values, block, cuts, state, half))
+              const struct sherdi_range *state, const struct sherdi_range *half),
+             (values, block, state, half))
 /* The norms of tensors were measured: emits the operations that follow before the update. */
 SHERDI_TRIED(measured, (const struct sherdi_program *program), (program))
 /* A walk that reads the gradient of a segment comes to it (sherdi_walk): emits the operations of the

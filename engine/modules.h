@@ -7,7 +7,6 @@
 #include "collectives/world.h"
 #include "engine/plan/plan.h"
 
-struct sherdi_cuts;
 struct sherdi_program;
 struct sherdi_range;
 struct sherdi_value_range;

@@ -8,7 +8,6 @@
 
 #include "engine/program/program.h"
 
-struct sherdi_cuts;
 struct sherdi_value_range;
 
 typedef struct sherdi_program_offload_ops {
@@ -74,8 +73,7 @@ typedef struct sherdi_program_offload_ops {
 
     /* Move a range between the fill buffer and a block's state on storage, or a parameter that does
      * not rest on the device. */
-    sherd_status (*block_move)(const struct sherdi_value_range *f, const sherdi_block *block,
-                               const struct sherdi_cuts *c);
+    sherd_status (*block_move)(const struct sherdi_value_range *f, const sherdi_block *block);
     sherd_status (*param_move)(const struct sherdi_value_range *f);
     /* Writes the extents that are still in slots to the drive. */
     sherd_status (*fill_end)(const sherdi_program *program);

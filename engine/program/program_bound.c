@@ -187,7 +187,7 @@ static sherd_status bound_move(const sherdi_value_range *f)
     size_t             at    = sherdi_trainer_offset(plan, f->program->model, f->param) +
                 (f->begin - plan->layout.params[f->param].offset_elems) * sherd_dtype_bytes(dtype);
 
-    return sherdi_values_cast(f, f->begin, f->end, SHERDI_SPACE_DEVICE, dtype,
+    return sherdi_values_cast(f, SHERDI_SPACE_DEVICE, dtype,
                               sherdi_range_of(SHERDI_AT_TRAINER_DATA, at, 0));
 }
 

@@ -12,7 +12,6 @@
 #include "engine/plan/offload.h"
 #include "engine/program/program.h"
 
-struct sherdi_cuts;
 struct sherdi_value_range;
 
 /* ---- rings */
@@ -127,8 +126,7 @@ sherd_status sherdi_staged_reduce(const sherdi_program *program, const sherdi_se
 sherd_status sherdi_staged_zero(const sherdi_program *program, const sherdi_segment *segment);
 void         sherdi_staged_forget(sherdi_progress *progress);
 sherd_status sherdi_staged_drain_all(const sherdi_program *program);
-sherd_status sherdi_slots_block_move(const struct sherdi_value_range *f, const sherdi_block *block,
-                                     const struct sherdi_cuts *c);
+sherd_status sherdi_slots_block_move(const struct sherdi_value_range *f, const sherdi_block *block);
 sherd_status sherdi_slots_param_move(const struct sherdi_value_range *f);
 sherd_status sherdi_slots_fill_end(const sherdi_program *program);
 sherd_status sherdi_queued_await(const sherdi_program *program, sherdi_post post, int unit);

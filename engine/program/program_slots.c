@@ -11,46 +11,59 @@
 #include "base/assert.h"
 #include "base/checked.h"
 
-static sherdi_cuts pieces_of(const sherdi_plan *plan, const sherdi_segment *segment, size_t begin,
-                             size_t end)
+/* Goes on to the piece of the next elements of the range, which *part becomes; see
+ * sherdi_values_next_block. Returns its end; 0: there are no more. */
+static size_t next_piece(const sherdi_value_range *f, sherdi_value_range *part, size_t *piece)
 {
-    if (segment->num_pieces == 0) {
-        return (sherdi_cuts){0};
+    const sherdi_segment *segment = f->segment;
+    size_t                first   = segment->slice_first;
+    size_t                end     = sherdi_min_size(f->end, first + segment->slice_elems);
+    size_t                most;
+    size_t                border;
+
+    part->begin = sherdi_max_size(part->end, first);
+    if (segment->num_pieces == 0 || part->begin >= end) {
+        return 0;
     }
-    return sherdi_cuts_of(segment->slice_first, segment->slice_elems,
-                          plan->offload->pieces[segment->first_piece].elems, begin, end);
+    most      = f->program->plan->offload->pieces[segment->first_piece].elems;
+    *piece    = segment->first_piece + (part->begin - first) / most;
+    border    = sherdi_min_size(first + segment->slice_elems,
+                                first + (*piece - segment->first_piece + 1) * most);
+    part->end = sherdi_min_size(end, border);
+    return border;
 }
 
 /* ---------------------------------------------------------------- counting -- */
 
-static void left_count(sherdi_progress *progress, const sherdi_plan *plan, size_t param,
-                       size_t elems)
+static void left_count(const sherdi_program *program, size_t param)
 {
-    const sherdi_segment *segment = &plan->layout.segments[plan->layout.params[param].segment];
-    size_t                start   = plan->layout.params[param].offset_elems;
-    size_t                begin;
-    size_t                end;
-    sherdi_cuts           c;
+    const sherdi_plan  *plan  = program->plan;
+    size_t              start = plan->layout.params[param].offset_elems;
+    sherdi_value_range  f     = {.program = program, .segment = sherdi_param_segment(plan, param)};
+    sherdi_value_range  part;
+    const sherdi_block *block;
+    size_t              piece;
 
-    sherdi_plan_held(plan, param, elems, &begin, &end);
-    for (c = sherdi_cuts_of_blocks(plan, segment, start + begin, start + end);
-         sherdi_cuts_next(&c);) {
-        const sherdi_block *block = &plan->layout.blocks[segment->first_block + c.index];
-
+    sherdi_plan_held(plan, param, program->model->params[param].elems, &f.begin, &f.end);
+    f.begin += start;
+    f.end += start;
+    for (part.end = f.begin; (block = sherdi_values_next_block(&f, &part)) != NULL;) {
         if (block->space == SHERDI_SPACE_STORAGE) {
-            progress->rings[SHERDI_RING_STATE].extents[block->extent].left++;
+            program->progress->rings[SHERDI_RING_STATE].extents[block->extent].left++;
         }
     }
-    for (c = pieces_of(plan, segment, start + begin, start + end); sherdi_cuts_next(&c);) {
-        progress->rings[SHERDI_RING_PARAMS].extents[segment->first_piece + c.index].left++;
+    for (part.end = f.begin; next_piece(&f, &part, &piece) > 0;) {
+        program->progress->rings[SHERDI_RING_PARAMS].extents[piece].left++;
     }
 }
 
 void sherdi_slots_count(sherdi_progress *progress, const sherdi_plan *plan,
                         const sherdi_model *model)
 {
+    sherdi_program program = {.plan = plan, .model = model, .progress = progress};
+
     for (size_t p = 0; p < plan->layout.num_params; p++) {
-        left_count(progress, plan, p, model->params[p].elems);
+        left_count(&program, p);
     }
 }
 
@@ -155,10 +168,10 @@ static sherd_status slot_take(const sherdi_value_range *f, sherdi_ring which, si
     return slot_begin(f, which, *out, extent);
 }
 
-/* Whether the rest of the block, or piece, has nothing of the parameter. */
-static int are_all(const sherdi_value_range *f, const sherdi_cuts *c)
+/* Whether the rest of a block, or piece, which ends at `border`, has nothing of the parameter. */
+static int are_all(const sherdi_value_range *f, size_t border)
 {
-    return f->is_last && (c->end == f->param_end || c->end == c->border);
+    return f->end == f->param_end || f->end == border;
 }
 
 /* Records that some of an extent's values have come; `is_last`: the last ones of the parameter in
@@ -199,18 +212,18 @@ static sherdi_range half_at(const sherdi_value_range *f, const sherdi_block *blo
     return values;
 }
 
-sherd_status sherdi_slots_block_move(const sherdi_value_range *f, const sherdi_block *block,
-                                     const sherdi_cuts *c)
+sherd_status sherdi_slots_block_move(const sherdi_value_range *f, const sherdi_block *block)
 {
-    const sherdi_plan *plan = f->program->plan;
-    sherdi_range       at   = sherdi_state_at(plan, block);
+    const sherdi_plan *plan   = f->program->plan;
+    sherdi_range       at     = sherdi_state_at(plan, block);
+    size_t             border = f->segment->own_first + block->offset_elems + block->elems;
     size_t             slot;
 
     SHERDI_TRY(slot_take(f, SHERDI_RING_STATE, block->extent, &slot));
     at = sherdi_ring_slot(plan, SHERDI_RING_STATE, slot, at.bytes);
     at.offset += block->state_offset;
-    SHERDI_TRY(sherdi_values_block_move(f, block, c, at, half_at(f, block, at)));
-    return slot_give(f, SHERDI_RING_STATE, block->extent, slot, are_all(f, c));
+    SHERDI_TRY(sherdi_values_block_move(f, block, at, half_at(f, block, at)));
+    return slot_give(f, SHERDI_RING_STATE, block->extent, slot, f->is_last && are_all(f, border));
 }
 
 /* Moves the parameter between the fill buffer and pieces that rest on a drive. */
@@ -218,17 +231,20 @@ static sherd_status pieces_move(const sherdi_value_range *f)
 {
     const sherdi_plan *plan  = f->program->plan;
     sherd_dtype        dtype = f->segment->types.compute;
+    sherdi_value_range part  = *f;
+    size_t             piece;
+    size_t             border;
 
-    for (sherdi_cuts c = pieces_of(plan, f->segment, f->begin, f->end); sherdi_cuts_next(&c);) {
-        size_t       piece = f->segment->first_piece + c.index;
+    for (part.end = f->begin; (border = next_piece(f, &part, &piece)) > 0;) {
+        size_t       most = plan->offload->pieces[f->segment->first_piece].elems;
         sherdi_range at;
         size_t       slot;
 
         SHERDI_TRY(slot_take(f, SHERDI_RING_PARAMS, piece, &slot));
         at = sherdi_ring_slot(plan, SHERDI_RING_PARAMS, slot, 0);
-        at.offset += (c.begin - c.first) % c.grain * sherd_dtype_bytes(dtype);
-        SHERDI_TRY(sherdi_values_cast(f, c.begin, c.end, SHERDI_SPACE_STORAGE, dtype, at));
-        SHERDI_TRY(slot_give(f, SHERDI_RING_PARAMS, piece, slot, are_all(f, &c)));
+        at.offset += (part.begin - f->segment->slice_first) % most * sherd_dtype_bytes(dtype);
+        SHERDI_TRY(sherdi_values_cast(&part, SHERDI_SPACE_STORAGE, dtype, at));
+        SHERDI_TRY(slot_give(f, SHERDI_RING_PARAMS, piece, slot, are_all(&part, border)));
     }
     return SHERD_OK;
 }
@@ -242,7 +258,7 @@ sherd_status sherdi_slots_param_move(const sherdi_value_range *f)
         return pieces_move(f);
     }
     return sherdi_values_cast(
-        f, f->begin, f->end, segment->param_space, segment->types.compute,
+        f, segment->param_space, segment->types.compute,
         sherdi_range_of(SHERDI_BUFFER_HOST_PARAMS,
                         segment->param_offset + (f->begin - first) * sherdi_compute_bytes(segment),
                         0));

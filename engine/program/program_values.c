@@ -26,9 +26,10 @@ static sherd_status fixed_gradient_move(const sherdi_value_range *f)
             SHERDI_BUFFER_GRADS, f->segment->grad_offset + (at - first) * sizeof(int64_t),
             (end - at) * sizeof(int64_t));
         sherdi_range wide = sherdi_range_of(SHERDI_BUFFER_STAGING, 0, (end - at) * sizeof(float));
+        sherdi_value_range part = sherdi_values_within(f, at, staged);
 
         SHERDI_TRY(sherdi_program_widen(f->program, f->segment, sums, wide));
-        SHERDI_TRY(sherdi_values_copy(f, SHERDI_SPACE_DEVICE, wide, sherdi_values_at(f, at, end)));
+        SHERDI_TRY(sherdi_values_copy(f, SHERDI_SPACE_DEVICE, wide, sherdi_values_at(&part)));
     }
     return SHERD_OK;
 }
@@ -36,30 +37,35 @@ static sherd_status fixed_gradient_move(const sherdi_value_range *f)
 /* Moves the reduced gradient of a prepared step. */
 static sherd_status gradient_move(const sherdi_value_range *f)
 {
-    const sherdi_plan *plan  = f->program->plan;
-    sherd_dtype        dtype = f->segment->types.grad;
+    const sherdi_plan  *plan  = f->program->plan;
+    sherd_dtype         dtype = f->segment->types.grad;
+    sherdi_value_range  part  = *f;
+    const sherdi_block *block;
 
     if (plan->layout.is_deterministic) {
         return fixed_gradient_move(f);
     }
-    for (sherdi_cuts c = sherdi_cuts_of_blocks(plan, f->segment, f->begin, f->end);
-         sherdi_cuts_next(&c);) {
-        const sherdi_block *block = &plan->layout.blocks[f->segment->first_block + c.index];
-        sherdi_range        at    = sherdi_program_gradient(plan, block);
+    for (part.end = f->begin; (block = sherdi_values_next_block(f, &part)) != NULL;) {
+        sherdi_range at = sherdi_program_gradient(plan, block);
 
-        at.offset += (c.begin - c.first) % c.grain * sherd_dtype_bytes(dtype);
+        at.offset += sherdi_values_in_block(&part, block) * sherd_dtype_bytes(dtype);
         SHERDI_TRY(SHERDI_IF_OFFLOAD(gradient_read(f->program, block)));
-        SHERDI_TRY(
-            dtype == SHERD_F32
-                ? sherdi_values_copy(f, block->grad_space, at, sherdi_values_at(f, c.begin, c.end))
-                : sherdi_values_cast(f, c.begin, c.end, block->grad_space, dtype, at));
+        SHERDI_TRY(dtype == SHERD_F32
+                       ? sherdi_values_copy(f, block->grad_space, at, sherdi_values_at(&part))
+                       : sherdi_values_cast(&part, block->grad_space, dtype, at));
     }
     return SHERD_OK;
 }
 
+/* The part of the range that this rank updates. */
+static sherdi_value_range range_owned(const sherdi_value_range *f)
+{
+    return sherdi_values_within(f, f->segment->own_first, f->segment->own_elems);
+}
+
 static sherd_status part_put(sherdi_value_range *f)
 {
-    sherdi_value_range own = sherdi_values_owned_range(f);
+    sherdi_value_range own = range_owned(f);
 
     if (f->part == 0 || f->part == SHERDI_VALUE_COMPUTE) {
         return sherdi_weights_put(f);
@@ -87,8 +93,8 @@ static sherdi_value_range range_had(const sherdi_value_range *f)
         return *f;
     }
     return f->part == SHERDI_VALUE_GRADIENT && f->program->plan->layout.is_deterministic
-               ? sherdi_values_slice_range(f)
-               : sherdi_values_owned_range(f);
+               ? sherdi_values_within(f, f->segment->slice_first, f->segment->slice_elems)
+               : range_owned(f);
 }
 
 static sherd_status part_get(sherdi_value_range *f)
@@ -136,12 +142,13 @@ static sherd_status parts_get(sherdi_value_range *f, unsigned parts)
 /* With several parts, a portion ends where a block ends or begins. */
 static size_t block_border(const sherdi_value_range *f)
 {
-    sherdi_cuts c = sherdi_cuts_of_blocks(f->program->plan, f->segment, f->begin, f->end);
+    sherdi_value_range part = *f;
 
-    if (!sherdi_cuts_next(&c)) {
+    part.end = f->begin;
+    if (sherdi_values_next_block(f, &part) == NULL) {
         return f->end;
     }
-    return c.begin > f->begin ? c.begin : c.end;
+    return part.begin > f->begin ? part.begin : part.end;
 }
 
 /* A portion does not end inside a chunk of a parameter: a chunk may be encoded as a whole. */

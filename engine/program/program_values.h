@@ -5,15 +5,6 @@
 
 #include "engine/program/program.h"
 
-/* A walk over elements of a segment's whole, cut at its blocks or pieces. All of these but the last
- * have `grain` elements. */
-typedef struct sherdi_cuts {
-    size_t first, limit, grain; /* begin and end of all blocks; elements of one */
-    size_t last;                /* where the walk ends */
-    size_t index, border;       /* the block, and its end */
-    size_t begin, end;          /* the elements in it */
-} sherdi_cuts;
-
 /* Elements of one part of a parameter that are moved together. */
 typedef struct sherdi_value_range {
     const sherdi_program *program;
@@ -23,7 +14,8 @@ typedef struct sherdi_value_range {
     int                   is_last;    /* of the parts that are put */
     int                   is_put;     /* 1: values are written; 0: read */
     int                   is_kept;    /* as in sherdi_values */
-    size_t                begin, end; /* in the whole segment: the range in the fill buffer */
+    size_t                begin, end; /* in the whole segment */
+    size_t                buffered;   /* the element at the start of the fill buffer */
     size_t                param_end;  /* end of this rank's part of the parameter */
 } sherdi_value_range;
 
@@ -37,11 +29,18 @@ typedef size_t (*sherdi_border_fn)(const sherdi_value_range *f, unsigned parts, 
  *  as the fill buffer. */
 sherd_status sherdi_values_run(const sherdi_program *program, const sherdi_values *values,
                                sherdi_border_fn border, sherdi_values_fn run);
-/** Return the part of the range in the elements that this rank updates, and in its slice. */
-sherdi_value_range sherdi_values_owned_range(const sherdi_value_range *f);
-sherdi_value_range sherdi_values_slice_range(const sherdi_value_range *f);
-/** Returns where [begin, end) of the range is in the fill buffer. */
-sherdi_range sherdi_values_at(const sherdi_value_range *f, size_t begin, size_t end);
+/** Returns the part of the range in [first, first + count). */
+sherdi_value_range sherdi_values_within(const sherdi_value_range *f, size_t first, size_t count);
+/** Returns the block of the next elements of the range, which *part becomes; its `end` is where the
+ *  last part ended, at first f->begin. NULL: there are no more. */
+const sherdi_block *sherdi_values_next_block(const sherdi_value_range *f, sherdi_value_range *part);
+/** Returns where a range begins in its block. */
+static inline size_t sherdi_values_in_block(const sherdi_value_range *f, const sherdi_block *block)
+{
+    return f->begin - f->segment->own_first - block->offset_elems;
+}
+/** Returns where the values are in the fill buffer. */
+sherdi_range sherdi_values_at(const sherdi_value_range *f);
 /** Lets the trainer, or another caller, give the values (SHERDI_OP_FILL) or receive them (_TAKE). */
 sherd_status sherdi_values_call(const sherdi_value_range *f, sherdi_op_kind kind);
 /** Puts weights that a caller gives, or that are in the trainer's own memory (is_kept), to where
@@ -62,24 +61,15 @@ sherdi_lane_id sherdi_values_lane(const sherdi_value_range *f, sherdi_space spac
 sherd_status sherdi_values_copy(const sherdi_value_range *f, sherdi_space space, sherdi_range at,
                                 sherdi_range buffer);
 
-/** Returns the walk over [begin, end) that is cut every `grain` elements of the `count` from
- *  `first` on. */
-sherdi_cuts sherdi_cuts_of(size_t first, size_t count, size_t grain, size_t begin, size_t end);
-/** Returns that over the blocks of a segment. */
-sherdi_cuts sherdi_cuts_of_blocks(const sherdi_plan *plan, const sherdi_segment *segment,
-                                  size_t begin, size_t end);
-/** Goes on; 0: the walk is over. */
-int sherdi_cuts_next(sherdi_cuts *c);
-
 /** Returns an operation on the values of a range, for the host's kernels. */
 sherdi_op sherdi_value_op(const sherdi_value_range *f, sherdi_op_kind kind, sherdi_lane_id lane);
-/** Moves [begin, end) between the fill buffer and `at`, where the values have another type. The
- *  host's kernels reach everything except a device's memory. */
-sherd_status sherdi_values_cast(const sherdi_value_range *f, size_t begin, size_t end,
-                                sherdi_space space, sherd_dtype dtype, sherdi_range at);
+/** Moves the values between the fill buffer and `at`, where they have another type. The host's
+ *  kernels reach everything except a device's memory. */
+sherd_status sherdi_values_cast(const sherdi_value_range *f, sherdi_space space, sherd_dtype dtype,
+                                sherdi_range at);
 /** Moves a part of a block's state, which is at `state` now; `half` is the parameter's half of a
  *  split master. */
 sherd_status sherdi_values_block_move(const sherdi_value_range *f, const sherdi_block *block,
-                                      const sherdi_cuts *c, sherdi_range state, sherdi_range half);
+                                      sherdi_range state, sherdi_range half);
 
 #endif
