@@ -40,10 +40,10 @@ typedef struct sherdi_program_offload_ops {
     /* Drops the slices that are on their way: the new window overwrites the sums. */
     void (*window_begin)(sherdi_progress *progress);
     sherd_status (*window_end)(const sherdi_program *program);
-    /* Read a block's gradient, if it rests on storage; and give its slot to the next one. */
+    /* Adds the squares of a segment's gradient to the norm. */
+    sherd_status (*segment_norm)(const sherdi_program *program, const sherdi_segment *segment);
+    /* Reads a block's gradient, if it rests on storage. */
     sherd_status (*gradient_read)(const sherdi_program *program, const sherdi_block *block);
-    sherd_status (*gradient_give)(const sherdi_program *program, sherdi_walk walk,
-                                  const sherdi_block *block);
 
     /* ---- walks */
 

@@ -155,6 +155,23 @@ static sherd_status gradient_give(const sherdi_program *program, sherdi_walk wal
                              sherdi_block_segment(program->plan, block)->unit);
 }
 
+static sherd_status segment_norm(const sherdi_program *program, const sherdi_segment *segment)
+{
+    const sherdi_plan *plan = program->plan;
+
+    for (size_t b = 0; b < segment->num_blocks; b++) {
+        const sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
+        sherdi_op           op =
+            sherdi_program_norm_op(plan, segment, block->grad_space,
+                                   sherdi_program_gradient(plan, block), segment->types.grad);
+
+        SHERDI_TRY(sherdi_rings_gradient_read(program, block));
+        SHERDI_TRY(sherdi_program_emit(program, &op));
+        SHERDI_TRY(gradient_give(program, SHERDI_WALK_UPDATE, block));
+    }
+    return SHERD_OK;
+}
+
 static sherd_status gradient_send(const sherdi_program *program, const sherdi_block *block)
 {
     const sherdi_plan    *plan    = program->plan;
@@ -514,8 +531,8 @@ const sherdi_program_offload_ops sherdi_program_rings = {
     .slice_zero      = sherdi_staged_zero,
     .window_begin    = sherdi_staged_forget,
     .window_end      = sherdi_staged_drain_all,
+    .segment_norm    = segment_norm,
     .gradient_read   = sherdi_rings_gradient_read,
-    .gradient_give   = gradient_give,
     .slots_begin     = sherdi_slots_begin,
     .block_walk      = block_walk,
     .segment_pass_by = segment_pass_by,

@@ -199,6 +199,23 @@ static sherd_status norm_clear(const sherdi_program *program)
                                 sizeof(sherdi_norm_acc));
 }
 
+/* Adds the squares of elements [first, end) of a block. */
+static sherd_status block_norm(const sherdi_program *program, const sherdi_block *block,
+                               size_t first, size_t end)
+{
+    const sherdi_segment *segment  = sherdi_block_segment(program->plan, block);
+    size_t                elem     = sherdi_grad_bytes(program->plan, segment);
+    sherdi_range          gradient = sherdi_program_gradient(program->plan, block);
+    sherdi_op             op;
+
+    gradient.offset += first * elem;
+    gradient.bytes = (end - first) * elem;
+    op             = sherdi_program_norm_op(program->plan, segment, block->grad_space, gradient,
+                                            segment->types.grad);
+    SHERDI_TRY(SHERDI_IF_OFFLOAD(gradient_read(program, block)));
+    return sherdi_program_emit(program, &op);
+}
+
 /* Adds the squares of this rank's part of elements [begin, end) of a segment; both are at chunks,
  * as blocks are. */
 static sherd_status range_norm(const sherdi_program *program, const sherdi_segment *segment,
@@ -206,7 +223,6 @@ static sherd_status range_norm(const sherdi_program *program, const sherdi_segme
 {
     const sherdi_plan *plan = program->plan;
     size_t             own  = segment->slice_first;
-    sherdi_op          run  = {.elems = 0};
 
     if (plan->layout.is_deterministic) {
         return sherdi_program_fixed_norm(
@@ -220,11 +236,10 @@ static sherd_status range_norm(const sherdi_program *program, const sherdi_segme
         size_t              last  = sherdi_min_size(end, at + block->elems);
 
         if (first < last) {
-            SHERDI_TRY(
-                sherdi_program_block_norm(program, segment, block, first - at, last - at, &run));
+            SHERDI_TRY(block_norm(program, block, first - at, last - at));
         }
     }
-    return sherdi_program_norm_flush(program, &run);
+    return SHERD_OK;
 }
 
 sherd_status sherdi_program_param_norm(const sherdi_program *program, size_t param)

@@ -71,12 +71,6 @@ static inline sherdi_range sherdi_direction_at(const sherdi_plan *plan, const sh
 /** Returns the operation that adds the squares of a gradient to the norm. */
 sherdi_op sherdi_program_norm_op(const sherdi_plan *plan, const sherdi_segment *segment,
                                  sherdi_space space, sherdi_range gradient, sherd_dtype dtype);
-/** Adds the squares of elements [first, end) of a block to the operation `run`, if they continue
- *  its range; else emits it, and begins another. _flush emits it. */
-sherd_status sherdi_program_block_norm(const sherdi_program *program, const sherdi_segment *segment,
-                                       const sherdi_block *block, size_t first, size_t end,
-                                       sherdi_op *run);
-sherd_status sherdi_program_norm_flush(const sherdi_program *program, sherdi_op *run);
 /** Returns whether a unit is not updated: no rank reached it in the window, and the settings skip
  *  it. The ranks have agreed on `runs`. */
 int sherdi_program_is_skipped(const sherdi_program *program, sherdi_walk walk, int unit);
