@@ -250,30 +250,18 @@ size_t sherdi_model_order_len(const sherdi_model *model, sherd_pass pass)
     return pass == SHERD_FORWARD ? model->num_units : sherdi_model_order_len(model, SHERD_FORWARD);
 }
 
-int sherdi_model_order(const sherdi_model *model, sherd_pass pass, size_t index)
+sherdi_model_use sherdi_model_order(const sherdi_model *model, sherd_pass pass, size_t index)
 {
     if (model->passes[pass].num_uses > 0) {
-        return model->passes[pass].uses[index].unit;
+        return model->passes[pass].uses[index];
     }
-    switch (pass) {
-    case SHERD_FORWARD:
-        return (int)index;
-    case SHERD_BACKWARD:
-        return sherdi_model_order(model, SHERD_FORWARD,
-                                  sherdi_model_order_len(model, SHERD_FORWARD) - 1 - index);
-    case SHERD_EVAL:
-        break;
+    if (pass == SHERD_FORWARD) {
+        return (sherdi_model_use){.unit = (int)index};
     }
-    return sherdi_model_order(model, SHERD_FORWARD, index);
-}
-
-size_t sherdi_model_held(const sherdi_model *model, sherd_pass pass, size_t index)
-{
-    if (model->passes[pass].num_uses > 0) {
-        return (size_t)model->passes[pass].uses[index].held;
+    if (pass == SHERD_EVAL) {
+        return sherdi_model_order(model, SHERD_FORWARD, index);
     }
+    index = sherdi_model_order_len(model, SHERD_FORWARD) - 1 - index;
     /* the reverse of FORWARD does not say which releases are nested in which */
-    return pass == SHERD_EVAL && model->passes[SHERD_FORWARD].num_uses > 0
-               ? sherdi_model_held(model, SHERD_FORWARD, index)
-               : 0;
+    return (sherdi_model_use){.unit = sherdi_model_order(model, SHERD_FORWARD, index).unit};
 }

@@ -53,7 +53,8 @@ typedef struct sherdi_model_group {
     int    exclude_1d;                          /* below 0: as in the configuration */
 } sherdi_model_group;
 
-/* An acquire of a pass; its release comes after `held` further acquires. */
+/* An acquire of a pass. Its release comes after `held` further acquires; if there are fewer, at the
+ * end of the micro-batch. */
 typedef struct sherdi_model_use {
     int unit;
     int held;
@@ -106,12 +107,9 @@ sherd_status sherdi_model_check_param(const sherdi_model *model, const char *cal
 int          sherdi_model_reached(const sherdi_model *model, int unit, size_t n);
 sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param);
 
-/** Return the number of acquires of a pass, and the unit of acquire `index`: as the trainer listed
- *  them, else by the default orders. */
-size_t sherdi_model_order_len(const sherdi_model *model, sherd_pass pass);
-int    sherdi_model_order(const sherdi_model *model, sherd_pass pass, size_t index);
-/** Returns how many further acquires come before the release of acquire `index`; more than there
- *  are: it is held to the end of the micro-batch. */
-size_t sherdi_model_held(const sherdi_model *model, sherd_pass pass, size_t index);
+/** Return the number of acquires of a pass, and acquire `index`: as the trainer listed them, else by
+ *  the default orders. */
+size_t           sherdi_model_order_len(const sherdi_model *model, sherd_pass pass);
+sherdi_model_use sherdi_model_order(const sherdi_model *model, sherd_pass pass, size_t index);
 
 #endif

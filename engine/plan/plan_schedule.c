@@ -26,14 +26,12 @@ static sherd_status sequence_make(sherdi_plan *plan, const sherdi_model *model,
         size_t len = sherdi_model_order_len(model, passes[p]);
 
         for (size_t i = 0; i < len; i++) {
-            size_t at   = sequence->num_steps++;
-            size_t held = sherdi_min_size(sherdi_model_held(model, passes[p], i), total - 1 - at);
+            sherdi_model_use use  = sherdi_model_order(model, passes[p], i);
+            size_t           at   = sequence->num_steps++;
+            size_t           held = sherdi_min_size((size_t)use.held, total - 1 - at);
 
-            sequence->steps[at] = (sherdi_step_of_pass){
-                .unit = sherdi_model_order(model, passes[p], i),
-                .pass = passes[p],
-                .last = at + held,
-            };
+            sequence->steps[at] =
+                (sherdi_step_of_pass){.unit = use.unit, .pass = passes[p], .last = at + held};
             sequence->most_held = sherdi_max_size(sequence->most_held, held);
         }
     }

@@ -95,7 +95,7 @@ static size_t times_in(const sherdi_model *model, sherd_pass pass, int unit)
     size_t times = 0;
 
     for (size_t i = 0; i < sherdi_model_order_len(model, pass); i++) {
-        times += sherdi_model_order(model, pass, i) == unit;
+        times += sherdi_model_order(model, pass, i).unit == unit;
     }
     return times;
 }
