@@ -1,20 +1,14 @@
-/* Spaces, and the kinds of tiers that store data in them: the properties that a plan needs before
- * anything is opened. tier.h has the tiers themselves. */
+/* The kinds of tiers that store data in a space: the properties that a plan needs before anything is
+ * opened. tier.h has the tiers themselves. */
 #ifndef SHERDI_OFFLOAD_TIER_KIND_H
 #define SHERDI_OFFLOAD_TIER_KIND_H
 
 #include "base/mem.h"
 #include "base/status.h"
+#include "offload/space.h"
 
 typedef struct sherdi_tier        sherdi_tier;
 typedef struct sherdi_tier_params sherdi_tier_params;
-
-/* A space: where something rests, by what can address it there. */
-typedef enum sherdi_space {
-    SHERDI_SPACE_DEVICE = 0, /* the device's kernels */
-    SHERDI_SPACE_HOST,       /* the host's kernels */
-    SHERDI_SPACE_STORAGE,    /* no kernels: it is transferred, through buffers in host memory */
-} sherdi_space;
 
 /* An extent in the tier's own space. Both numbers are multiples of SHERD_ALIGN_BYTES; extents
  * ascend and do not overlap. */
@@ -36,7 +30,7 @@ typedef struct sherdi_tier_kind {
     sherd_status (*open)(const sherdi_tier_params *params, sherdi_mem *mem, sherdi_tier **out);
 } sherdi_tier_kind;
 
-/* Nothing is offloaded: the only kind that every build has. */
+/* Nothing is offloaded. */
 extern const sherdi_tier_kind sherdi_tier_device;
 
 #endif

@@ -3,6 +3,7 @@
 #define SHERDI_ENGINE_PLAN_ACTIVATIONS_H
 
 #include "engine/plan/plan.h"
+#include "offload/tier_kind.h"
 
 #define SHERDI_NO_ACTIVATION SIZE_MAX
 #define SHERDI_SPACES        3 /* values of sherdi_space */

@@ -4,6 +4,7 @@
 #define SHERDI_ENGINE_PLAN_OFFLOAD_H
 
 #include "engine/plan/plan.h"
+#include "offload/tier_kind.h"
 
 /* Most blocks whose gradients and new values are on the link at the same time. */
 #define SHERDI_MOST_BOUNCES 3

@@ -16,7 +16,7 @@
 #include "engine/optimizers/optimizer.h"
 #include "kernels/backend.h"
 #include "kernels/encoding.h"
-#include "offload/tier_kind.h"
+#include "offload/space.h"
 
 /* Most first values that one call asks the trainer for: enough to occupy several of its threads. */
 #define SHERDI_FILL_ELEMS ((size_t)256 << 10)
@@ -282,11 +282,11 @@ typedef enum sherdi_ring {
 } sherdi_ring;
 
 typedef struct sherdi_plan_ring {
-    const sherdi_tier_kind *tier; /* of the extents; NULL: there are none */
-    sherdi_extent          *extents;
-    size_t                  num_extents, cap_extents;
-    size_t                  slot_bytes;
-    size_t                  transfers; /* most that are under way at once */
+    const struct sherdi_tier_kind *tier; /* of the extents; NULL: there are none */
+    struct sherdi_extent          *extents;
+    size_t                         num_extents, cap_extents;
+    size_t                         slot_bytes;
+    size_t                         transfers; /* most that are under way at once */
 } sherdi_plan_ring;
 
 struct sherdi_plan_offload;
@@ -302,6 +302,7 @@ typedef struct sherdi_plan {
     sherdi_plan_schedule schedule;
     sherdi_plan_packing  packing;
     sherdi_plan_ring     rings[SHERDI_RINGS];
+    int                  has_files;       /* state or parameters rest in files */
     int                  has_generations; /* all state is on storage, and has a spare generation */
     uint64_t nvme_bytes[SHERDI_RINGS];    /* of the files, by ring; of the state both sets */
     uint64_t index_bytes;                 /* of the index file, in addition to those of the state */
@@ -442,16 +443,6 @@ sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model);
 
 /** Returns the bytes of a block's state: all its parts together. */
 size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block);
-
-/** Returns whether anything rests in files. */
-static inline int sherdi_plan_has_files(const sherdi_plan *plan)
-{
-    const sherdi_plan_ring *state  = &plan->rings[SHERDI_RING_STATE];
-    const sherdi_plan_ring *params = &plan->rings[SHERDI_RING_PARAMS];
-
-    return (state->num_extents > 0 && state->tier->has_files) ||
-           (params->num_extents > 0 && params->tier->has_files);
-}
 
 /** Returns "trainable" and so on, of wide segments "trainable fp32" and so on. */
 const char *sherdi_segment_name(const sherdi_segment *segment);

@@ -587,6 +587,9 @@ static void files_count(sherdi_plan *plan)
 {
     size_t stored = sherdi_plan_stored(plan);
 
+    for (int ring = SHERDI_RING_STATE; ring <= SHERDI_RING_PARAMS; ring++) {
+        plan->has_files |= plan->rings[ring].num_extents > 0 && plan->rings[ring].tier->has_files;
+    }
     plan->has_generations = has_generations(plan);
     if (plan->has_generations) {
         plan->index_bytes = plan->settings.offload.state.tier->index_bytes(stored);

@@ -743,7 +743,7 @@ static int is_possible(const check *check, window_kind kind)
     switch (kind) {
     case WINDOW_QUEUED:
         return sherdi_program_can_be_queued(check->plan) ||
-               (check->plan->machine.has_device && !sherdi_plan_has_files(check->plan));
+               (check->plan->machine.has_device && !check->plan->has_files);
     case WINDOW_UNDONE:
     case WINDOW_STOPPED_AND_UNDONE:
         return check->plan->has_generations;

@@ -13,7 +13,7 @@
  * exchange the status. */
 static int can_be_queued(const sherd_engine *engine)
 {
-    return sherdi_has_device(engine) && !sherdi_plan_has_files(engine->plan);
+    return sherdi_has_device(engine) && !engine->plan->has_files;
 }
 
 static sherd_status range_queue(sherd_engine *engine)

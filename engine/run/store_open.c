@@ -54,7 +54,7 @@ static sherd_status queue_open(sherd_engine *engine)
     };
 
     /* a tier without files has no use for a queue */
-    return sherdi_plan_has_files(engine->plan) ||
+    return engine->plan->has_files ||
                    engine->plan->rings[SHERDI_RING_ACTIVATIONS].num_extents > 0
                ? sherdi_ioq_create(&params, &engine->mem, &engine->storage.store->queue)
                : SHERD_OK;
