@@ -1,6 +1,6 @@
 /* The tables of the optimizers that work element by element, made from the rows of kernels/updates/
  * (rows.h explains them). Each has one sweep, which reads and writes all parts of the state. */
-#include "engine/optimizers/elementwise.h"
+#include "engine/optimizers/optimizer.h"
 
 #include "kernels/updates/updates.h"
 
@@ -13,11 +13,11 @@ enum {
 #define SHERDI_VARIANT     TABLE_OF
 #define SHERDI_ELEMENTWISE TABLE_OF
 #define TABLE_OF(table, type, update_name, fields)                                                 \
-    static void table##_run(const sherdi_backend *lane, const sherdi_sweep_args *args)             \
+    static void table##_run(const sherdi_backend *lane, const sherdi_update_args *args,            \
+                            float *direction)                                                      \
     {                                                                                              \
-        sherdi_update_args update = sherdi_update_args_of(args);                                   \
-                                                                                                   \
-        lane->kernels->update(lane, SHERDI_UPDATE_##update_name, &update);                         \
+        (void)direction;                                                                           \
+        lane->kernels->update(lane, SHERDI_UPDATE_##update_name, args);                            \
     }                                                                                              \
                                                                                                    \
     static void table##_coeffs(const sherdi_settings *settings, const sherdi_group_step *step,     \

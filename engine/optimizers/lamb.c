@@ -3,7 +3,6 @@
  * nothing; the second sweep makes it again. kernels/updates/lamb.h has the formulas. */
 #include "engine/optimizers/lamb.h"
 
-#include "engine/optimizers/elementwise.h"
 #include "kernels/updates/updates.h"
 
 enum { LAMB_PARTS = 3, ALL_PARTS = (1 << LAMB_PARTS) - 1 };
@@ -30,20 +29,17 @@ static void lamb_coeffs(const sherdi_settings *settings, const sherdi_group_step
     };
 }
 
-static void measure_run(const sherdi_backend *lane, const sherdi_sweep_args *args)
+static void measure_run(const sherdi_backend *lane, const sherdi_update_args *args,
+                        float *direction)
 {
-    sherdi_update_args lamb = sherdi_update_args_of(args);
-
-    lamb.norms = (sherdi_lamb_norms *)(void *)args->norms;
-    lane->kernels->lamb_norms(lane, &lamb);
+    (void)direction;
+    lane->kernels->lamb_norms(lane, args);
 }
 
-static void update_run(const sherdi_backend *lane, const sherdi_sweep_args *args)
+static void update_run(const sherdi_backend *lane, const sherdi_update_args *args, float *direction)
 {
-    sherdi_update_args lamb = sherdi_update_args_of(args);
-
-    lamb.ratios = args->ratios;
-    lane->kernels->update(lane, SHERDI_UPDATE_lamb, &lamb);
+    (void)direction;
+    lane->kernels->update(lane, SHERDI_UPDATE_lamb, args);
 }
 
 static int lamb_has_ratio(const sherdi_settings *settings, const sherdi_model_group *group,

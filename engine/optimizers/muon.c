@@ -5,7 +5,6 @@
  * formulas. */
 #include "engine/optimizers/muon.h"
 
-#include "engine/optimizers/elementwise.h"
 #include "kernels/orthogonal.h"
 #include "kernels/updates/updates.h"
 
@@ -20,21 +19,23 @@ static void muon_coeffs(const sherdi_settings *settings, const sherdi_group_step
 }
 
 /* The kernel works on the direction in place of the master: in fp32, without a bf16 parameter. */
-static void direction_run(const sherdi_backend *lane, const sherdi_sweep_args *args)
+static void direction_run(const sherdi_backend *lane, const sherdi_update_args *args,
+                          float *direction)
 {
-    sherdi_update_args update = sherdi_update_args_of(args);
+    sherdi_update_args update = *args;
 
-    update.parts[0]     = args->direction;
+    update.parts[0]     = direction;
     update.encodings[0] = SHERDI_ENCODING_F32;
     update.param        = NULL;
     update.fingerprint  = NULL;
     lane->kernels->update(lane, SHERDI_UPDATE_muon_direction, &update);
 }
 
-static void update_run(const sherdi_backend *lane, const sherdi_sweep_args *args)
+static void update_run(const sherdi_backend *lane, const sherdi_update_args *args, float *direction)
 {
-    sherdi_update_args update = sherdi_update_args_of(args);
+    sherdi_update_args update = *args;
 
+    (void)direction;
     update.grad_dtype = SHERD_F32;
     lane->kernels->update(lane, SHERDI_UPDATE_muon, &update);
 }

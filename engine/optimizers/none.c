@@ -12,9 +12,9 @@ static void none_coeffs(const sherdi_settings *settings, const sherdi_group_step
     memset(out, 0, sizeof(float));
 }
 
-static void none_run(const sherdi_backend *lane, const sherdi_sweep_args *args)
+static void none_run(const sherdi_backend *lane, const sherdi_update_args *args, float *direction)
 {
-    (void)lane, (void)args;
+    (void)lane, (void)args, (void)direction;
     assert(!"an engine for inference has no block");
 }
 

@@ -25,25 +25,6 @@ typedef struct sherdi_optimizer_part {
     int         is_never_negative; /* its sign is free: an encoding may store something there */
 } sherdi_optimizer_part;
 
-/* The arguments of one call of a sweep: a block. Its memory is as kernels/backend.h says. */
-typedef struct sherdi_sweep_args {
-    const sherdi_span     *spans;
-    size_t                 num_spans;
-    const void            *coeffs; /* by group */
-    const void            *grad;   /* of a sweep that reads directions: what became of them, fp32 */
-    sherd_dtype            grad_dtype;
-    void                  *parts[SHERDI_MOST_PARTS];
-    const sherdi_encoding *encodings; /* by part */
-    int                    ties_part; /* ties_part and step: as in sherdi_update_args */
-    uint64_t               step;
-    void            *param; /* receives the new value in param_dtype; NULL: it is the master */
-    sherd_dtype      param_dtype;
-    float           *direction;   /* of the block; a sweep that writes directions makes it */
-    uint64_t        *fingerprint; /* the last sweep adds the block's share: sherdi_mix_element */
-    sherdi_norm_acc *norms;  /* num_norms per parameter: the first of two sweeps adds to them */
-    const float     *ratios; /* by parameter, for the second sweep */
-} sherdi_sweep_args;
-
 /* One pass over blocks: over all of them for an optimizer with norms of whole tensors, over those
  * of a segment for one with matrices. The last sweep writes the parameter. */
 typedef struct sherdi_sweep {
@@ -51,7 +32,9 @@ typedef struct sherdi_sweep {
     int      reads_gradient;
     int      writes_direction, reads_direction; /* SHERDI_GRAIN_MATRIX only */
     int      writes_param;
-    void (*run)(const sherdi_backend *lane, const sherdi_sweep_args *args);
+    /* `direction`: of the block; a sweep that writes directions makes it. A sweep that reads them
+     * gets what became of them in place of the gradient, in fp32 */
+    void (*run)(const sherdi_backend *lane, const sherdi_update_args *args, float *direction);
 } sherdi_sweep;
 
 /* The grain of an optimizer: the smallest thing that can be updated by itself. */

@@ -174,9 +174,9 @@ static void op_fingerprint(sherd_engine *engine, const sherdi_backend *lane, con
         sherdi_run_address(engine, op, SHERDI_USE_SRC), &scalars->head->fingerprint);
 }
 
-/* The arguments of a sweep over a block. The master lies with the other parts of the state, or is
+/* The arguments of an update of a block. The master lies with the other parts of the state, or is
  * the parameter itself. */
-static sherdi_sweep_args sweep_args(const sherd_engine *engine, const sherdi_op *op)
+static sherdi_update_args update_args(const sherd_engine *engine, const sherdi_op *op)
 {
     const sherdi_scalars    *scalars = sherdi_space_scalars(engine, op->space);
     unsigned char           *state   = sherdi_run_address(engine, op, SHERDI_USE_STATE);
@@ -184,35 +184,37 @@ static sherdi_sweep_args sweep_args(const sherd_engine *engine, const sherdi_op 
     const sherdi_segment    *segment = &engine->plan->layout.segments[op->segment];
     sherdi_optimizer_scalars own     = sherdi_scalars_of_optimizer(
             scalars, sherdi_plan_optimizer_of(engine->plan, segment->optimizer));
-    sherdi_sweep_args args = {
+    sherdi_update_args args = {
         .spans       = scalars->spans + op->block->first_span,
         .num_spans   = op->block->num_spans,
         .coeffs      = own.coeffs,
         .grad        = sherdi_run_address(engine, op, SHERDI_USE_SRC),
         .grad_dtype  = segment->types.grad,
-        .parts       = {segment->has_master ? state : param},
-        .encodings   = segment->encodings,
+        .parts       = {(void *)(segment->has_master ? state : param)},
         .ties_part   = segment->ties_part,
         .step        = (uint64_t)engine->run.coeffs.step,
-        .direction   = sherdi_run_address(engine, op, SHERDI_USE_DST),
         .param       = segment->has_master ? param : NULL,
         .param_dtype = segment->types.compute,
         .fingerprint = &scalars->head->fingerprint,
-        .norms       = own.norms,
-        .ratios      = own.ratios,
     };
 
+    if (sherdi_segment_is_measured(segment)) {
+        args.norms  = (void *)own.norms;
+        args.ratios = own.ratios;
+    }
+    memcpy(args.encodings, segment->encodings, sizeof(args.encodings));
     for (int i = 1; i < sherdi_segment_parts(segment); i++) {
-        args.parts[i] = state + sherdi_plan_part_offset(engine->plan, op->block, i, 0);
+        args.parts[i] = (void *)(state + sherdi_plan_part_offset(engine->plan, op->block, i, 0));
     }
     return args;
 }
 
 static void op_update(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    sherdi_sweep_args args = sweep_args(engine, op);
+    sherdi_update_args args = update_args(engine, op);
 
-    engine->plan->layout.segments[op->segment].optimizer->sweeps[op->sweep].run(lane, &args);
+    engine->plan->layout.segments[op->segment].optimizer->sweeps[op->sweep].run(
+        lane, &args, sherdi_run_address(engine, op, SHERDI_USE_DST));
 }
 
 static void op_clear(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)

@@ -8,13 +8,13 @@
 
 enum { MASTER = 0, BUFFER, PARTS };
 
-static void sgd_run(const sherdi_backend *lane, const sherdi_sweep_args *args)
+static void sgd_run(const sherdi_backend *lane, const sherdi_update_args *args, float *direction)
 {
     const sgd_coeffs *groups = args->coeffs;
     float            *master = args->parts[MASTER];
     float            *buffer = args->parts[BUFFER];
 
-    (void)lane; /* the lane is the CPU's, so the memory can be addressed here */
+    (void)direction, (void)lane; /* the lane is the CPU's, so the memory can be addressed here */
     for (size_t s = 0; s < args->num_spans; s++) {
         const sherdi_span *span = &args->spans[s];
 

@@ -297,22 +297,20 @@ static void sign_check(const sherdi_optimizer *optimizer, int part, const float 
  * it. */
 static void signs_check(const sherdi_optimizer *optimizer)
 {
-    static const sherdi_encoding PLAIN[SHERDI_MOST_PARTS] = {SHERDI_ENCODING_F32};
     static float                 parts[SHERDI_MOST_PARTS][SIGN_ELEMS];
     static float                 grad[SIGN_ELEMS];
     static unsigned char         coeffs[1024] __attribute__((aligned(8)));
     static const sherdi_settings settings;
     const sherdi_backend         lane = {
                 .name = "cpu", .kernels = sherdi_kernels_cpu_find("scalar"), .threads = 1};
-    const sherdi_span span        = {.count_elems = SIGN_ELEMS};
-    uint64_t          fingerprint = 0, seed = 1;
-    sherdi_sweep_args args = {.spans       = &span,
-                              .num_spans   = 1,
-                              .coeffs      = coeffs,
-                              .grad        = grad,
-                              .grad_dtype  = SHERD_F32,
-                              .encodings   = PLAIN,
-                              .fingerprint = &fingerprint};
+    const sherdi_span  span        = {.count_elems = SIGN_ELEMS};
+    uint64_t           fingerprint = 0, seed = 1;
+    sherdi_update_args args = {.spans       = &span,
+                               .num_spans   = 1,
+                               .coeffs      = coeffs,
+                               .grad        = grad,
+                               .grad_dtype  = SHERD_F32,
+                               .fingerprint = &fingerprint};
 
     CHECK(optimizer->coeff_bytes <= sizeof(coeffs));
     memset(parts, 0, sizeof(parts));
@@ -334,7 +332,7 @@ static void signs_check(const sherdi_optimizer *optimizer)
         for (size_t i = 0; i < SIGN_ELEMS; i++) {
             grad[i] = test_random_float(&seed);
         }
-        optimizer->sweeps[optimizer->num_sweeps - 1].run(&lane, &args);
+        optimizer->sweeps[optimizer->num_sweeps - 1].run(&lane, &args, NULL);
         for (int part = 0; part < optimizer->num_parts; part++) {
             if (optimizer->parts[part].is_never_negative) {
                 sign_check(optimizer, part, parts[part]);
