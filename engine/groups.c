@@ -37,8 +37,8 @@ static sherd_status optimizer_join(sherd_engine *engine, const sherdi_group_sett
     if (given->optimizer == 0) {
         return SHERD_OK;
     }
-    optimizer =
-        sherdi_optimizer_in(&engine->settings, sherdi_optimizer_at((size_t)given->optimizer - 1));
+    optimizer = sherdi_optimizer_in(&engine->settings,
+                                    sherdi_optimizer_at((size_t)given->optimizer - 1), NAN);
     if (group->optimizer != NULL) {
         return group->optimizer == optimizer ? SHERD_OK : contradiction(group->name, "optimizer");
     }

@@ -524,7 +524,7 @@ static void rules_apply(const sherd_config *config, sherdi_settings *settings)
     settings->update.sgd.has_nesterov = sherdi_config_is_given(config, SHERDI_CONFIG_NESTEROV);
     scaler_resolve(config, &settings->numerics.scaler);
     settings->numerics.check_overflow |= settings->numerics.compute_dtype == SHERD_F16;
-    settings->update.optimizer = sherdi_optimizer_in(settings, settings->update.optimizer);
+    settings->update.optimizer = sherdi_optimizer_in(settings, settings->update.optimizer, NAN);
     sherdi_config_offload_resolve(config, settings);
 }
 

@@ -103,32 +103,10 @@ const sherdi_optimizer *sherdi_optimizer_at(size_t index);
 size_t                  sherdi_optimizer_index(const sherdi_optimizer *optimizer);
 /** Returns the name as "optimizer.type" has it: "AdamW". Static storage. */
 const char *sherdi_optimizer_name(const sherdi_optimizer *optimizer);
-/** Returns the optimizer that `optimizer` means with this momentum, which may be 0. */
-static inline const sherdi_optimizer *sherdi_optimizer_with_momentum(
-    const sherdi_optimizer *optimizer, double momentum)
-{
-    return optimizer->with_momentum == NULL ? optimizer
-           : momentum != 0                  ? optimizer->with_momentum
-                                            : optimizer->without_momentum;
-}
-/** Returns the momentum of an optimizer that has one: the configuration's, or the optimizer's
- *  default. */
-static inline double sherdi_optimizer_momentum(const sherdi_settings  *settings,
-                                               const sherdi_optimizer *optimizer)
-{
-    return settings->update.sgd.has_momentum ? settings->update.sgd.momentum
-                                             : optimizer->defaults.betas[0];
-}
-/** Returns the optimizer that `optimizer` means in this configuration: adam_w_mode and momentum
- *  decide. */
-static inline const sherdi_optimizer *sherdi_optimizer_in(const sherdi_settings  *settings,
-                                                          const sherdi_optimizer *optimizer)
-{
-    return settings->update.decouples_decay && optimizer->decoupled != NULL
-               ? optimizer->decoupled
-               : sherdi_optimizer_with_momentum(optimizer,
-                                                sherdi_optimizer_momentum(settings, optimizer));
-}
+/** Returns the optimizer that `optimizer` means in this configuration: adam_w_mode decides, and
+ *  `beta1` where it is a momentum; NaN: the configuration's, or the optimizer's default. */
+const sherdi_optimizer *sherdi_optimizer_in(const sherdi_settings  *settings,
+                                            const sherdi_optimizer *optimizer, double beta1);
 /** Finds the optimizer that `name`, in any case, means in this configuration; `who` says in the
  *  message whose name it is. E_NOTSUP, with the names that exist. */
 sherd_status sherdi_optimizer_find(const sherdi_settings *settings, const char *who,
@@ -144,11 +122,9 @@ sherdi_optimizer_defaults sherdi_optimizer_numbers(const sherdi_settings  *setti
 static inline const sherdi_optimizer *sherdi_group_optimizer(const sherdi_settings    *settings,
                                                              const sherdi_model_group *group)
 {
-    const sherdi_optimizer *optimizer =
-        group->optimizer == NULL ? settings->update.optimizer : group->optimizer;
-
-    return isnan(group->beta1) ? optimizer
-                               : sherdi_optimizer_with_momentum(optimizer, group->beta1);
+    return sherdi_optimizer_in(
+        settings, group->optimizer == NULL ? settings->update.optimizer : group->optimizer,
+        group->beta1);
 }
 
 #endif

@@ -50,6 +50,19 @@ size_t sherdi_optimizer_index(const sherdi_optimizer *optimizer)
     return index;
 }
 
+const sherdi_optimizer *sherdi_optimizer_in(const sherdi_settings  *settings,
+                                            const sherdi_optimizer *optimizer, double beta1)
+{
+    if (settings->update.decouples_decay && optimizer->decoupled != NULL) {
+        return optimizer->decoupled;
+    }
+    if (optimizer->with_momentum == NULL) {
+        return optimizer;
+    }
+    beta1 = isnan(beta1) ? sherdi_optimizer_numbers(settings, optimizer).betas[0] : beta1;
+    return beta1 != 0 ? optimizer->with_momentum : optimizer->without_momentum;
+}
+
 sherd_status sherdi_optimizer_find(const sherdi_settings *settings, const char *who,
                                    const char *name, const sherdi_optimizer **out)
 {
@@ -59,7 +72,7 @@ sherd_status sherdi_optimizer_find(const sherdi_settings *settings, const char *
         return sherdi_fail(SHERD_E_NOTSUP, "%s: optimizer %s is not known; known: %s%s", who, name,
                            sherdi_optimizer_types + 1, SHERDI_MORE_NAMES);
     }
-    *out = sherdi_optimizer_in(settings, TABLE[index]);
+    *out = sherdi_optimizer_in(settings, TABLE[index], NAN);
     return SHERD_OK;
 }
 
@@ -78,7 +91,8 @@ sherdi_optimizer_defaults sherdi_optimizer_numbers(const sherdi_settings  *setti
     return (sherdi_optimizer_defaults){
         .lr = number_of(settings->update.has_lr, settings->update.lr, own->lr, SHERDI_STANDARD_LR),
         .betas = {optimizer->with_momentum != NULL
-                      ? sherdi_optimizer_momentum(settings, optimizer)
+                      ? number_of(settings->update.sgd.has_momentum, settings->update.sgd.momentum,
+                                  own->betas[0], 0)
                       : number_of(settings->update.has_betas, settings->update.betas[0],
                                   own->betas[0], SHERDI_STANDARD_BETA1),
                   number_of(settings->update.has_betas, settings->update.betas[1], own->betas[1],

@@ -202,8 +202,8 @@ static void config_momentum_is_the_optimizers(void)
         CHECK_CLOSE(CASES_OF[i].sgd, sgd.betas[0], 0);
         CHECK_INT(CASES_OF[i].muon_is_nesterov, muon.is_nesterov);
         CHECK_INT(CASES_OF[i].sgd_is_nesterov, sgd.is_nesterov);
-        CHECK(sherdi_optimizer_in(&got, &sherdi_optimizer_muon) == &sherdi_optimizer_muon);
-        CHECK(sherdi_optimizer_in(&got, &sherdi_optimizer_sgd) ==
+        CHECK(sherdi_optimizer_in(&got, &sherdi_optimizer_muon, NAN) == &sherdi_optimizer_muon);
+        CHECK(sherdi_optimizer_in(&got, &sherdi_optimizer_sgd, NAN) ==
               (CASES_OF[i].sgd != 0 ? &sherdi_optimizer_sgd : &sherdi_optimizer_sgd_plain));
         CHECK_INT(0, sherd_config_warning_count(config));
         sherd_config_destroy(config);
@@ -272,7 +272,7 @@ static void config_muon_has_numbers_of_its_own(void)
     CHECK(got.update.optimizer == &sherdi_optimizer_muon);
     CHECK_INT(3, got.muon.steps);
     CHECK_INT(1, got.muon.matches_rms);
-    CHECK_CLOSE(0.95, sherdi_optimizer_momentum(&got, got.update.optimizer), 0);
+    CHECK_CLOSE(0.95, sherdi_optimizer_numbers(&got, got.update.optimizer).betas[0], 0);
     CHECK_INT(1, sherdi_optimizer_numbers(&got, got.update.optimizer).is_nesterov);
     CHECK_INT(0, sherd_config_warning_count(config));
     sherd_config_destroy(config);
