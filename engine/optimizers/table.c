@@ -13,41 +13,50 @@ const char sherdi_optimizer_types[] =
     ;
 #undef SHERDI_OPTIMIZER
 
-#define SHERDI_OPTIMIZER(type, table) &(table),
-static const sherdi_optimizer *const TABLE[] = {
+/* How many optimizers there are; behind them ROWS has the variants of their types. */
+#define SHERDI_OPTIMIZER(type, table) +1
+enum {
+    COUNT = 0
 #include "engine/optimizers/list.h"
 };
 #undef SHERDI_OPTIMIZER
 
-/* In the numbers of sherdi_optimizer_index, the variants follow the optimizers of TABLE. */
-#define SHERDI_VARIANT(table, type, update, fields) &sherdi_optimizer_##table,
-static const sherdi_optimizer *const VARIANTS[] = {
+#define SHERDI_OPTIMIZER(type, table) {type, &(table)},
+static const struct {
+    const char             *type;
+    const sherdi_optimizer *table;
+} ROWS[] = {
+#include "engine/optimizers/list.h"
+#define SHERDI_VARIANT(table, type, update, fields) {type, &sherdi_optimizer_##table},
 #include "kernels/updates/rows.h"
-    NULL};
-
-#define NUM_VARIANTS (sizeof(VARIANTS) / sizeof(VARIANTS[0]) - 1)
+};
+#undef SHERDI_OPTIMIZER
 
 size_t sherdi_optimizer_count(void)
 {
-    return sizeof(TABLE) / sizeof(TABLE[0]);
+    return COUNT;
 }
 
 const sherdi_optimizer *sherdi_optimizer_at(size_t index)
 {
-    assert(index < sherdi_optimizer_count());
-    return TABLE[index];
+    assert(index < COUNT);
+    return ROWS[index].table;
 }
 
 size_t sherdi_optimizer_index(const sherdi_optimizer *optimizer)
 {
-    size_t count = sherdi_optimizer_count();
     size_t index = 0;
 
-    while ((index < count ? TABLE[index] : VARIANTS[index - count]) != optimizer) {
+    while (ROWS[index].table != optimizer) {
         index++;
-        assert(index < count + NUM_VARIANTS);
+        assert(index < sizeof(ROWS) / sizeof(ROWS[0]));
     }
     return index;
+}
+
+const char *sherdi_optimizer_name(const sherdi_optimizer *optimizer)
+{
+    return ROWS[sherdi_optimizer_index(optimizer)].type;
 }
 
 const sherdi_optimizer *sherdi_optimizer_in(const sherdi_settings  *settings,
@@ -72,7 +81,7 @@ sherd_status sherdi_optimizer_find(const sherdi_settings *settings, const char *
         return sherdi_fail(SHERD_E_NOTSUP, "%s: optimizer %s is not known; known: %s%s", who, name,
                            sherdi_optimizer_types + 1, SHERDI_MORE_NAMES);
     }
-    *out = sherdi_optimizer_in(settings, TABLE[index], NAN);
+    *out = sherdi_optimizer_in(settings, ROWS[index].table, NAN);
     return SHERD_OK;
 }
 
@@ -103,16 +112,3 @@ sherdi_optimizer_defaults sherdi_optimizer_numbers(const sherdi_settings  *setti
             settings->update.sgd.has_nesterov ? settings->update.sgd.is_nesterov : own->is_nesterov,
     };
 }
-
-#define SHERDI_OPTIMIZER(type, table) type,
-const char *sherdi_optimizer_name(const sherdi_optimizer *optimizer)
-{
-    static const char *const NAMES[] = {
-#include "engine/optimizers/list.h"
-#define SHERDI_VARIANT(table, type, update, fields) type,
-#include "kernels/updates/rows.h"
-    };
-
-    return NAMES[sherdi_optimizer_index(optimizer)];
-}
-#undef SHERDI_OPTIMIZER
