@@ -1,9 +1,40 @@
-/* Worlds of several processes, worlds that are split from others, simulated worlds, and broadcasts:
- * calls of modules (modules.txt). sherd.h includes this header, and has the conventions. */
+/* Worlds with parameters, of several processes, split from others, or simulated, and broadcasts:
+ * most are calls of modules (modules.txt). sherd.h includes this header, and has the conventions. */
 #ifndef SHERD_H
 #include "sherd.h"
 #elif !defined(SHERD_WORLDS_H)
 #define SHERD_WORLDS_H
+
+typedef struct sherd_world_params {
+    size_t      struct_size;
+    const char *transport;  /* "shm", "mpi", "nccl", "threads", "self"; NULL: best available */
+    int         device;     /* GPU of this rank; -1: chosen by local_rank. Unused on the CPU. */
+    int         local_rank; /* rank inside this host; -1: detected */
+    /* Longest wait for the other ranks in one call; 0: 30 minutes. The death of a process is
+     * noticed within seconds, and the silence of a host within host_timeout_ns, independently of
+     * this field. Until all ranks have met, another limit applies: SHERD_TIMEOUT in seconds, else
+     * two minutes; timeout_ns replaces it where timeout_ns is shorter. */
+    int64_t timeout_ns;
+    /* Compute threads of this rank's CPU kernels, at most 4096; 0: SHERD_THREADS, else cores of the
+     * host / ranks of the host, at least 1. On a GPU the cores that are reserved for the trainer
+     * and the wire are subtracted (docs/threads.md). */
+    int cpu_threads;
+    /* Where the engine's device memory and kernels are: "cpu" or "cuda". NULL: SHERD_BACKEND, else
+     * "cuda" when `device` is set or the transport is "nccl", else "cpu" */
+    const char *backend;
+    /* Longest silence of another host before its ranks are considered lost, from 2 s to 7 days; 0:
+     * 30 s. SHERD_HOST_TIMEOUT, in seconds, replaces it. Between two hosts the lower limit of their
+     * ranks counts. */
+    int64_t host_timeout_ns;
+} sherd_world_params;
+
+SHERD_API void sherd_world_params_init(sherd_world_params *params);
+
+/** Does what sherd_world_threads does, with `params`, which apply to all ranks. Their transport must
+ *  be NULL or "threads"; local_rank has no meaning here. On a GPU, rank r uses device r modulo the
+ *  number of devices. If `device` is set, all ranks use it. */
+SHERD_CALL sherd_world_threads_with(int world_size, const sherd_world_params *params,
+                                    sherd_world **worlds_out);
 
 /** Creates the world that the launcher set up: torchrun, mpirun, mpiexec, srun, or explicit
  *  SHERD_RANK, SHERD_WORLD_SIZE and SHERD_RENDEZVOUS. If no launcher is found, the world consists
