@@ -205,11 +205,6 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
     return SHERD_OK;
 }
 
-int sherdi_model_find_param(const sherdi_model *model, const char *name)
-{
-    return (int)sherdi_names_find(&model->param_names, name);
-}
-
 int sherdi_model_reached(const sherdi_model *model, int unit, size_t n)
 {
     const sherdi_model_unit *info = &model->units[unit];

@@ -93,8 +93,6 @@ static inline void sherdi_model_trains(sherdi_model *model, int group)
 sherd_status sherdi_model_add_unit(sherdi_model *model, const sherd_unit_params *params, int *out);
 sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_param_params *params,
                                     int *out);
-/** Returns the parameter of that name; -1: there is none. */
-int sherdi_model_find_param(const sherdi_model *model, const char *name);
 /** Checks a number of declarations. A model with more is a mistake; its names and tables would take
  *  all memory there is. */
 sherd_status sherdi_model_check_count(const char *what, size_t count, size_t most);

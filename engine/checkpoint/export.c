@@ -23,7 +23,9 @@ static sherdi_weights_param model_get(const void *ctx, size_t param)
 
 static int model_find(const void *ctx, const char *name, size_t *param_out)
 {
-    return sherdi_weights_found(sherdi_model_find_param(ctx, name), param_out);
+    const sherdi_model *model = ctx;
+
+    return sherdi_weights_found(sherdi_names_find(&model->param_names, name), param_out);
 }
 
 sherdi_weights_model sherdi_weights_model_of(const sherd_engine *engine)
@@ -45,7 +47,7 @@ static sherd_status engine_read(void *ctx, const char *name, const char *value, 
                                 size_t count_elems, float *out)
 {
     sherd_engine *engine = ctx;
-    int           param  = sherdi_model_find_param(&engine->model, name);
+    int           param  = (int)sherdi_names_find(&engine->model.param_names, name);
 
     return sherd_param_read(engine, param, sherdi_weights_value_of(engine, param, value),
                             first_elem, count_elems, out);

@@ -78,31 +78,32 @@ static void ways_choose(sherdi_plan *plan)
 static void buffers_name(sherdi_plan *plan)
 {
     static const sherdi_plan_buffer BUFFERS[SHERDI_BUFFERS] = {
-        [SHERDI_BUFFER_PARAMS]    = {.name = "parameters", .purpose = SHERDI_MEM_PARAMS},
+        [SHERDI_BUFFER_PARAMS]    = {.name      = "parameters",
+                                     .purpose   = SHERDI_MEM_PARAMS,
+                                     .is_shared = 1},
         [SHERDI_BUFFER_GRADS]     = {.name = "gradients", .purpose = SHERDI_MEM_GRADS},
         [SHERDI_BUFFER_STATE]     = {.name = "optimizer state", .purpose = SHERDI_MEM_STATE},
         [SHERDI_BUFFER_GATHER]    = {.name = "gathered units", .purpose = SHERDI_MEM_GATHER},
         [SHERDI_BUFFER_TRANSIENT] = {.name    = "transient gradients",
                                      .purpose = SHERDI_MEM_TRANSIENT},
-        [SHERDI_BUFFER_STAGING]   = {.name = "staging", .purpose = SHERDI_MEM_STAGING},
+        [SHERDI_BUFFER_STAGING]   = {.name      = "staging",
+                                     .purpose   = SHERDI_MEM_STAGING,
+                                     .is_shared = 1},
         [SHERDI_BUFFER_SCALARS]   = {.name = "scalars of kernels", .purpose = SHERDI_MEM_STAGING},
-        [SHERDI_BUFFER_HOST_SCALARS] = {.name    = "scalars of kernels",
-                                        .purpose = SHERDI_MEM_HOST_STAGING},
+        [SHERDI_BUFFER_HOST_SCALARS] = {.name      = "scalars of kernels",
+                                        .purpose   = SHERDI_MEM_HOST_STAGING,
+                                        .is_host   = 1,
+                                        .is_pinned = 1},
         [SHERDI_BUFFER_FILL]         = {.name = "first values", .purpose = SHERDI_MEM_STAGING},
     };
     sherdi_plan_buffer *buffers = plan->packing.buffers;
 
     memcpy(buffers, BUFFERS, sizeof(BUFFERS));
-    buffers[SHERDI_BUFFER_PARAMS].is_shared       = 1;
-    buffers[SHERDI_BUFFER_STAGING].is_shared      = 1;
-    buffers[SHERDI_BUFFER_HOST_SCALARS].is_host   = 1;
-    buffers[SHERDI_BUFFER_HOST_SCALARS].is_pinned = 1;
-    buffers[SHERDI_BUFFER_GRADS].is_shared        = !plan->layout.has_slices;
-    buffers[SHERDI_BUFFER_TRANSIENT].is_shared    = plan->layout.has_slices;
-    if (plan->machine.has_device) {
-        buffers[SHERDI_BUFFER_FILL].is_host   = 1; /* where the trainer gives them */
-        buffers[SHERDI_BUFFER_FILL].is_pinned = 1;
-        buffers[SHERDI_BUFFER_FILL].purpose   = SHERDI_MEM_HOST_STAGING;
+    buffers[SHERDI_BUFFER_GRADS].is_shared     = !plan->layout.has_slices;
+    buffers[SHERDI_BUFFER_TRANSIENT].is_shared = plan->layout.has_slices;
+    if (plan->machine.has_device) { /* where the trainer gives them */
+        buffers[SHERDI_BUFFER_FILL]      = buffers[SHERDI_BUFFER_HOST_SCALARS];
+        buffers[SHERDI_BUFFER_FILL].name = BUFFERS[SHERDI_BUFFER_FILL].name;
     }
 }
 

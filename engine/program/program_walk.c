@@ -157,16 +157,6 @@ sherd_status sherdi_program_block_work(const sherdi_program *program, sherdi_wal
                : sherdi_program_offload()->values_walk(program, walk, segment, block, param);
 }
 
-/* Leaves a block as it is; an update counts its fingerprint. */
-static sherd_status block_pass(const sherdi_program *program, sherdi_walk walk,
-                               const sherdi_segment *segment, const sherdi_block *block)
-{
-    return walk != SHERDI_WALK_UPDATE ? SHERD_OK
-                                      : sherdi_program_master_count(
-                                            program, segment, block,
-                                            sherdi_program_param_at(program->plan, segment, block));
-}
-
 sherd_status sherdi_program_block_walk(const sherdi_program *program, sherdi_walk walk,
                                        const sherdi_segment *segment, const sherdi_block *block)
 {
@@ -177,7 +167,10 @@ sherd_status sherdi_program_block_walk(const sherdi_program *program, sherdi_wal
         return sherdi_program_offload()->block_walk(program, walk, segment, block);
     }
     if (sherdi_program_is_skipped(program, walk, segment->unit)) {
-        return block_pass(program, walk, segment, block);
+        if (walk != SHERDI_WALK_UPDATE) {
+            return SHERD_OK;
+        }
+        walk = SHERDI_WALK_FINGERPRINT; /* an update counts what it leaves as it is, too */
     }
     if (sherdi_walk_has_gradient(walk)) {
         SHERDI_TRY(sherdi_program_gradient_take(program, walk, segment, block, &gradient));
@@ -191,9 +184,8 @@ sherd_status sherdi_program_block_walk(const sherdi_program *program, sherdi_wal
 static sherd_status segment_walk(const sherdi_program *program, sherdi_walk walk,
                                  const sherdi_segment *segment)
 {
-    const sherdi_plan *plan = program->plan;
-
-    int is_skipped = sherdi_program_is_skipped(program, walk, segment->unit);
+    const sherdi_plan *plan       = program->plan;
+    int                is_skipped = sherdi_program_is_skipped(program, walk, segment->unit);
 
     if (walk == SHERDI_WALK_MEASURE && !sherdi_segment_is_measured(segment)) {
         return SHERDI_IF_OFFLOAD(segment_pass_by(program, walk, segment));
