@@ -239,39 +239,29 @@ sherd_status sherdi_program_unit_leave(const sherdi_program *program, int unit)
                         .bytes  = program->plan->layout.units[unit].gather_bytes});
 }
 
-/* Takes back the holds on the first `count` units that an acquire reaches. If their gathers were
- * enqueued (may_lack_bytes), a later failure can mean that the bytes do not arrive: then they do
- * not count as gathered. */
-static void units_unhold(const sherdi_program *program, int unit, size_t count, int may_lack_bytes)
-{
-    for (size_t n = 0; n < count; n++) {
-        int                reached = sherdi_model_reached(program->model, unit, n);
-        sherdi_unit_state *state   = sherdi_program_unit(program, reached);
-
-        if (--state->held == 0 && may_lack_bytes) {
-            state->is_gathered = 0;
-        }
-    }
-}
-
-static void gradients_unbegin(const sherdi_program *program, int unit, size_t count)
-{
-    for (size_t n = 0; n < count; n++) {
-        int                reached = sherdi_model_reached(program->model, unit, n);
-        sherdi_unit_state *state   = sherdi_program_unit(program, reached);
-
-        if (--state->held_backward == 0 &&
-            state->uses_left == program->plan->layout.units[reached].backward_uses) {
-            state->has_gradient = 0; /* this acquire was the first to reach the unit */
-        }
-    }
-}
-
 /* The changes of an acquire so far, to be undone if it fails. */
 typedef struct taken {
     size_t held, begun;
     int    is_gathered; /* all gathers have been enqueued */
 } taken;
+
+/* Takes back what an acquire did. If its gathers were enqueued, a later failure can mean that the
+ * bytes do not arrive: then they do not count as gathered. */
+static void units_give_back(const sherdi_program *program, int unit, const taken *t)
+{
+    for (size_t n = 0; n < t->held; n++) {
+        int                reached = sherdi_model_reached(program->model, unit, n);
+        sherdi_unit_state *state   = sherdi_program_unit(program, reached);
+
+        if (n < t->begun && --state->held_backward == 0 &&
+            state->uses_left == program->plan->layout.units[reached].backward_uses) {
+            state->has_gradient = 0; /* this acquire was the first to reach the unit */
+        }
+        if (--state->held == 0 && t->is_gathered) {
+            state->is_gathered = 0;
+        }
+    }
+}
 
 static sherd_status units_take(const sherdi_program *program, sherdi_cursor *cursor, int unit,
                                sherd_pass pass, taken *t)
@@ -308,8 +298,7 @@ sherd_status sherdi_program_acquire(const sherdi_program *program, int unit, she
     sherd_status   status = units_take(program, cursor, unit, pass, &t);
 
     if (status != SHERD_OK) { /* the call leaves nothing changed */
-        gradients_unbegin(program, unit, t.begun);
-        units_unhold(program, unit, t.held, t.is_gathered);
+        units_give_back(program, unit, &t);
         cursor->next = next;
         return status;
     }
