@@ -55,7 +55,7 @@ int sherdi_batch_derive(sherdi_config_batch *batch, int world_size)
 
 typedef struct plain_config {
     const sherdi_config_kind *kind;
-    sherd_settings            given;
+    sherdi_settings settings; /* all but the sizes of a batch that follow from the ranks */
 } plain_config;
 
 void sherd_settings_init(sherd_settings *settings)
@@ -153,25 +153,6 @@ static const sherdi_settings STANDARD = {
 #include "engine/config/members_list.h"
 };
 
-/* Finds the optimizer by its name. */
-static sherd_status optimizer_put(const sherd_settings *given, sherdi_settings *all)
-{
-    sherdi_update_settings  *out = &all->update;
-    const sherdi_optimizer **at  = &out->optimizer;
-
-    out->sgd.has_momentum = !isnan(given->beta1);
-    out->sgd.momentum     = out->sgd.has_momentum ? given->beta1 : 0;
-    SHERDI_TRY(sherdi_optimizer_find(all, "sherd_settings.optimizer",
-                                     given->optimizer == NULL ? "AdamW" : given->optimizer, at));
-    if ((*at)->with_momentum == NULL) { /* its beta1 is no momentum */
-        out->sgd = (sherdi_sgd_settings){0};
-    } else if (!out->sgd.has_momentum) {
-        out->sgd.momentum = (*at)->defaults.betas[0];
-    }
-    out->sgd.is_nesterov = (*at)->defaults.is_nesterov;
-    return SHERD_OK;
-}
-
 /* Puts the optimizer's number where none is given. Returns whether one is. */
 static int number_complete(double *number, double own)
 {
@@ -181,21 +162,30 @@ static int number_complete(double *number, double own)
     return is_given;
 }
 
+/* Finds the optimizer by its name, and completes its numbers. beta1 may be its momentum. */
 static sherd_status update_complete(const sherd_settings *given, sherdi_settings *all)
 {
     sherdi_update_settings   *out = &all->update;
     sherdi_optimizer_defaults numbers;
 
-    SHERDI_TRY(optimizer_put(given, all));
+    out->sgd.has_momentum = !isnan(given->beta1);
+    out->sgd.momentum     = given->beta1;
+    SHERDI_TRY(sherdi_optimizer_find(all, "sherd_settings.optimizer",
+                                     given->optimizer == NULL ? "AdamW" : given->optimizer,
+                                     &out->optimizer));
     numbers        = sherdi_optimizer_numbers(all, out->optimizer);
     out->has_lr    = number_complete(&out->lr, numbers.lr);
     out->has_eps   = number_complete(&out->eps, numbers.eps);
     out->has_betas = number_complete(&out->betas[0], numbers.betas[0]);
     out->has_betas |= number_complete(&out->betas[1], numbers.betas[1]);
-    out->has_betas &= !out->sgd.has_momentum;
-    if (out->optimizer->with_momentum != NULL) { /* beta1 is the momentum, which is there already */
-        out->betas[0] = SHERDI_STANDARD_BETA1;
+    if (out->optimizer->with_momentum == NULL) {
+        out->sgd = (sherdi_sgd_settings){0};
+    } else {
+        out->has_betas &= !out->sgd.has_momentum;
+        out->sgd.momentum = numbers.betas[0];
+        out->betas[0]     = SHERDI_STANDARD_BETA1;
     }
+    out->sgd.is_nesterov = numbers.is_nesterov;
     return SHERD_OK;
 }
 
@@ -211,16 +201,12 @@ static void sharding_complete(sherdi_sharding_settings *out)
 
 static sherd_status plain_resolve(const sherd_config *config, int world_size, sherdi_settings *out)
 {
-    const sherd_settings *given = &((const plain_config *)(const void *)config)->given;
-    sherdi_settings       all;
+    const sherdi_settings *plain = &((const plain_config *)(const void *)config)->settings;
+    sherdi_batch_settings  batch = plain->batch;
 
-    memcpy(&all, &STANDARD, sizeof(all)); /* padding too: ranks may hash it */
-    fields_copy(given, &all);
-    SHERDI_TRY(batch_complete(world_size, &all.batch));
-    numerics_complete(given, &all.numerics);
-    SHERDI_TRY(update_complete(given, &all));
-    sharding_complete(&all.sharding);
-    memcpy(out, &all, sizeof(all));
+    SHERDI_TRY(batch_complete(world_size, &batch));
+    memcpy(out, plain, sizeof(*out)); /* padding too: ranks may hash it */
+    out->batch = batch;
     return SHERD_OK;
 }
 
@@ -234,7 +220,7 @@ static const sherdi_config_kind PLAIN = {plain_resolve, plain_destroy};
 sherd_status sherd_config_from_settings(const sherd_settings *settings, sherd_config **out)
 {
     sherd_settings  given;
-    sherdi_settings probe = STANDARD;
+    sherdi_settings all;
     plain_config   *config;
 
     SHERDI_TRY(sherdi_api_need(settings != NULL, "sherd_config_from_settings", "settings"));
@@ -242,14 +228,17 @@ sherd_status sherd_config_from_settings(const sherd_settings *settings, sherd_co
     sherd_settings_init(&given);
     SHERDI_TRY(sherdi_api_read(settings, SHERDI_API(sherd_settings), &given));
     SHERDI_TRY(given_check(&given));
-    SHERDI_TRY(optimizer_put(&given, &probe));
-    given.optimizer = sherdi_optimizer_name(probe.update.optimizer);
-    config          = calloc(1, sizeof(*config));
+    memcpy(&all, &STANDARD, sizeof(all));
+    fields_copy(&given, &all);
+    numerics_complete(&given, &all.numerics);
+    SHERDI_TRY(update_complete(&given, &all));
+    sharding_complete(&all.sharding);
+    config = calloc(1, sizeof(*config));
     if (config == NULL) {
         return sherdi_fail(SHERD_E_NOMEM, "no memory for a configuration");
     }
-    config->kind  = &PLAIN;
-    config->given = given;
-    *out          = (sherd_config *)(void *)config;
+    config->kind = &PLAIN;
+    memcpy(&config->settings, &all, sizeof(all));
+    *out = (sherd_config *)(void *)config;
     return SHERD_OK;
 }
