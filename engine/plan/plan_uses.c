@@ -38,4 +38,23 @@ static sherd_status gradients_mark(sherdi_plan *plan, const sherdi_model *model)
     return SHERD_OK;
 }
 
-const sherdi_module sherdi_module_plan_uses = {.segments_made = gradients_mark};
+/* A gradient that is retained stays in the transient pool until the micro-batch ends. That of an
+ * open-ended unit is there all the time, and is reduced after it. */
+static sherd_status transients_stay(sherdi_plan *plan, const sherdi_model *model)
+{
+    sherdi_live_ranges *transients = &plan->schedule.transients;
+
+    (void)model;
+    for (size_t i = 0; i < transients->count; i++) {
+        const sherdi_plan_unit *unit = &plan->layout.units[transients->items[i].unit];
+
+        transients->items[i].first = unit->is_open_ended ? 0 : transients->items[i].first;
+        if (unit->is_open_ended || unit->retains_grads) {
+            transients->items[i].last = plan->schedule.train.num_steps;
+        }
+    }
+    return SHERD_OK;
+}
+
+const sherdi_module sherdi_module_plan_uses = {.segments_made = gradients_mark,
+                                               .lay_out       = transients_stay};
