@@ -23,6 +23,8 @@ SHERDI_TRIED(blocks_made, (sherdi_plan * plan, const sherdi_model *model), (plan
 /* Units, segments and schedule of a plan are known: checks them, and lays out what the module
  * adds. */
 SHERDI_TRIED(lay_out, (sherdi_plan * plan, const sherdi_model *model), (plan, model))
+/* The schedule of a plan comes to an acquire, whose own gathers are started: starts others. */
+SHERDI_TRIED(gather_ahead, (struct sherdi_schedule_walk * walk, size_t position), (walk, position))
 /* A plan, which may be incomplete, is about to be freed. */
 SHERDI_CALLED(plan_destroyed, (sherdi_plan * plan), (plan))
 /* The progress of a program begins, and is about to be freed. E_NOMEM. */

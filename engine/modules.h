@@ -8,6 +8,7 @@
 #include "engine/plan/plan.h"
 
 struct sherdi_program;
+struct sherdi_schedule_walk;
 struct sherdi_range;
 struct sherdi_value_range;
 struct sherdi_progress;

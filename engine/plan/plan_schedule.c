@@ -1,10 +1,11 @@
-/* Schedule: decides when units are gathered and released. Gathers start ahead of their use, as far
- * as the wire needs it and prefetch_bucket_size and max_live_parameters allow it. plan_pack.c then
- * gives the units offsets from their lifetimes, so the size of the pool is the peak, and does not
- * depend on timing. emit.c counts the collectives with their bytes. */
-#include "engine/plan/plan.h"
+/* Schedule: decides when units are gathered and released. Where operations overlap, gathers start
+ * ahead of their use (plan_ahead.c). plan_pack.c then gives the units offsets from their lifetimes,
+ * so the size of the pool is the peak, and does not depend on timing. emit.c counts the collectives
+ * with their bytes. */
+#include "engine/plan/plan_schedule.h"
 
 #include "base/checked.h"
+#include "engine/modules.h"
 
 /* ------------------------------------------------------------ sequences -- */
 
@@ -50,38 +51,7 @@ static int step_needs(const sherdi_model *model, const sherdi_step_of_pass *step
     return 0;
 }
 
-static size_t gathered_elems(const sherdi_plan *plan, int unit)
-{
-    return plan->layout.units[unit].gather_elems;
-}
-
 /* ------------------------------------------------- gathers, live ranges -- */
-
-/* The units of the next acquire are gathered ahead, whatever their size; more only while less than
- * AHEAD_BYTES are ahead. An acquire starts the next gather before it waits for its own. So with one
- * unit ahead the wire has its next transfer when one is over. A second unit ahead hides the start
- * of a call (launch, meeting of the ranks) where transfers are short: 100 us at 50 GB/s between
- * hosts are 5 MB, 20 us at 400 GB/s inside one are 8 MB. Larger units cover the start by
- * themselves; more of them ahead take memory and save no time. */
-#define AHEAD_BYTES ((size_t)8 << 20)
-
-/* A unit's state during the walk. */
-typedef struct walk_unit {
-    size_t open;     /* index of its current live range plus 1; 0: not gathered */
-    size_t held;     /* acquires that reach it, not yet released */
-    int    is_ahead; /* gathered before its use, and not used yet */
-} walk_unit;
-
-/* A walk over a sequence, as the engine will make it. */
-typedef struct walk {
-    const sherdi_model *model;
-    sherdi_plan        *plan;
-    sherdi_sequence    *sequence;
-    walk_unit          *units;
-    size_t              live_elems;  /* gathered now */
-    size_t              ahead_elems; /* of these, not used yet */
-    size_t              ahead_bytes; /* the same in bytes */
-} walk;
 
 sherd_status sherdi_live_range_add(const sherdi_plan *plan, sherdi_live_ranges *live_ranges,
                                    sherdi_live_range live_range)
@@ -92,7 +62,7 @@ sherd_status sherdi_live_range_add(const sherdi_plan *plan, sherdi_live_ranges *
     return SHERD_OK;
 }
 
-static sherd_status live_range_open(walk *w, int unit, size_t position)
+sherd_status sherdi_schedule_gather(sherdi_schedule_walk *w, int unit, size_t position)
 {
     sherdi_sequence *sequence = w->sequence;
 
@@ -103,14 +73,14 @@ static sherd_status live_range_open(walk *w, int unit, size_t position)
                             .last  = position,
                             .bytes = w->plan->layout.units[unit].gather_bytes}));
     w->units[unit].open = sequence->live_ranges.count;
-    w->live_elems += gathered_elems(w->plan, unit);
+    w->live_elems += w->plan->layout.units[unit].gather_elems;
     sequence->steps[position].num_starts++;
     return SHERD_OK;
 }
 
 /* Returns the elements of the acquires between `position` and the next use of `unit`; SIZE_MAX:
  * there is no next use. */
-static size_t reuse_distance(const walk *w, int unit, size_t position)
+static size_t reuse_distance(const sherdi_schedule_walk *w, int unit, size_t position)
 {
     size_t distance = 0;
 
@@ -118,48 +88,19 @@ static size_t reuse_distance(const walk *w, int unit, size_t position)
         if (step_needs(w->model, &w->sequence->steps[p], unit)) {
             return distance;
         }
-        distance += gathered_elems(w->plan, w->sequence->steps[p].unit);
+        distance += w->plan->layout.units[w->sequence->steps[p].unit].gather_elems;
     }
     return SIZE_MAX;
 }
 
-static sherd_status prefetch(walk *w, size_t position)
-{
-    const sherdi_settings *settings = &w->plan->settings;
-    int                    unit;
-
-    for (size_t p = position + 1; p < w->sequence->num_steps; p++) {
-        if (p > position + 1 && w->ahead_bytes >= AHEAD_BYTES) {
-            return SHERD_OK;
-        }
-        for (size_t n = 0;
-             (unit = sherdi_model_reached(w->model, w->sequence->steps[p].unit, n)) >= 0; n++) {
-            size_t elems = gathered_elems(w->plan, unit);
-
-            if (elems == 0 || w->units[unit].open != 0) {
-                continue;
-            }
-            if (elems > settings->sharding.prefetch_bucket_size - w->ahead_elems ||
-                w->live_elems + elems > settings->sharding.max_live_parameters) {
-                return SHERD_OK;
-            }
-            SHERDI_TRY(live_range_open(w, unit, position));
-            w->units[unit].is_ahead = 1;
-            w->ahead_elems += elems;
-            w->ahead_bytes += w->plan->layout.units[unit].gather_bytes;
-        }
-    }
-    return SHERD_OK;
-}
-
 /* Releases the units that the acquire of `step` reached. */
-static void walk_release(walk *w, const sherdi_step_of_pass *step)
+static void walk_release(sherdi_schedule_walk *w, const sherdi_step_of_pass *step)
 {
     int unit;
 
     for (size_t n = 0; (unit = sherdi_model_reached(w->model, step->unit, n)) >= 0; n++) {
-        walk_unit *state = &w->units[unit];
-        size_t     distance;
+        sherdi_schedule_unit *state = &w->units[unit];
+        size_t                distance;
 
         if (state->open == 0 || --state->held > 0) {
             continue;
@@ -168,31 +109,31 @@ static void walk_release(walk *w, const sherdi_step_of_pass *step)
         distance                                             = reuse_distance(w, unit, step->last);
         if (distance == SIZE_MAX || distance > w->plan->settings.sharding.max_reuse_distance) {
             state->open = 0;
-            w->live_elems -= gathered_elems(w->plan, unit);
+            w->live_elems -= w->plan->layout.units[unit].gather_elems;
         }
     }
 }
 
-static sherd_status walk_step(walk *w, size_t position)
+static sherd_status walk_step(sherdi_schedule_walk *w, size_t position)
 {
     sherdi_step_of_pass *step = &w->sequence->steps[position];
     int                  unit;
 
     step->first_start = w->sequence->live_ranges.count;
     for (size_t n = 0; (unit = sherdi_model_reached(w->model, step->unit, n)) >= 0; n++) {
-        if (gathered_elems(w->plan, unit) == 0) {
+        if (w->plan->layout.units[unit].gather_elems == 0) {
             continue;
         }
         if (w->units[unit].open == 0) {
-            SHERDI_TRY(live_range_open(w, unit, position));
+            SHERDI_TRY(sherdi_schedule_gather(w, unit, position));
         } else if (w->units[unit].is_ahead) {
-            w->ahead_elems -= gathered_elems(w->plan, unit);
+            w->ahead_elems -= w->plan->layout.units[unit].gather_elems;
             w->ahead_bytes -= w->plan->layout.units[unit].gather_bytes;
         }
         w->units[unit].is_ahead = 0;
         w->units[unit].held++;
     }
-    SHERDI_TRY(prefetch(w, position));
+    SHERDI_TRY(sherdi_modules_gather_ahead(w, position));
     for (size_t p = position - sherdi_min_size(position, w->sequence->most_held); p <= position;
          p++) {
         if (w->sequence->steps[p].last == position) {
@@ -205,8 +146,8 @@ static sherd_status walk_step(walk *w, size_t position)
 static sherd_status gathers_schedule(sherdi_plan *plan, const sherdi_model *model,
                                      sherdi_sequence *sequence)
 {
-    walk         w      = {.model = model, .plan = plan, .sequence = sequence};
-    sherd_status status = SHERD_OK;
+    sherdi_schedule_walk w      = {.model = model, .plan = plan, .sequence = sequence};
+    sherd_status         status = SHERD_OK;
 
     w.units = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, model->num_units, sizeof(*w.units));
     if (w.units == NULL) {
@@ -220,9 +161,8 @@ static sherd_status gathers_schedule(sherdi_plan *plan, const sherdi_model *mode
 }
 
 /* Schedules the transient gradients. A gradient lives from the first backward use of its unit to
- * the release after the last one; one position longer if its reduction overlaps with the next unit;
- * to the end of the micro-batch if it is retained. The gradient of an open-ended unit lives through
- * the whole micro-batch, and is reduced after it (the module uses says which units are). */
+ * the release after the last one; one position longer if its reduction overlaps with the next unit.
+ * The module uses lengthens that. */
 static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *model)
 {
     for (size_t u = 0; u < plan->layout.num_units; u++) {
@@ -240,13 +180,6 @@ static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *m
             }
             live_range.last = sherdi_max_size(
                 live_range.last, step->last + (plan->settings.sharding.overlap_comm ? 1 : 0));
-        }
-        if (plan->layout.units[u].is_open_ended) {
-            live_range.first = 0;
-            live_range.last  = plan->schedule.train.num_steps;
-        }
-        if (plan->layout.units[u].retains_grads) {
-            live_range.last = plan->schedule.train.num_steps;
         }
         if (live_range.bytes > 0 &&
             (plan->layout.units[u].backward_uses > 0 || plan->layout.units[u].is_open_ended)) {
