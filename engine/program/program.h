@@ -193,17 +193,6 @@ enum {
     SHERDI_VALUE_COMPUTE = SHERDI_MOST_PARTS,
 };
 
-#define SHERDI_VALUES_MASTER  1u
-#define SHERDI_VALUES_COMPUTE (1u << SHERDI_VALUE_COMPUTE)
-
-/* A range of a parameter's elements, of one part or of several. */
-typedef struct sherdi_values {
-    size_t   param;
-    size_t   first, count;
-    unsigned parts;   /* bit i: part i of the optimizer's state, or SHERDI_VALUES_... */
-    int      is_kept; /* weights: they are in the trainer's own memory, and nobody gives them */
-} sherdi_values;
-
 /* The state on which the next operations depend, in addition to the plan: the present places of
  * data. */
 typedef struct sherdi_progress {

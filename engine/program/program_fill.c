@@ -207,60 +207,39 @@ sherd_status sherdi_weights_put(sherdi_value_range *f)
     return sherdi_values_are_counted(f) ? sherdi_values_count(f) : SHERD_OK;
 }
 
-static sherd_status weights_fill(sherdi_value_range *f, unsigned parts)
-{
-    f->part = parts == SHERDI_VALUES_COMPUTE ? SHERDI_VALUE_COMPUTE : 0;
-    return sherdi_weights_put(f);
-}
-
 /* ------------------------------------------------------------------- events -- */
 
-/* Walks over this rank's part of a range, in portions of the fill buffer. */
-static sherd_status portions_run(const sherdi_program *program, const sherdi_values *values,
-                                 sherdi_border_fn border, sherdi_values_fn run)
+sherdi_value_range sherdi_values_range(const sherdi_program *program, size_t param, size_t first,
+                                       size_t count)
 {
-    const sherdi_plan *plan  = program->plan;
-    size_t             start = plan->layout.params[values->param].offset_elems;
+    size_t             start = program->plan->layout.params[param].offset_elems;
     sherdi_value_range f     = {.program = program,
-                                .segment = sherdi_param_segment(plan, values->param),
-                                .param   = values->param,
-                                .is_kept = values->is_kept,
+                                .segment = sherdi_param_segment(program->plan, param),
+                                .param   = param,
                                 .is_last = 1};
-    size_t             at;
-    size_t             end;
 
-    sherdi_plan_held(plan, values->param, program->model->params[values->param].elems, &at, &end);
-    f.param_end = start + end;
-    at          = start + sherdi_max_size(at, values->first);
-    end         = start + sherdi_min_size(end, values->first + values->count);
-    for (; at < end; at = f.end) {
-        f.begin = f.buffered = at;
-        f.end                = sherdi_min_size(end, at + plan->packing.fill_elems);
-        f.end                = border == NULL ? f.end : border(&f, values->parts, end);
-        SHERDI_TRY(run(&f, values->parts));
-    }
-    return SHERD_OK;
-}
-
-sherd_status sherdi_values_run(const sherdi_program *program, const sherdi_values *values,
-                               sherdi_border_fn border, sherdi_values_fn run)
-{
-    uint32_t     before = sherdi_program_flag(program, SHERDI_OP_ALONE);
-    sherd_status status = portions_run(program, values, border, run);
-
-    program->progress->flags = before;
-    return status;
+    sherdi_plan_held(program->plan, param, program->model->params[param].elems, &f.begin, &f.end);
+    f.param_end = start + f.end;
+    f.begin     = start + sherdi_max_size(f.begin, first);
+    f.end       = start + sherdi_min_size(f.end, first + count);
+    return f;
 }
 
 sherd_status sherdi_program_fill(const sherdi_program *program, size_t param, int is_given)
 {
-    const sherdi_model_param *info = &program->model->params[param];
+    const sherdi_model_param *info   = &program->model->params[param];
+    sherdi_value_range        all    = sherdi_values_range(program, param, 0, info->elems);
+    sherdi_value_range        f      = all;
+    uint32_t                  before = sherdi_program_flag(program, SHERDI_OP_ALONE);
+    sherd_status              status = SHERD_OK;
 
-    return sherdi_values_run(
-        program,
-        &(sherdi_values){.param   = param,
-                         .count   = info->elems,
-                         .parts   = info->is_frozen ? SHERDI_VALUES_COMPUTE : SHERDI_VALUES_MASTER,
-                         .is_kept = !is_given},
-        NULL, weights_fill);
+    f.part    = info->is_frozen ? SHERDI_VALUE_COMPUTE : 0;
+    f.is_kept = !is_given;
+    for (f.end = f.begin; f.end < all.end && status == SHERD_OK;) {
+        f.begin = f.buffered = f.end;
+        f.end  = sherdi_min_size(all.end, f.begin + program->plan->packing.fill_elems);
+        status = sherdi_weights_put(&f);
+    }
+    program->progress->flags = before;
+    return status;
 }

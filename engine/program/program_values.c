@@ -169,14 +169,34 @@ static size_t border_of(const sherdi_value_range *f, unsigned parts, size_t end)
     return chunk_border(&portion, end);
 }
 
+/* Works on this rank's part of a range, in portions of the fill buffer. */
+static sherd_status portions_run(const sherdi_program *program, const sherdi_values *values,
+                                 sherd_status (*run)(sherdi_value_range *f, unsigned parts))
+{
+    sherdi_value_range all =
+        sherdi_values_range(program, values->param, values->first, values->count);
+    sherdi_value_range f      = all;
+    uint32_t           before = sherdi_program_flag(program, SHERDI_OP_ALONE);
+    sherd_status       status = SHERD_OK;
+
+    for (f.end = f.begin; f.end < all.end && status == SHERD_OK;) {
+        f.begin = f.buffered = f.end;
+        f.end  = sherdi_min_size(all.end, f.begin + program->plan->packing.fill_elems);
+        f.end  = border_of(&f, values->parts, all.end);
+        status = run(&f, values->parts);
+    }
+    program->progress->flags = before;
+    return status;
+}
+
 sherd_status sherdi_program_put(const sherdi_program *program, const sherdi_values *values)
 {
-    return sherdi_values_run(program, values, border_of, parts_put);
+    return portions_run(program, values, parts_put);
 }
 
 sherd_status sherdi_program_get(const sherdi_program *program, const sherdi_values *values)
 {
-    return sherdi_values_run(program, values, border_of, parts_get);
+    return portions_run(program, values, parts_get);
 }
 
 sherd_status sherdi_program_fingerprint(const sherdi_program *program, const sherdi_values *values)
@@ -186,7 +206,7 @@ sherd_status sherdi_program_fingerprint(const sherdi_program *program, const she
     weights.parts = SHERDI_VALUES_MASTER;
     SHERDI_TRY(sherdi_program_clear(program, SHERDI_LANE_UPDATE,
                                     offsetof(sherdi_scalars_head, fingerprint), sizeof(uint64_t)));
-    SHERDI_TRY(sherdi_values_run(program, &weights, border_of, weights_look));
+    SHERDI_TRY(portions_run(program, &weights, weights_look));
     SHERDI_TRY(sherdi_program_fingerprint_send(program));
     return sherdi_program_fingerprint_sent(program);
 }

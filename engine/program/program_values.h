@@ -13,22 +13,16 @@ typedef struct sherdi_value_range {
     int                   part;
     int                   is_last;    /* of the parts that are put */
     int                   is_put;     /* 1: values are written; 0: read */
-    int                   is_kept;    /* as in sherdi_values */
+    int                   is_kept;    /* weights: nobody gives them, see sherdi_weights_put */
     size_t                begin, end; /* in the whole segment */
     size_t                buffered;   /* the element at the start of the fill buffer */
     size_t                param_end;  /* end of this rank's part of the parameter */
 } sherdi_value_range;
 
-/* Works on a portion of these parts, which has room in the fill buffer. */
-typedef sherd_status (*sherdi_values_fn)(sherdi_value_range *f, unsigned parts);
-
-/* Returns where a portion of these parts ends at the latest; `end`: of all portions. */
-typedef size_t (*sherdi_border_fn)(const sherdi_value_range *f, unsigned parts, size_t end);
-
-/** Runs `run` for each portion of this rank's part of a range. `border` NULL: a portion is as large
- *  as the fill buffer. */
-sherd_status sherdi_values_run(const sherdi_program *program, const sherdi_values *values,
-                               sherdi_border_fn border, sherdi_values_fn run);
+/** Returns this rank's part of elements [first, first + count) of a parameter. It passes through the
+ *  fill buffer in portions. */
+sherdi_value_range sherdi_values_range(const sherdi_program *program, size_t param, size_t first,
+                                       size_t count);
 /** Returns the part of the range in [first, first + count). */
 sherdi_value_range sherdi_values_within(const sherdi_value_range *f, size_t first, size_t count);
 /** Returns the block of the next elements of the range, which *part becomes; its `end` is where the

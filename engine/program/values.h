@@ -10,7 +10,16 @@ enum {
     SHERDI_VALUE_PARTS,
 };
 
+#define SHERDI_VALUES_MASTER   1u
+#define SHERDI_VALUES_COMPUTE  (1u << SHERDI_VALUE_COMPUTE)
 #define SHERDI_VALUES_GRADIENT (1u << SHERDI_VALUE_GRADIENT)
+
+/* A range of a parameter's elements, of one part or of several. */
+typedef struct sherdi_values {
+    size_t   param;
+    size_t   first, count;
+    unsigned parts; /* bit i: part i of the optimizer's state, or SHERDI_VALUES_... */
+} sherdi_values;
 
 /** Puts values of a range, from who gives them (SHERDI_OP_FILL): as much of it as this rank holds,
  *  in ascending portions, and in each portion by part. Parts of the state go where this rank

@@ -4,6 +4,7 @@
 #ifndef SHERDI_ENGINE_RUN_VALUES_H
 #define SHERDI_ENGINE_RUN_VALUES_H
 
+#include "engine/program/values.h"
 #include "engine/run/fill.h"
 
 /** Call it after the last one. Waits until all put values are written to the space where they rest;
