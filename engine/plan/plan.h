@@ -225,9 +225,12 @@ typedef struct sherdi_plan_layout {
     sherdi_plan_param *params;
     sherdi_plan_unit  *units;
     size_t             num_params, num_units;
-    size_t             num_open_ended; /* open-ended units */
     sherdi_segment    *segments;
     size_t             num_segments, cap_segments;
+    /* Words of 64 bits that say which open-ended units have a gradient in a micro-batch: a bit for
+     * each in the order of the units, then one for whether the micro-batch had a backward pass. 0:
+     * no unit is open-ended */
+    size_t used_words;
     int *unit_segments; /* numbers of segments, unit by unit, in the order in which they are used */
     /* of the segments; where there is none, the configuration's */
     sherdi_plan_optimizer *optimizers;
@@ -318,14 +321,6 @@ typedef struct sherdi_scalars_head {
     sherdi_fixed_counts counts;
     uint64_t            fingerprint;
 } sherdi_scalars_head;
-
-/* Words of 64 bits that say which open-ended units have a gradient in a micro-batch: one bit each
- * in the order of the units, then one for whether the micro-batch had a backward pass. 0: no unit
- * is open-ended. */
-static inline size_t sherdi_plan_used_words(size_t num_open_ended)
-{
-    return num_open_ended == 0 ? 0 : num_open_ended / 64 + 1;
-}
 
 /** Names a buffer of a module, in host memory or in the device's. */
 static inline void sherdi_plan_buffer_name(sherdi_plan *plan, sherdi_buffer_id id, const char *name,

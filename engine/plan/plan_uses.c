@@ -3,11 +3,11 @@
 #include "engine/modules.h"
 
 /* Marks a unit as open-ended; `marked` lists the units that are. */
-static void open_ended_mark(sherdi_plan *plan, int *marked, int unit)
+static void open_ended_mark(sherdi_plan *plan, int *marked, size_t *count, int unit)
 {
     if (!plan->layout.units[unit].is_open_ended) {
         plan->layout.units[unit].is_open_ended = 1;
-        marked[plan->layout.num_open_ended++]  = unit;
+        marked[(*count)++]                     = unit;
     }
 }
 
@@ -18,7 +18,8 @@ static sherd_status gradients_mark(sherdi_plan *plan, const sherdi_model *model)
 {
     int *marked =
         sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, plan->layout.num_units, sizeof(*marked));
-    int needed;
+    size_t count = 0;
+    int    needed;
 
     if (marked == NULL) {
         return SHERD_E_NOMEM;
@@ -26,14 +27,15 @@ static sherd_status gradients_mark(sherdi_plan *plan, const sherdi_model *model)
     for (size_t u = 0; u < plan->layout.num_units; u++) {
         plan->layout.units[u].retains_grads = model->units[u].retains_grads;
         if (model->units[u].has_any_uses) {
-            open_ended_mark(plan, marked, (int)u);
+            open_ended_mark(plan, marked, &count, (int)u);
         }
     }
-    for (size_t i = 0; i < plan->layout.num_open_ended; i++) {
+    for (size_t i = 0; i < count; i++) {
         for (size_t n = 1; (needed = sherdi_model_reached(model, marked[i], n)) >= 0; n++) {
-            open_ended_mark(plan, marked, needed);
+            open_ended_mark(plan, marked, &count, needed);
         }
     }
+    plan->layout.used_words = count == 0 ? 0 : count / 64 + 1;
     sherdi_free(marked);
     return SHERD_OK;
 }

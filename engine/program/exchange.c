@@ -12,7 +12,6 @@ static const struct {
 };
 
 _Static_assert(sizeof(sherdi_word_message) == SHERDI_WORDS_OF_OUTCOME * sizeof(uint64_t) &&
-                   sizeof(sherdi_uses_message) == SHERDI_WORDS_OF_USES * sizeof(uint64_t) &&
                    sizeof(sherdi_norm_message) == SHERDI_WORDS_OF_NORM * sizeof(uint64_t),
                "the table has the words of each message");
 
@@ -27,7 +26,7 @@ size_t sherdi_exchange_bytes(const sherdi_plan *plan, sherdi_exchange_kind kind)
 
     switch (kind) {
     case SHERDI_EXCHANGE_USED:
-        return sherdi_plan_used_words(plan->layout.num_open_ended) * sizeof(uint64_t);
+        return plan->layout.used_words * sizeof(uint64_t);
     case SHERDI_EXCHANGE_UNIT_USES:
         return plan->layout.num_units * sizeof(sherdi_unit_uses);
     case SHERDI_EXCHANGE_FIRST_HASHES:

@@ -21,7 +21,7 @@ struct sherdi_dry {
     void               *ctx;
     sherdi_scalars_head head; /* the engine's on_host */
     sherdi_backend      nothing;
-    uint64_t           *joined; /* [sherdi_plan_used_words] */
+    uint64_t           *joined; /* [plan->layout.used_words] */
     sherdi_storage_ops  storage;
     sherdi_blobs        blobs; /* none */
 };
@@ -47,7 +47,7 @@ static const sherdi_device_ops NOTHING[] = {
 static void used_join(sherdi_dry *dry)
 {
     uint64_t *used  = dry->engine.exchange.used;
-    size_t    count = sherdi_plan_used_words(dry->engine.plan->layout.num_open_ended);
+    size_t    count = dry->engine.plan->layout.used_words;
 
     for (size_t i = 0; i < count; i++) {
         used[i] |= dry->joined[i];
@@ -163,8 +163,7 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
     SHERDI_TRY(sherdi_uses_memory_open(engine));
     SHERDI_TRY(sherdi_uses_open(engine));
     SHERDI_TRY(sherdi_progress_open(&engine->run.progress, plan, model, &engine->mem));
-    dry->joined = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL,
-                                     sherdi_plan_used_words(plan->layout.num_open_ended),
+    dry->joined = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, plan->layout.used_words,
                                      sizeof(*dry->joined));
     if (dry->joined == NULL) {
         return SHERD_E_NOMEM;
@@ -249,7 +248,7 @@ sherd_engine *sherdi_dry_engine(sherdi_dry *dry)
 
 void sherdi_dry_join(sherdi_dry *dry, const sherdi_dry *other)
 {
-    if (dry->engine.plan->layout.num_open_ended > 0) { /* else nobody asks */
+    if (dry->engine.plan->layout.used_words > 0) { /* else nobody asks */
         sherdi_uses_note(&other->engine, dry->joined);
     }
 }

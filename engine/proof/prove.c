@@ -595,7 +595,7 @@ static sherd_status any_uses_run(check *check, size_t nth)
 {
     way again = {.end = check->plan->schedule.train.num_steps, .skipped = -1};
 
-    if (check->plan->layout.num_open_ended == 0) {
+    if (check->plan->layout.used_words == 0) {
         return SHERD_OK;
     }
     if (nth % 2 == 1) {

@@ -74,7 +74,7 @@ typedef struct sherdi_exchange {
     sherdi_unit_uses *own_uses; /* [units] */
     sherd_status      status;   /* of the last one by sherdi_agree_on: whether the ranks have met */
     sherdi_unit_uses *uses;     /* [world_size x units]; exchanged only when ranks disagree */
-    uint64_t         *used;     /* [world_size x sherdi_plan_used_words]; of uses.c */
+    uint64_t         *used;     /* [world_size x plan->layout.used_words]; of uses.c */
 } sherdi_exchange;
 
 /* The buffers of the plan. */

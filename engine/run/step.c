@@ -193,7 +193,7 @@ static sherd_status step_prepare(sherd_engine *engine)
 
     if (engine->window.lost.status != SHERD_OK) { /* by a failure while a unit was released */
         return window_leave(engine, sherdi_outcome_end(&engine->window.lost),
-                            is_last || engine->plan->layout.num_open_ended > 0);
+                            is_last || engine->plan->layout.used_words > 0);
     }
     status = sherdi_loop_micro_batch_end(engine);
     if (status != SHERD_OK) {
@@ -344,7 +344,7 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
 
 sherd_status sherdi_step_late_start(sherd_engine *engine)
 {
-    return engine->plan->layout.num_open_ended > 0 ? sherdi_fill_finish(engine) : SHERD_OK;
+    return engine->plan->layout.used_words > 0 ? sherdi_fill_finish(engine) : SHERD_OK;
 }
 
 sherd_status sherdi_step_check(sherd_engine *engine, const char *call)

@@ -8,7 +8,7 @@
 
 sherd_status sherdi_uses_open(sherd_engine *engine)
 {
-    size_t count = sherdi_plan_used_words(engine->plan->layout.num_open_ended);
+    size_t count = engine->plan->layout.used_words;
 
     engine->exchange.used =
         sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, (size_t)engine->world_size * count,
@@ -59,7 +59,7 @@ static sherd_status used_begin(sherd_engine *engine, const uint64_t *words)
 
 static sherd_status used_agree(sherd_engine *engine)
 {
-    size_t    count = sherdi_plan_used_words(engine->plan->layout.num_open_ended);
+    size_t    count = engine->plan->layout.used_words;
     uint64_t *all   = engine->exchange.used;
     uint64_t *mine  = all + (size_t)engine->rank * count;
 
