@@ -217,8 +217,6 @@ SHERD_API void sherd_settings_init(sherd_settings *settings);
  */
 SHERD_CALL sherd_config_from_settings(const sherd_settings *settings, sherd_config **out);
 
-/** Receives text in pieces. A return other than SHERD_OK stops the writer. */
-typedef sherd_status (*sherd_write_fn)(void *ctx, const char *text, size_t len_bytes);
 SHERD_API void sherd_config_destroy(sherd_config *config);
 
 /* -------------------------------------------------------------- engine --- */

@@ -5,6 +5,9 @@
 #elif !defined(SHERD_CONFIG_H)
 #define SHERD_CONFIG_H
 
+/** Receives text in pieces. A return other than SHERD_OK stops the writer. */
+typedef sherd_status (*sherd_write_fn)(void *ctx, const char *text, size_t len_bytes);
+
 /** Reads a DeepSpeed-style JSON file; comments and trailing commas are allowed.
  *  docs/configuration.md lists the keys. Warnings go to the log, and sherd_config_warning() returns
  *  them. Errors: E_IO, E_INVAL with file:line:column. */
