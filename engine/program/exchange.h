@@ -23,14 +23,6 @@ typedef struct sherdi_word_message {
     uint64_t status, word;
 } sherdi_word_message;
 
-typedef struct sherdi_uses_message {
-    uint64_t status;
-    uint64_t uses_hash; /* which units were acquired and had a backward, and how often */
-    uint64_t micro_seen;
-    uint64_t micro_backward; /* micro-batches seen that had a backward pass */
-    uint64_t call;           /* sherdi_step_call */
-} sherdi_uses_message;
-
 typedef struct sherdi_norm_message {
     uint64_t            status;
     sherdi_norm_acc     norm;

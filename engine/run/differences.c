@@ -305,17 +305,29 @@ static size_t uses_odd_ranks(const sherd_engine *engine, size_t unit, int count,
     return used;
 }
 
+/* The message of SHERDI_EXCHANGE_USES. */
+typedef struct uses_message {
+    uint64_t status;
+    uint64_t uses_hash; /* which units were acquired and had a backward, and how often */
+    uint64_t micro_seen;
+    uint64_t micro_backward; /* micro-batches seen that had a backward pass */
+    uint64_t call;           /* sherdi_step_call */
+} uses_message;
+
+_Static_assert(sizeof(uses_message) == SHERDI_WORDS_OF_USES * sizeof(uint64_t),
+               "the table has the words of the message");
+
 /* Compares by which call the ranks end the window: where some wait for the update, the others
  * must. */
 static sherd_status step_calls_compare(const sherd_engine *engine)
 {
-    static const char *const   NAMES[] = {[SHERDI_STEP_WHOLE]    = "sherd_step",
-                                          [SHERDI_STEP_QUEUED]   = "sherd_step_queue",
-                                          [SHERDI_STEP_PREPARED] = "sherd_step_prepare"};
-    const sherdi_uses_message *first   = sherdi_agree_message(engine, 0);
+    static const char *const NAMES[] = {[SHERDI_STEP_WHOLE]    = "sherd_step",
+                                        [SHERDI_STEP_QUEUED]   = "sherd_step_queue",
+                                        [SHERDI_STEP_PREPARED] = "sherd_step_prepare"};
+    const uses_message      *first   = sherdi_agree_message(engine, 0);
 
     for (int r = 1; r < engine->world_size; r++) {
-        const sherdi_uses_message *other = sherdi_agree_message(engine, r);
+        const uses_message *other = sherdi_agree_message(engine, r);
 
         if (other->call != first->call) {
             return sherdi_fail(SHERD_E_STATE,
@@ -373,12 +385,12 @@ static sherd_status uses_name(sherd_engine *engine)
  * differ. */
 static sherd_status uses_agree(sherd_engine *engine)
 {
-    size_t              num_units = engine->plan->layout.num_units;
-    sherdi_unit_uses   *mine      = engine->exchange.own_uses;
-    sherdi_uses_message message   = {.micro_seen     = (uint64_t)engine->window.micro_seen,
-                                     .micro_backward = (uint64_t)engine->window.micro_backward,
-                                     .call           = (uint64_t)engine->window.call};
-    int                 differs   = 0;
+    size_t            num_units = engine->plan->layout.num_units;
+    sherdi_unit_uses *mine      = engine->exchange.own_uses;
+    uses_message      message   = {.micro_seen     = (uint64_t)engine->window.micro_seen,
+                                   .micro_backward = (uint64_t)engine->window.micro_backward,
+                                   .call           = (uint64_t)engine->window.call};
+    int               differs   = 0;
 
     for (size_t u = 0; u < num_units; u++) {
         mine[u] = sherdi_unit_of(engine, (int)u)->uses;
