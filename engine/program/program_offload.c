@@ -18,6 +18,7 @@
 #include "engine/program/program_walk.h"
 
 #include "base/checked.h"
+#include "engine/modules.h"
 #include "engine/program/offload.h"
 
 static int writes_state(sherdi_walk walk)
@@ -176,9 +177,9 @@ static sherd_status gradient_send(const sherdi_program *program, const sherdi_bl
 {
     const sherdi_plan    *plan    = program->plan;
     const sherdi_segment *segment = sherdi_block_segment(plan, block);
-    sherdi_range          src;
+    sherdi_range          src     = sherdi_program_gradient(plan, block);
 
-    SHERDI_TRY(sherdi_program_gradient_take(program, SHERDI_WALK_DIRECT, segment, block, &src));
+    SHERDI_TRY(sherdi_modules_gradient_take(program, SHERDI_WALK_DIRECT, segment, block, &src));
     return sherdi_program_copy(program, SHERDI_LANE_DOWN, segment,
                                bounce_at(plan, block, 0, src.bytes), src);
 }
@@ -214,7 +215,8 @@ static sherd_status gradient_take(const sherdi_program *program, const sherdi_se
         return sherdi_rings_gradient_read(program, block);
     }
     if (sherdi_is_on_device(block->space)) {
-        return sherdi_program_gradient_take(program, SHERDI_WALK_DIRECT, segment, block, out);
+        *out = sherdi_program_gradient(program->plan, block);
+        return sherdi_modules_gradient_take(program, SHERDI_WALK_DIRECT, segment, block, out);
     }
     *out = bounce_at(plan, block, 0, block->elems * sherd_dtype_bytes(segment->types.grad));
     return gradients_send(program, block);

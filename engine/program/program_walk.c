@@ -48,16 +48,6 @@ sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segme
                            segment->param_offset + at, bytes);
 }
 
-/* --------------------------------------------------------------- gradient -- */
-
-sherd_status sherdi_program_gradient_take(const sherdi_program *program, sherdi_walk walk,
-                                          const sherdi_segment *segment, const sherdi_block *block,
-                                          sherdi_range *out)
-{
-    *out = sherdi_program_gradient(program->plan, block);
-    return sherdi_modules_gradient_take(program, walk, segment, block, out);
-}
-
 /* -------------------------------------------------------------- publishing -- */
 
 int sherdi_segment_is_published(const sherdi_plan *plan, const sherdi_segment *segment)
@@ -173,7 +163,8 @@ sherd_status sherdi_program_block_walk(const sherdi_program *program, sherdi_wal
         walk = SHERDI_WALK_FINGERPRINT; /* an update counts what it leaves as it is, too */
     }
     if (sherdi_walk_has_gradient(walk)) {
-        SHERDI_TRY(sherdi_program_gradient_take(program, walk, segment, block, &gradient));
+        gradient = sherdi_program_gradient(program->plan, block);
+        SHERDI_TRY(sherdi_modules_gradient_take(program, walk, segment, block, &gradient));
     }
     param        = walk == SHERDI_WALK_DIRECT ? sherdi_direction_at(program->plan, block)
                                               : sherdi_program_param_at(program->plan, segment, block);

@@ -90,10 +90,5 @@ sherd_status sherdi_program_block_work(const sherdi_program *program, sherdi_wal
 sherd_status sherdi_program_master_count(const sherdi_program *program,
                                          const sherdi_segment *segment, const sherdi_block *block,
                                          sherdi_range param);
-/** Gives the input of the update of a block on the device, in the type of the update: its reduced
- *  gradient, or for SHERDI_WALK_UPDATE of matrices its part of them. */
-sherd_status sherdi_program_gradient_take(const sherdi_program *program, sherdi_walk walk,
-                                          const sherdi_segment *segment, const sherdi_block *block,
-                                          sherdi_range *out);
 
 #endif
