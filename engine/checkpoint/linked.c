@@ -229,7 +229,7 @@ static sherd_status tensors_print(sherdi_text *text, const sherdi_plan *plan,
 
     SHERDI_TRY(list_print(&l, "tensors"));
     for (size_t s = 0; s < plan->layout.num_segments && !l.is_encoded; s++) {
-        l.is_encoded = sherdi_segment_is_encoded(&plan->layout.segments[s]);
+        l.is_encoded = sherdi_has_encoded(plan->layout.segments[s].encodings, SHERDI_MOST_PARTS);
     }
     if (l.is_encoded) {
         sherdi_text_print(text, ", ");

@@ -395,16 +395,11 @@ static inline int sherdi_segment_is_beside(const sherdi_segment *segment)
     return sherdi_encoding_is_beside(segment->encodings[0]);
 }
 
-/** Return whether one part, and whether any part, is stored otherwise than as plain fp32. */
+/** Returns whether a part is stored otherwise than as plain fp32. */
 static inline int sherdi_segment_part_is_encoded(const sherdi_segment *segment, int part)
 {
     return segment->encodings[part] != SHERDI_ENCODING_F32 ||
            (part > 0 && part == segment->ties_part);
-}
-
-static inline int sherdi_segment_is_encoded(const sherdi_segment *segment)
-{
-    return sherdi_has_encoded(segment->encodings, SHERDI_MOST_PARTS);
 }
 
 /** Returns whether the norms of any tensors are taken before an update. */

@@ -157,8 +157,10 @@ static size_t chunk_border(const sherdi_value_range *f, size_t end)
     size_t start  = f->program->plan->layout.params[f->param].offset_elems;
     size_t border = start + (f->end - start) / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
 
-    return f->end == end || border <= f->begin || !sherdi_segment_is_encoded(f->segment) ? f->end
-                                                                                         : border;
+    return f->end == end || border <= f->begin ||
+                   !sherdi_has_encoded(f->segment->encodings, SHERDI_MOST_PARTS)
+               ? f->end
+               : border;
 }
 
 static size_t border_of(const sherdi_value_range *f, unsigned parts, size_t end)

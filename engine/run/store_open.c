@@ -54,8 +54,7 @@ static sherd_status queue_open(sherd_engine *engine)
     };
 
     /* a tier without files has no use for a queue */
-    return engine->plan->has_files ||
-                   engine->plan->rings[SHERDI_RING_ACTIVATIONS].num_extents > 0
+    return engine->plan->has_files || engine->plan->rings[SHERDI_RING_ACTIVATIONS].num_extents > 0
                ? sherdi_ioq_create(&params, &engine->mem, &engine->storage.store->queue)
                : SHERD_OK;
 }
@@ -104,7 +103,8 @@ static uint64_t encodings_hash(uint64_t hash, const sherdi_plan *plan)
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         const sherdi_segment *segment = &plan->layout.segments[s];
 
-        for (int i = 0; i < sherdi_segment_parts(segment) && sherdi_segment_is_encoded(segment);
+        for (int i = 0; i < sherdi_segment_parts(segment) &&
+                        sherdi_has_encoded(segment->encodings, SHERDI_MOST_PARTS);
              i++) {
             hash = sherdi_hash_u64(hash, s);
             hash = sherdi_hash_u64(hash, (uint64_t)i);
