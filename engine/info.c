@@ -59,7 +59,7 @@ sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *o
     info.micro_batch_size = engine->settings.batch.micro_batch_size;
     info.accumulation     = engine->settings.batch.accumulation;
     info.train_batch_size = engine->settings.batch.train_batch_size;
-    info.steps_per_print  = engine->settings.watch.steps_per_print;
+    info.steps_per_print  = engine->settings.steps_per_print;
     info.is_deterministic = engine->settings.numerics.deterministic;
     info.cpu_threads      = engine->host->threads;
     info.backend          = engine->backend->name;

@@ -77,20 +77,12 @@ typedef struct sherdi_sharding_settings {
     size_t eval_keep_units; /* gathered units of EVAL that have an offset of their own */
 } sherdi_sharding_settings;
 
-/* What people watch. */
-typedef struct sherdi_watch_settings {
-    int steps_per_print; /* 0: not set */
-    int wall_clock_breakdown;
-    int memory_breakdown;
-    int logs_comms, logs_each_comm;
-} sherdi_watch_settings;
-
 typedef struct sherdi_settings {
     sherdi_batch_settings    batch;
     sherdi_numerics_settings numerics;
     sherdi_update_settings   update;
     sherdi_sharding_settings sharding;
-    sherdi_watch_settings    watch;
+    int                      steps_per_print; /* 0: not set */
 #define SHERDI_SETTINGS_OF(member, ...) member;
 #include "engine/config/members_list.h"
     int is_debug; /* SHERD_DEBUG in the environment, filled by the engine */

@@ -50,7 +50,7 @@ PLAIN("steps_per_print", SIZE,
     "rate, gradient norm, loss scale, fingerprint of the weights, samples, samples per second. "
     "Without this key, or with 0, no line is written. A program can read the number "
     "(`sherd_engine_query`) and print a line of its own as often",
-    SETS(watch.steps_per_print), NULLABLE, LOCAL)
+    SETS(steps_per_print), NULLABLE, LOCAL)
 KEY(GRADIENT_CLIPPING, "gradient_clipping", REAL,
     "largest L2 norm of the gradient: a gradient with a larger norm is scaled down to it. 0 "
     "switches clipping off",

@@ -30,6 +30,13 @@ typedef struct sherdi_monitor_settings {
     char folder[SHERDI_MONITOR_FOLDER_BYTES]; /* output_path/job_name */
 } sherdi_monitor_settings;
 
+/* What people watch. */
+typedef struct sherdi_watch_settings {
+    int wall_clock_breakdown;
+    int memory_breakdown;
+    int logs_comms, logs_each_comm;
+} sherdi_watch_settings;
+
 typedef enum sherdi_io_engine {
     SHERDI_IO_AUTO = 0,
     SHERDI_IO_URING,

@@ -132,7 +132,7 @@ static void settings_still(sherdi_settings *settings)
     settings->watch.wall_clock_breakdown = 0;
     settings->watch.logs_comms           = 0;
     settings->watch.memory_breakdown     = 0;
-    settings->watch.steps_per_print      = 0;
+    settings->steps_per_print            = 0;
     settings->is_debug                   = 0;
 }
 

@@ -165,10 +165,10 @@ static void step_log(sherd_engine *engine)
 static void lines_log(sherd_engine *engine)
 {
     const sherdi_settings *settings = &engine->settings;
-    int every  = settings->watch.steps_per_print > 0 ? settings->watch.steps_per_print : 1;
+    int                    every    = settings->steps_per_print > 0 ? settings->steps_per_print : 1;
     int is_due = (engine->boundary.step + engine->boundary.skipped_steps) % every == 0;
 
-    if (settings->watch.steps_per_print > 0 && is_due) {
+    if (settings->steps_per_print > 0 && is_due) {
         step_log(engine);
         if (settings->watch.logs_comms) {
             comms_log(engine);

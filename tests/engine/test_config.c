@@ -15,7 +15,7 @@ static void config_smallest_file_resolves_to_the_defaults(void)
     CHECK_INT(2, got.batch.train_batch_size);
     CHECK_INT(2, got.batch.micro_batch_size);
     CHECK_INT(1, got.batch.accumulation);
-    CHECK_INT(0, got.watch.steps_per_print);
+    CHECK_INT(0, got.steps_per_print);
     CHECK_INT(SHERD_F32, got.numerics.compute_dtype);
     CHECK_INT(SHERD_F32, got.numerics.comm_dtype);
     CHECK_INT(SHERD_F32, got.numerics.accum_dtype);
@@ -60,7 +60,7 @@ static void config_every_honoured_key_arrives(void)
         " \"stage3_param_persistence_threshold\": 5, \"stage3_model_persistence_threshold\": 6,"
         " \"stage3_max_live_parameters\": 7, \"stage3_max_reuse_distance\": 8}");
 
-    CHECK_INT(10, got.watch.steps_per_print);
+    CHECK_INT(10, got.steps_per_print);
     CHECK_CLOSE(0.5, got.update.gradient_clipping, 0);
     CHECK_INT(SHERD_F16, got.numerics.compute_dtype);
     CHECK_INT(SHERD_F32, got.numerics.comm_dtype);
@@ -537,9 +537,9 @@ static void config_head_general_keys(void)
     CHECK_CLOSE(1, settings_of("\"gradient_clipping\": \"auto\"").update.gradient_clipping, 0);
     CHECK_CLOSE(5, settings_of("\"gradient_clipping\": 5").update.gradient_clipping, 0);
     CHECK_CLOSE(0, settings_of("\"gradient_clipping\": 0").update.gradient_clipping, 0);
-    CHECK_INT(100000, settings_of("\"steps_per_print\": 1e5").watch.steps_per_print);
-    CHECK_INT(0, settings_of("\"steps_per_print\": null").watch.steps_per_print);
-    CHECK_INT(INT_MAX, settings_of("\"steps_per_print\": 20000000000000000").watch.steps_per_print);
+    CHECK_INT(100000, settings_of("\"steps_per_print\": 1e5").steps_per_print);
+    CHECK_INT(0, settings_of("\"steps_per_print\": null").steps_per_print);
+    CHECK_INT(INT_MAX, settings_of("\"steps_per_print\": 20000000000000000").steps_per_print);
     CHECK_INT(SHERD_F32, settings_of("\"communication_data_type\": \"FP32\"").numerics.comm_dtype);
     CHECK_INT(8, settings_of("\"gradient_accumulation_steps\": \"8\"").batch.accumulation);
     check_warns("\"gradient_accumulation_steps\": \"8\"", "a number in quotes");
