@@ -125,40 +125,41 @@ size_t sherdi_world_reserve_bytes(const sherd_world *world, size_t whole_bytes)
 }
 
 /* Frees the old room first, because the plan has space for one only. */
-static sherd_status device_reserve(sherd_world *world, size_t whole_bytes)
+sherd_status sherdi_world_reserve(sherd_world *world, size_t whole_bytes)
 {
     sherdi_device *device = sherdi_device_of(world);
     size_t         bytes  = sherdi_world_reserve_bytes(world, whole_bytes);
 
-    if (bytes <= device->common.receive_bytes) {
+    SHERDI_TRY(sherdi_world_status(world));
+    if (bytes <= world->held.room_bytes) {
         return SHERD_OK;
     }
     sherdi_world_free(world, device->receive);
-    world->overhead_bytes -= device->common.receive_bytes;
-    device->receive              = NULL;
-    device->common.receive_bytes = 0;
+    world->held.overhead_bytes -= world->held.room_bytes;
+    world->held.room_bytes = 0;
+    device->receive        = NULL;
     SHERDI_TRY(sherdi_world_alloc(world, bytes, &device->receive));
-    device->common.receive_bytes = bytes;
-    world->overhead_bytes += bytes;
+    world->held.room_bytes = bytes;
+    world->held.overhead_bytes += bytes;
     return SHERD_OK;
 }
 
-static sherd_status device_warm(sherd_world *world, int has_vendor_sums)
+sherd_status sherdi_world_warm(sherd_world *world, int has_vendor_sums)
 {
     sherdi_device *device = sherdi_device_of(world);
     int            wanted = has_vendor_sums ? 2 : 1;
     size_t         before, after;
 
-    if (slots_of(world)->warm == NULL || device->is_warm >= wanted) {
+    if (device == NULL || slots_of(world)->warm == NULL || device->is_warm >= wanted) {
         return SHERD_OK;
     }
     before = world->backend->device->free_bytes(world->backend, NULL);
     SHERDI_TRY(slots_of(world)->warm(world, has_vendor_sums));
     after           = world->backend->device->free_bytes(world->backend, NULL);
     device->is_warm = wanted;
-    device->common.taken_bytes += before > after ? before - after : 0;
+    world->held.taken_bytes += before > after ? before - after : 0;
     sherdi_log(SHERD_LOG_INFO, world->rank, "%s takes %.1f MiB of the device for %d ranks",
-               world->ops->name, (double)device->common.taken_bytes / 0x1p20, world->world_size);
+               world->ops->name, (double)world->held.taken_bytes / 0x1p20, world->world_size);
     return SHERD_OK;
 }
 
@@ -319,12 +320,10 @@ static sherd_status device_run(sherd_world *world, const world_call *call)
 }
 
 const world_device_ops sherdi_world_devices = {
-    .open    = device_open,
-    .close   = device_close,
-    .alloc   = device_alloc,
-    .free    = device_free,
-    .run     = device_run,
-    .reserve = device_reserve,
-    .warm    = device_warm,
-    .peers   = &sherdi_peers_device_ops,
+    .open  = device_open,
+    .close = device_close,
+    .alloc = device_alloc,
+    .free  = device_free,
+    .run   = device_run,
+    .peers = &sherdi_peers_device_ops,
 };

@@ -225,7 +225,7 @@ sherd_status sherdi_mpi_sums_open(mpi_world *mpi)
     if (mpi->staging == NULL || mpi->sums == NULL || mpi->parts == NULL || mpi->slices == NULL) {
         return SHERD_E_NOMEM;
     }
-    world->overhead_bytes += (count + rounds) * mpi->portion_bytes;
+    world->held.overhead_bytes += (count + rounds) * mpi->portion_bytes;
     return SHERD_OK;
 }
 

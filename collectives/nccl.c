@@ -105,12 +105,12 @@ static sherd_status reserve_check(const sherd_world *world, world_call_kind kind
 {
     size_t needed = nccl_reserve_bytes(world, whole_bytes);
 
-    if (needed > world->device->receive_bytes) {
+    if (needed > world->held.room_bytes) {
         return sherdi_fail(SHERD_E_NOMEM,
                            "%s of %zu bytes%s%s over NCCL needs %zu bytes to receive in, and %zu "
                            "are reserved (sherdi_world_reserve)",
                            sherdi_world_call_name(kind), whole_bytes, what == NULL ? "" : " of ",
-                           what == NULL ? "" : what, needed, world->device->receive_bytes);
+                           what == NULL ? "" : what, needed, world->held.room_bytes);
     }
     return SHERD_OK;
 }

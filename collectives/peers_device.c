@@ -59,7 +59,7 @@ static sherd_status scratch_create(sherdi_peers *peers)
     SHERDI_TRY(lane->device->alloc(lane, &world->mem, SHERDI_MEM_TRANSPORT,
                                    count * peers->scratch_bytes, &memory));
     peers->scratch = memory;
-    world->overhead_bytes += count * peers->scratch_bytes;
+    world->held.overhead_bytes += count * peers->scratch_bytes;
     return SHERD_OK;
 }
 

@@ -61,9 +61,9 @@ sherd_status sherdi_peers_init(sherdi_peers *peers, sherd_world *world, const pe
     for (int i = 0; i < count; i++) {
         peers->ranks[i] = ranks == NULL ? i : ranks[i];
     }
-    world->local_rank     = me;
-    world->local_size     = count;
-    world->overhead_bytes = sherdi_peers_shared_bytes(count) / (size_t)count;
+    world->local_rank          = me;
+    world->local_size          = count;
+    world->held.overhead_bytes = sherdi_peers_shared_bytes(count) / (size_t)count;
     return SHERD_OK;
 }
 

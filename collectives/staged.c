@@ -56,7 +56,7 @@ sherd_status sherdi_staged_create(sherd_world *world, struct sherdi_staged **out
     staged->down   = memory;
     staged->up     = staged->down + down_bytes;
     staged->counts = (sherdi_fixed_counts *)(void *)(staged->up + staged->up_bytes);
-    world->overhead_bytes += down_bytes + staged->up_bytes + sizeof(*staged->counts);
+    world->held.overhead_bytes += down_bytes + staged->up_bytes + sizeof(*staged->counts);
     *out = staged;
     return SHERD_OK;
 }

@@ -201,30 +201,9 @@ int sherdi_world_local_size(const sherd_world *world)
     return world->local_size;
 }
 
-size_t sherdi_world_overhead_bytes(const sherd_world *world)
+const sherdi_world_held *sherdi_world_held_of(const sherd_world *world)
 {
-    return world->overhead_bytes;
-}
-
-sherd_status sherdi_world_reserve(sherd_world *world, size_t whole_bytes)
-{
-    SHERDI_TRY(sherdi_world_status(world));
-    return world->device == NULL ? SHERD_OK : world->device->ops->reserve(world, whole_bytes);
-}
-
-size_t sherdi_world_reserved_bytes(const sherd_world *world)
-{
-    return world->device == NULL ? 0 : world->device->receive_bytes;
-}
-
-size_t sherdi_world_taken_bytes(const sherd_world *world)
-{
-    return world->device == NULL ? 0 : world->device->taken_bytes;
-}
-
-sherd_status sherdi_world_warm(sherd_world *world, int has_vendor_sums)
-{
-    return world->device == NULL ? SHERD_OK : world->device->ops->warm(world, has_vendor_sums);
+    return &world->held;
 }
 
 /* ------------------------------------------------- what transports share -- */

@@ -151,9 +151,14 @@ const sherdi_backend *sherdi_world_backend(const sherd_world *world);
  * device. */
 const sherdi_backend *sherdi_world_host(const sherd_world *world);
 int                   sherdi_world_local_size(const sherd_world *world);
-/* Returns the bytes that the world itself holds on this rank: segments for control and for copies
- * on their way. */
-size_t sherdi_world_overhead_bytes(const sherd_world *world);
+/* The bytes that a world itself holds on a rank. */
+typedef struct sherdi_world_held {
+    size_t
+        overhead_bytes; /* segments for control and for copies on their way, room for reductions */
+    size_t room_bytes;  /* of that room; sherdi_world_reserve (room.h) */
+    size_t taken_bytes; /* by the transport, of a device; sherdi_world_warm */
+} sherdi_world_held;
+const sherdi_world_held *sherdi_world_held_of(const sherd_world *world);
 
 /** Blocks until every queued call has ended, whatever becomes of it. A call that the caller's
  *  thread then executes is still in the order of the calls. */
@@ -171,15 +176,6 @@ sherd_status sherdi_world_overlap(sherd_world *world);
 sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out);
 /** Waits for queued calls, then frees the memory. Accepts NULL. */
 void sherdi_world_free(sherd_world *world, void *memory);
-
-/** Reserves room for reductions of whole_bytes, and lets the transport take the device memory that
- *  it takes at its first calls. room.h describes both; they do nothing without a device.
- *  Collective. */
-sherd_status sherdi_world_reserve(sherd_world *world, size_t whole_bytes);
-sherd_status sherdi_world_warm(sherd_world *world, int has_vendor_sums);
-/** Return the bytes that they have taken. */
-size_t sherdi_world_reserved_bytes(const sherd_world *world);
-size_t sherdi_world_taken_bytes(const sherd_world *world);
 
 /* The machine that a simulated rank stands for. A size of 0 is unknown. */
 typedef struct sherdi_simulated {

@@ -86,8 +86,6 @@ typedef struct world_device {
     const struct world_device_ops *ops;
     int                            index;     /* number of the device in this process */
     int                            is_direct; /* its calls only queue work, and overlap by that */
-    size_t                         receive_bytes; /* reserved: sherdi_world_reserve */
-    size_t taken_bytes; /* memory that the transport took in sherdi_world_warm */
 } world_device;
 
 struct peers_device_ops;
@@ -106,9 +104,6 @@ typedef struct world_device_ops {
     /* Runs a call on device memory over a transport of host memory. Blocks until the results are on
      * the device. */
     sherd_status (*run)(sherd_world *world, const world_call *call);
-    /* sherdi_world_reserve, sherdi_world_warm. */
-    sherd_status (*reserve)(sherd_world *world, size_t whole_bytes);
-    sherd_status (*warm)(sherd_world *world, int has_vendor_sums);
     const struct peers_device_ops *peers; /* of ranks that are threads: peers.h */
 } world_device_ops;
 
@@ -158,7 +153,7 @@ struct sherd_world {
     sherdi_backend         *backend;   /* the lane of collectives on a device; else `host` */
     world_device           *device;    /* NULL: it has none */
     const sherdi_simulated *simulated; /* the machine that it stands for; NULL: it is real */
-    size_t                  overhead_bytes;
+    sherdi_world_held       held;
     /* SHERDI_TOLD_BYTES for each rank; for one where the world is simulated */
     double                 *sum_scratch;
     _Atomic uint64_t        sent_bytes;

@@ -321,9 +321,6 @@ static sherd_status parts_open(sherd_engine *engine, const sherdi_machine *machi
     SHERDI_TRY(sherdi_agree_status(engine, own_open(engine)));
     SHERDI_TRY(buffers_open(engine));
     SHERDI_TRY(sherdi_agree_status(engine, sherdi_scalars_open(engine)));
-    if (engine->plan->packing.receive_bytes > 0) {
-        SHERDI_TRY(sherdi_world_reserve(engine->world, engine->plan->packing.reduced_bytes));
-    }
     SHERDI_TRY(sherdi_agree_status(engine, overlap_start(engine)));
     SHERDI_TRY(sherdi_modules_storage_open(engine));
     SHERDI_TRY(sherdi_agree_status(engine, sherdi_modules_updater_open(engine)));
@@ -339,7 +336,6 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_seal", SHERDI_NEED_OPEN));
     SHERDI_TRY(sherdi_agree_status(engine, sherdi_modules_declared(engine)));
     SHERDI_TRY(sherdi_modules_sealing(engine));
-    SHERDI_TRY(sherdi_world_warm(engine->world, engine->settings.numerics.vendor_reduction));
     SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
     if (machine.has_device && !engine->backend->device->is_async) {
         return sherdi_fail(SHERD_E_NOTSUP, "a simulated world of GPUs can make plans, and cannot "

@@ -146,11 +146,13 @@ const sherdi_module sherdi_module_reports_behind = {
 
 sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
 {
-    sherd_memory_report report;
-    sherdi_plan        *plan;
+    const sherdi_world_held *held;
+    sherd_memory_report      report;
+    sherdi_plan             *plan;
 
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API(sherd_memory_report)));
     SHERDI_TRY(sherdi_engine_plan_borrow(engine, "sherd_engine_memory", &plan));
+    held               = sherdi_world_held_of(engine->world);
     report             = engine->sealed_memory;
     report.struct_size = sizeof(report);
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
@@ -175,9 +177,9 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     report.nvme_index_planned       = plan->index_bytes;
     report.has_spare_state          = plan->has_generations;
     report.receive_planned          = plan->packing.receive_bytes;
-    report.receive_held             = sherdi_world_reserved_bytes(engine->world);
-    report.transport_held        = sherdi_world_overhead_bytes(engine->world) - report.receive_held;
-    report.transport_device_held = sherdi_world_taken_bytes(engine->world);
+    report.receive_held             = held->room_bytes;
+    report.transport_held           = held->overhead_bytes - held->room_bytes;
+    report.transport_device_held    = held->taken_bytes;
     report.control_held = sherdi_mem_held(&engine->mem, SHERDI_MEM_CONTROL) + sizeof(*engine);
     report.control_run += sizeof(*engine);
     report.device_outside_held = device_outside(engine, &report);

@@ -1,5 +1,5 @@
-/* The stream of a trainer that works on a device, and how many ranks share a device, for the
- * plan. */
+/* The stream of a trainer that works on a device, how many ranks share a device, for the plan, and
+ * the memory of it that the world takes. */
 #include "collectives/room.h"
 #include "engine/engine.h"
 #include "engine/modules.h"
@@ -55,7 +55,7 @@ static sherd_status device_measure(sherd_world *world, sherdi_machine *machine)
     size_t whole = (size_t)sherd_world_size(world) * SHERD_ALIGN_BYTES;
     int    sharers;
 
-    machine->taken_bytes  = sherdi_world_taken_bytes(world);
+    machine->taken_bytes  = sherdi_world_held_of(world)->taken_bytes;
     machine->has_receive  = sherdi_world_reserve_bytes(world, SHERD_ALIGN_BYTES) > 0;
     machine->receives_own = sherdi_world_reserve_bytes(world, whole) == whole;
     SHERDI_TRY(device_sharers(world, sherdi_world_backend(world), &sharers));
@@ -63,4 +63,17 @@ static sherd_status device_measure(sherd_world *world, sherdi_machine *machine)
     return SHERD_OK;
 }
 
-const sherdi_module sherdi_module_devices = {.machine = device_measure};
+static sherd_status device_warm(sherd_engine *engine)
+{
+    return sherdi_world_warm(engine->world, engine->settings.numerics.vendor_reduction);
+}
+
+static sherd_status room_reserve(sherd_engine *engine)
+{
+    return engine->plan->packing.receive_bytes > 0
+               ? sherdi_world_reserve(engine->world, engine->plan->packing.reduced_bytes)
+               : SHERD_OK;
+}
+
+const sherdi_module sherdi_module_devices = {
+    .sealing = device_warm, .machine = device_measure, .storage_open = room_reserve};

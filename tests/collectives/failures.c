@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "collectives/peers.h"
+#include "collectives/room.h"
 #include "tests/collectives/ranks.h"
 #include "tests/collectives/world_suite.h"
 

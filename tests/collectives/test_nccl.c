@@ -325,14 +325,14 @@ static void part_reserves(void)
     CHECK_STATUS(SHERD_E_NOMEM, sherdi_world_reduce_scatter(world, &args, NULL));
     CHECK_ERROR_SAYS("layer 3");
     CHECK_ERROR_SAYS("sherdi_world_reserve");
-    before = sherdi_world_overhead_bytes(world);
+    before = sherdi_world_held_of(world)->overhead_bytes;
     CHECK_OK(sherdi_world_reserve(world, bytes));
     CHECK_INT(before + sherdi_world_reserve_bytes(world, bytes),
-              sherdi_world_overhead_bytes(world));
+              sherdi_world_held_of(world)->overhead_bytes);
     CHECK_INT(bytes - bytes / size, sherdi_world_reserve_bytes(world, bytes));
     CHECK_OK(sherdi_world_reserve(world, bytes / 2)); /* less than there is */
     CHECK_OK(sherdi_world_reduce_scatter(world, &args, NULL));
-    CHECK_INT(before + bytes - bytes / size, sherdi_world_overhead_bytes(world));
+    CHECK_INT(before + bytes - bytes / size, sherdi_world_held_of(world)->overhead_bytes);
     sherdi_world_free(world, memory);
     sherd_world_destroy(world);
 }
@@ -342,14 +342,14 @@ static void part_takes(void)
     sherd_world *world = world_open("nccl", 0);
     size_t       taken;
 
-    CHECK_INT(0, sherdi_world_taken_bytes(world));
+    CHECK_INT(0, sherdi_world_held_of(world)->taken_bytes);
     CHECK_OK(sherdi_world_warm(world, 0));
-    taken = sherdi_world_taken_bytes(world);
+    taken = sherdi_world_held_of(world)->taken_bytes;
     CHECK(taken > 0 || getenv("SHERD_EMULATOR_DEVICES") == NULL); /* NVIDIA's may have it already */
     CHECK_OK(sherdi_world_warm(world, 0));                        /* once */
-    CHECK_INT(taken, sherdi_world_taken_bytes(world));
+    CHECK_INT(taken, sherdi_world_held_of(world)->taken_bytes);
     CHECK_OK(sherdi_world_warm(world, 1));
-    CHECK(sherdi_world_taken_bytes(world) >= taken);
+    CHECK(sherdi_world_held_of(world)->taken_bytes >= taken);
     sherd_world_destroy(world);
 }
 

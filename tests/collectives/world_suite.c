@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "collectives/peers.h"
 #include "collectives/regroup.h"
+#include "collectives/room.h"
 #include "collectives/sums.h"
 #include "kernels/fixed.h"
 #include "tests/collectives/split_suite.h"
