@@ -92,9 +92,6 @@ static sherd_status call_make(sherd_world *world, const world_call *call)
         call_run_alone(world, call);
         return SHERD_OK;
     }
-    if (ops->caps & SHERDI_WORLD_SIMULATES) {
-        return SHERD_OK; /* nothing moves */
-    }
     world->calls++;
     if (sherdi_world_call_is_on_device(world, call) && !sherdi_world_is_on_lane(world)) {
         return world->device->ops->run(world, call);
@@ -284,13 +281,7 @@ sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *a
                                    .flags       = SHERDI_COLL_HOST,
                                    .what        = what};
 
-    SHERDI_TRY(sherdi_world_all_gather(world, &args, NULL));
-    if (world->ops->caps & SHERDI_WORLD_SIMULATES) {
-        for (int r = 0; r < world->world_size && len_bytes > 0; r++) {
-            memmove((unsigned char *)all + (size_t)r * len_bytes, mine, len_bytes);
-        }
-    }
-    return SHERD_OK;
+    return sherdi_world_all_gather(world, &args, NULL);
 }
 
 sherd_status sherdi_world_tell(sherd_world *world, const void *mine, size_t len_bytes,

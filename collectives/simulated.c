@@ -1,5 +1,5 @@
-/* See simulated.h. calls.c answers the collectives of these worlds, and the engine
- * asks for the machine that the rank stands for. */
+/* See simulated.h. The calls of these worlds move nothing; where control data is exchanged, every
+ * rank's is this rank's. The engine asks for the machine that the rank stands for. */
 #include "collectives/simulated.h"
 
 #include "base/checked.h"
@@ -41,14 +41,59 @@ static void sim_free(sherd_world *world, void *memory)
     (void)munmap(pages, *pages);
 }
 
+static sherd_status sim_barrier(sherd_world *world)
+{
+    (void)world;
+    return SHERD_OK;
+}
+
+static sherd_status sim_all_gather(sherd_world *world, const sherdi_all_gather_args *args)
+{
+    size_t bytes = args->flags & SHERDI_COLL_HOST ? args->slice_bytes : 0;
+
+    for (int r = 0; r < world->world_size && bytes > 0; r++) {
+        memmove((unsigned char *)args->recv + (size_t)r * bytes, args->send, bytes);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status sim_reduction(sherd_world *world, const sherdi_reduction_args *args)
+{
+    (void)world, (void)args;
+    return SHERD_OK;
+}
+
+static sherd_status sim_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
+{
+    (void)world, (void)data, (void)len_bytes, (void)root;
+    return SHERD_OK;
+}
+
+static sherd_status sim_sum_u64(sherd_world *world, uint64_t *values, size_t count)
+{
+    (void)world, (void)values, (void)count;
+    return SHERD_OK;
+}
+
 static const sherdi_world_ops SIM_OPS = {
-    .struct_size = sizeof(SIM_OPS),
-    .name        = "sim",
-    .caps        = SHERDI_WORLD_SIMULATES,
-    .close       = sherdi_alone_close,
-    .alloc       = sim_alloc,
-    .free        = sim_free,
+    .struct_size    = sizeof(SIM_OPS),
+    .name           = "sim",
+    .caps           = SHERDI_WORLD_SIMULATES,
+    .close          = sherdi_alone_close,
+    .alloc          = sim_alloc,
+    .free           = sim_free,
+    .barrier        = sim_barrier,
+    .all_gather     = sim_all_gather,
+    .reduce_scatter = sim_reduction,
+    .all_reduce     = sim_reduction,
+    .broadcast      = sim_broadcast,
+    .sum_u64        = sim_sum_u64,
 };
+
+const sherdi_simulated *sherdi_world_simulated(const sherd_world *world)
+{
+    return world->ops == &SIM_OPS ? &((const simulated_world *)world)->machine : NULL;
+}
 
 void sherd_simulate_params_init(sherd_simulate_params *params)
 {
@@ -108,7 +153,6 @@ sherd_status sherd_world_simulate_with(int rank, int world_size,
     SHERDI_TRY(sherdi_alone_open((sherd_world *)simulated, &SIM_OPS, rank, world_size,
                                  &world_params, out));
     simulated->machine = machine;
-    (*out)->simulated  = &simulated->machine;
     return SHERD_OK;
 }
 
@@ -123,7 +167,6 @@ sherd_status sherdi_world_dry(int rank, int world_size, sherd_world **out)
     }
     sherd_world_params_init(&params);
     sherdi_world_init(world, &SIM_OPS, rank, world_size, &params);
-    world->simulated   = &simulated->machine;
     world->sum_scratch = sherdi_alloc(&world->mem, SHERDI_MEM_CONTROL, SHERDI_TOLD_BYTES);
     if (world->sum_scratch == NULL) {
         sherdi_alone_close(world);

@@ -181,11 +181,6 @@ uint32_t sherdi_world_caps(const sherd_world *world)
                                           : caps & ~SHERDI_WORLD_SHARES_MEMORY;
 }
 
-const sherdi_simulated *sherdi_world_simulated(const sherd_world *world)
-{
-    return world->simulated;
-}
-
 const sherdi_backend *sherdi_world_backend(const sherd_world *world)
 {
     return world->backend;

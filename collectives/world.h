@@ -177,17 +177,6 @@ sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out
 /** Waits for queued calls, then frees the memory. Accepts NULL. */
 void sherdi_world_free(sherd_world *world, void *memory);
 
-/* The machine that a simulated rank stands for. A size of 0 is unknown. */
-typedef struct sherdi_simulated {
-    int    has_device;  /* device memory is not the host's */
-    int    has_receive; /* reductions are received into room of the world's own */
-    int    is_on_lane;  /* collectives are ordered on the device */
-    int    ranks_per_host;
-    size_t device_bytes, host_bytes;
-} sherdi_simulated;
-/** Returns that machine; NULL for a world that is real. */
-const sherdi_simulated *sherdi_world_simulated(const sherd_world *world);
-
 sherd_status sherdi_world_all_gather(sherd_world *world, const sherdi_all_gather_args *args,
                                      sherdi_ticket *ticket_out);
 sherd_status sherdi_world_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args,

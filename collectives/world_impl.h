@@ -146,14 +146,13 @@ struct sherd_world {
     const char           *callback_of; /* see sherdi_world_callback_set */
     _Atomic(const char *) caller;      /* see sherdi_world_caller_note; NULL: none */
     /* the caller of the message that is being sent; of the sending thread */
-    const char             *running;
-    sherdi_mem              mem;
-    struct sherdi_peers    *peers;     /* ranks of this host that share memory; else NULL */
-    sherdi_backend         *host;      /* the CPU */
-    sherdi_backend         *backend;   /* the lane of collectives on a device; else `host` */
-    world_device           *device;    /* NULL: it has none */
-    const sherdi_simulated *simulated; /* the machine that it stands for; NULL: it is real */
-    sherdi_world_held       held;
+    const char          *running;
+    sherdi_mem           mem;
+    struct sherdi_peers *peers;   /* ranks of this host that share memory; else NULL */
+    sherdi_backend      *host;    /* the CPU */
+    sherdi_backend      *backend; /* the lane of collectives on a device; else `host` */
+    world_device        *device;  /* NULL: it has none */
+    sherdi_world_held    held;
     /* SHERDI_TOLD_BYTES for each rank; for one where the world is simulated */
     double                 *sum_scratch;
     _Atomic uint64_t        sent_bytes;

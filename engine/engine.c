@@ -337,10 +337,6 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     SHERDI_TRY(sherdi_agree_status(engine, sherdi_modules_declared(engine)));
     SHERDI_TRY(sherdi_modules_sealing(engine));
     SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
-    if (machine.has_device && !engine->backend->device->is_async) {
-        return sherdi_fail(SHERD_E_NOTSUP, "a simulated world of GPUs can make plans, and cannot "
-                                           "be sealed; simulate the backend \"cpu\" to run");
-    }
     status = parts_open(engine, &machine);
     if (status != SHERD_OK) {
         memory_close(engine);

@@ -26,25 +26,19 @@ static sherd_status free_memory(size_t *out, int *bound_out)
 
 sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
 {
-    const sherdi_simulated *simulated = sherdi_world_simulated(world);
-    const sherdi_backend   *backend   = sherdi_world_backend(world);
-    sherdi_machine          mine      = {
-                      .ranks_per_host  = sherdi_world_local_size(world),
-                      .transport_bytes = sherdi_world_held_of(world)->overhead_bytes,
-                      .has_device      = backend->device->is_async,
-                      .device_bytes    = backend->device->free_bytes(backend, NULL),
-                      .is_on_lane      = (sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE) != 0,
+    const sherdi_backend *backend = sherdi_world_backend(world);
+    sherdi_machine        mine    = {
+                  .ranks_per_host  = sherdi_world_local_size(world),
+                  .transport_bytes = sherdi_world_held_of(world)->overhead_bytes,
+                  .has_device      = backend->device->is_async,
+                  .device_bytes    = backend->device->free_bytes(backend, NULL),
+                  .is_on_lane      = (sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE) != 0,
     };
     sherdi_messages messages;
 
-    if (simulated != NULL) {
-        *out = (sherdi_machine){.memory_bytes   = simulated->host_bytes,
-                                .ranks_per_host = simulated->ranks_per_host,
-                                .has_device     = simulated->has_device,
-                                .device_bytes   = simulated->device_bytes,
-                                .has_receive    = simulated->has_receive,
-                                .is_on_lane     = simulated->is_on_lane};
-        return SHERD_OK;
+    if (sherdi_world_caps(world) & SHERDI_WORLD_SIMULATES) { /* it has no machine to ask */
+        *out = mine;
+        return sherdi_modules_machine(world, out);
     }
     SHERDI_TRY(sherdi_agree_world(world, free_memory(&mine.memory_bytes, &mine.memory_bound)));
     SHERDI_TRY(sherdi_modules_machine(world, &mine));
