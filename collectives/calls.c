@@ -5,7 +5,6 @@
 
 #include "base/absent.h"
 #include "base/checked.h"
-#include "base/clock.h"
 #include "base/log.h"
 
 #include <assert.h>
@@ -116,29 +115,10 @@ static sherd_status call_make(sherd_world *world, const world_call *call)
     return SHERD_E_STATE;
 }
 
-/* Reports a gather or a reduction to its observer. */
-static void call_tell(const sherd_world *world, const world_call *call, int64_t start_ns)
-{
-    int is_reduction = call->kind == CALL_REDUCE_SCATTER || call->kind == CALL_ALL_REDUCE;
-
-    call->observer->tell(call->observer->ctx, is_reduction, call->what,
-                         sherdi_wire_all_gather(world->world_size, call->slice_bytes), start_ns,
-                         sherdi_now_ns());
-}
-
 sherd_status sherdi_world_call_run(sherd_world *world, const world_call *call)
 {
-    int64_t      start_ns;
-    sherd_status status;
-
-    if (call->observer == NULL ||
-        (sherdi_world_call_is_on_device(world, call) && sherdi_world_is_on_lane(world))) {
-        return call_make(world, call);
-    }
-    start_ns = sherdi_now_ns();
-    status   = call_make(world, call);
-    call_tell(world, call, start_ns);
-    return status;
+    return call->observer == NULL ? call_make(world, call)
+                                  : call->observer->observe(world, call, call_make);
 }
 
 /* ------------------------------------------------------------------ order -- */

@@ -101,10 +101,5 @@ sherd_status sherdi_world_call_checked(const sherd_world *world, const world_cal
                            "%s: its arguments do not keep the rules of collectives/world.h",
                            sherdi_world_call_name(call->kind));
     }
-    if ((call->flags & SHERDI_COLL_VENDOR_SUM) && world->world_size > 1 &&
-        !(sherdi_world_caps(world) & SHERDI_WORLD_VENDOR_SUMS)) {
-        return sherdi_fail(SHERD_E_NOTSUP, "%s: transport %s has no vendor reduction",
-                           sherdi_world_call_name(call->kind), world->ops->name);
-    }
     return SHERD_OK;
 }

@@ -58,8 +58,8 @@ void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char
     (void)snprintf(world->failure_text, sizeof(world->failure_text), "%s", text);
     /* Fails the worlds that were split from this one first, so that a thread that sees this one's
      * failure also sees theirs. */
-    for (world_listener *l = atomic_load(&world->listeners); l != NULL; l = l->next) {
-        l->ops->failed(world, l);
+    if (world->company != NULL) {
+        world->company->failed(world);
     }
     atomic_store_explicit(&world->failure_state, WORLD_HAS_FAILED, memory_order_release);
     sherdi_log(SHERD_LOG_ERROR, world->rank, "%s", text);

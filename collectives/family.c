@@ -154,6 +154,7 @@ void sherdi_family_join(sherd_world *parent, sherd_world *child)
 
     (void)atomic_fetch_add(&family->owners, 1);
     (void)pthread_mutex_lock(&family->lock);
+    child->company     = &sherdi_world_company;
     child->kin         = &family->common;
     child->next_of_kin = family->first;
     family->first      = child;

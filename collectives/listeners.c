@@ -3,10 +3,41 @@
 
 #include "collectives/threads.h"
 
+static void company_failed(sherd_world *world)
+{
+    for (world_listener *l = atomic_load(&world->listeners); l != NULL; l = l->next) {
+        l->ops->failed(world, l);
+    }
+}
+
+/* Leaves the family of the world's parent, if it has one and has not left it yet. */
+static void company_leave(sherd_world *world)
+{
+    if (world->kin != NULL) {
+        world->kin->ops->leave(world);
+    }
+}
+
+static void company_drop(sherd_world *world)
+{
+    world_listener *listener = atomic_load(&world->listeners);
+
+    company_leave(world);
+    while (listener != NULL) {
+        world_listener *next = listener->next;
+
+        listener->ops->drop(listener);
+        listener = next;
+    }
+}
+
+const world_company_ops sherdi_world_company = {company_failed, company_leave, company_drop};
+
 void sherdi_world_listen(sherd_world *world, world_listener *listener)
 {
     listener->next = atomic_load(&world->listeners);
     atomic_store(&world->listeners, listener);
+    world->company = &sherdi_world_company;
 }
 
 world_listener *sherdi_world_listener(const sherd_world *world, const world_listener_ops *ops)

@@ -6,7 +6,6 @@
  * asynchronous errors, and calls that make no progress for the time limit. It then aborts the
  * communicator, which ends the kernels, and so ends every wait for the lane. The communicator is
  * non-blocking: calls into NCCL return at once, and this file asks NCCL until they are done. */
-#include "collectives/listeners.h"
 #include "collectives/nccl_impl.h"
 #include "collectives/remote.h"
 #include "collectives/tickets.h"

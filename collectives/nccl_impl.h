@@ -4,6 +4,7 @@
 #define SHERDI_COLLECTIVES_NCCL_IMPL_H
 
 #include "collectives/device.h"
+#include "collectives/listeners.h"
 #include "collectives/nccl.h"
 #include "collectives/nccl_library.h"
 #include "collectives/star.h"

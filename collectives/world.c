@@ -79,24 +79,10 @@ sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *pa
     return SHERD_OK;
 }
 
-/* Leaves the family of the world's parent, if it has one and has not left it yet. */
-static void kin_leave(sherd_world *world)
-{
-    if (world->kin != NULL) {
-        world->kin->ops->leave(world);
-    }
-}
-
 void sherdi_world_fini(sherd_world *world)
 {
-    world_listener *listener = atomic_load(&world->listeners);
-
-    kin_leave(world);
-    while (listener != NULL) {
-        world_listener *next = listener->next;
-
-        listener->ops->drop(listener);
-        listener = next;
+    if (world->company != NULL) {
+        world->company->drop(world);
     }
     if (world->device != NULL) {
         world->device->ops->close(world);
@@ -135,7 +121,9 @@ void sherd_world_destroy(sherd_world *world)
     if (world->order != NULL) {
         world->order->ops->stop(world);
     }
-    kin_leave(world);
+    if (world->company != NULL) {
+        world->company->leave(world);
+    }
     world->ops->close(world);
 }
 
@@ -175,7 +163,7 @@ uint32_t sherdi_world_caps(const sherd_world *world)
     uint32_t caps = world->ops->caps;
 
     if (!sherdi_world_has_device(world)) {
-        return caps & ~(SHERDI_WORLD_ON_LANE | SHERDI_WORLD_VENDOR_SUMS);
+        return caps & ~SHERDI_WORLD_ON_LANE;
     }
     return sherdi_world_is_on_lane(world) ? caps | SHERDI_WORLD_ON_LANE
                                           : caps & ~SHERDI_WORLD_SHARES_MEMORY;

@@ -29,16 +29,17 @@ typedef uint64_t sherdi_ticket;
 /* The buffers are host memory, with every backend; the call is complete when it returns. */
 #define SHERDI_COLL_HOST 2u
 /* For a reduction: takes the sum of the transport's vendor, in any order and rounding that the
- * vendor likes, instead of the one reduction. Only where SHERDI_WORLD_VENDOR_SUMS allows it; no
- * effect on one rank. */
+ * vendor likes, instead of the one reduction. No effect where the transport has no such sum, and on
+ * one rank. */
 #define SHERDI_COLL_VENDOR_SUM 4u
 
-/* Is called when a call on the host's side of a transport has ended, on the thread that executed
- * it; `what` belongs to the call. Calls on a lane are not reported; the caller can mark them. */
+struct world_call;
+
+/* Makes a call in place of `make`, by calling it: observed.h. */
 typedef struct sherdi_world_observer {
-    void (*tell)(void *ctx, int is_reduction, const char *what, uint64_t bytes, int64_t start_ns,
-                 int64_t end_ns);
-    void *ctx;
+    sherd_status (*observe)(sherd_world *world, const struct world_call *call,
+                            sherd_status (*make)(sherd_world             *world,
+                                                 const struct world_call *call));
 } sherdi_world_observer;
 
 /* recv is [world_size * slice_bytes]; the gather is in place when send == recv + rank *
@@ -84,11 +85,10 @@ typedef struct sherdi_reduction_args {
 } sherdi_reduction_args;
 
 /* Capabilities of a transport, asked for once. */
-#define SHERDI_WORLD_SHARES_MEMORY 1u  /* peers' sherdi_world_alloc memory is read in place */
-#define SHERDI_WORLD_SIMULATES     2u  /* moves nothing: contents of buffers mean nothing */
-#define SHERDI_WORLD_ON_LANE       4u  /* orders device collectives on the lane of its backend */
-#define SHERDI_WORLD_VENDOR_SUMS   8u  /* knows SHERDI_COLL_VENDOR_SUM */
-#define SHERDI_WORLD_TAKES_BACK    16u /* its ranks of one host are peers: regroup.h */
+#define SHERDI_WORLD_SHARES_MEMORY 1u /* peers' sherdi_world_alloc memory is read in place */
+#define SHERDI_WORLD_SIMULATES     2u /* moves nothing: contents of buffers mean nothing */
+#define SHERDI_WORLD_ON_LANE       4u /* orders device collectives on the lane of its backend */
+#define SHERDI_WORLD_TAKES_BACK    8u /* its ranks of one host are peers: regroup.h */
 
 struct sherdi_split;
 struct world_device_slots;

@@ -107,23 +107,14 @@ typedef struct world_device_ops {
     const struct peers_device_ops *peers; /* of ranks that are threads: peers.h */
 } world_device_ops;
 
-/* What listens to a world: its endings (ending.c), and the family of the worlds that were split
- * from it (family.c). Any thread may call `failed` and `told`. */
-typedef struct world_listener {
-    const struct world_listener_ops *ops;
-    struct world_listener           *next;
-} world_listener;
-
-typedef struct world_listener_ops {
-    /* The world has failed; the program cannot see it yet. */
-    void (*failed)(sherd_world *world, world_listener *self);
-    /* Optional. Another rank has said something about `key` (tell_ending). */
-    void (*told)(sherd_world *world, world_listener *self, uint64_t key, int is_agreed);
-    /* Of a family: removes a child from it, before the child is closed. */
-    void (*leave)(sherd_world *child);
-    /* The world is gone. */
-    void (*drop)(world_listener *self);
-} world_listener_ops;
+/* What others want to know of a world (listeners.h). */
+typedef struct world_company_ops {
+    /* The world has failed; the program cannot see it yet. Any thread calls it. */
+    void (*failed)(sherd_world *world);
+    /* The world is about to be closed; it is gone. */
+    void (*leave)(sherd_world *world);
+    void (*drop)(sherd_world *world);
+} world_company_ops;
 
 enum { WORLD_IS_WHOLE = 0, WORLD_IS_FAILING = 1, WORLD_HAS_FAILED = 2 };
 
@@ -154,16 +145,17 @@ struct sherd_world {
     world_device        *device;  /* NULL: it has none */
     sherdi_world_held    held;
     /* SHERDI_TOLD_BYTES for each rank; for one where the world is simulated */
-    double                 *sum_scratch;
-    _Atomic uint64_t        sent_bytes;
-    _Atomic uint64_t        received_bytes;
-    uint64_t                calls;     /* made on the transport; written by one thread at a time */
-    world_order            *order;     /* NULL: every call is done when it returns */
-    world_listener *_Atomic listeners; /* added by the thread that drives the world */
+    double          *sum_scratch;
+    _Atomic uint64_t sent_bytes;
+    _Atomic uint64_t received_bytes;
+    uint64_t         calls; /* made on the transport; written by one thread at a time */
+    world_order     *order; /* NULL: every call is done when it returns */
+    const world_company_ops *_Atomic company;   /* NULL: nobody wants to know of this world */
+    struct world_listener *_Atomic   listeners; /* added by the thread that drives the world */
     /* family.c */
-    world_listener     *kin;         /* the parent's family; NULL: this world has no parent */
-    struct sherd_world *next_of_kin; /* guarded by the family's lock, as is_made is */
-    int                 is_made;     /* of a child: its split has ended */
+    struct world_listener *kin;         /* the parent's family; NULL: this world has no parent */
+    struct sherd_world    *next_of_kin; /* guarded by the family's lock, as is_made is */
+    int                    is_made;     /* of a child: its split has ended */
 
     /* WORLD_IS_WHOLE, ...; status and text are valid after HAS_FAILED */
     atomic_int   failure_state;

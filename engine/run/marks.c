@@ -114,9 +114,9 @@ static sherd_status marks_open(sherd_engine *engine)
     }
     memset(marks, 0, sizeof(*marks));
     (void)pthread_mutex_init(&marks->lock, NULL);
-    marks->observer = (sherdi_world_observer){.tell = transfer_tell, .ctx = engine};
+    marks->timer = (sherdi_world_timer){{sherdi_world_observe}, transfer_tell, engine};
     engine->times =
-        (sherdi_times){.ops = &sherdi_times_marks, .own = marks, .observer = &marks->observer};
+        (sherdi_times){.ops = &sherdi_times_marks, .own = marks, .observer = &marks->timer.common};
     marks->units = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, engine->model.num_units,
                                       sizeof(*marks->units));
     if (marks->units == NULL) {

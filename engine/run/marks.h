@@ -6,6 +6,7 @@
 #define SHERDI_ENGINE_RUN_MARKS_H
 
 #include "base/trace.h"
+#include "collectives/observed.h"
 #include "engine/run/engine_impl.h"
 #include "kernels/lanes.h"
 
@@ -72,8 +73,8 @@ typedef struct sherdi_marks {
     sherdi_mark     parts[SHERDI_TIMED_PARTS];
     sherdi_compute_marks *units;          /* by unit */
     uint64_t              boundary_begun; /* `begun` at the end of the last boundary */
-    sherdi_world_observer observer;
-    double forward_s, backward_s; /* the trainer's time between the last two boundaries */
+    sherdi_world_timer    timer;          /* of the collectives */
+    double forward_s, backward_s;         /* the trainer's time between the last two boundaries */
 } sherdi_marks;
 
 /** Adds an interval that the caller has timed. Any thread may call it. */

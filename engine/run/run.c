@@ -43,13 +43,6 @@ static sherd_status op_gather(sherd_engine *engine, const sherdi_op *op, uint64_
     return sherdi_world_all_gather(engine->world, &args, number_out);
 }
 
-/* Whether the transport sums by itself: the configuration asks for it, and the transport can. */
-static int is_vendors(const sherd_engine *engine)
-{
-    return engine->settings.numerics.vendor_reduction && engine->world_size > 1 &&
-           (sherdi_world_caps(engine->world) & SHERDI_WORLD_VENDOR_SUMS) != 0;
-}
-
 static sherdi_reduction_args reduction_of(sherd_engine *engine, const sherdi_op *op)
 {
     const sherdi_fixed_sink *fixed = NULL;
@@ -67,7 +60,7 @@ static sherdi_reduction_args reduction_of(sherd_engine *engine, const sherdi_op 
         .scale       = (float)(1.0 / engine->world_size),
         .accumulate  = (op->flags & SHERDI_OP_ADDS) != 0,
         .fixed       = fixed,
-        .flags       = is_vendors(engine) ? SHERDI_COLL_VENDOR_SUM : 0,
+        .flags       = engine->settings.numerics.vendor_reduction ? SHERDI_COLL_VENDOR_SUM : 0,
         .what        = sherdi_run_subject(engine, op),
         .observer    = engine->times.observer,
     };
