@@ -68,85 +68,27 @@ static void op_zero(sherd_engine *engine, const sherdi_backend *lane, const sher
     }
 }
 
-/* As many elements as are still in a cache of the cores when their squares are summed. */
-#define MEASURED_ELEMS ((size_t)128 * 1024)
-
-typedef void (*make_fn)(const sherdi_backend *lane, const sherdi_op *op, void *dst, const void *src,
-                        size_t elems);
-
-/* Makes a gradient, and adds its squares to the norm. */
-static void make_measured(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op,
-                          make_fn make)
-{
-    sherdi_norm_acc     *norm  = &sherdi_space_scalars(engine, op->space)->head->norm;
-    unsigned char       *dst   = sherdi_run_address(engine, op, SHERDI_USE_DST);
-    const unsigned char *src   = sherdi_run_address(engine, op, SHERDI_USE_SRC);
-    size_t               elems = op->uses[SHERDI_USE_DST].bytes / sherd_dtype_bytes(op->to);
-    size_t               from  = op->uses[SHERDI_USE_SRC].bytes / sherdi_max_size(elems, 1);
-
-    for (size_t at = 0, count; at < elems; at += count) {
-        unsigned char *made = dst + at * sherd_dtype_bytes(op->to);
-
-        count = sherdi_min_size(MEASURED_ELEMS, elems - at);
-        make(lane, op, made, src + at * from, count);
-        lane->kernels->sumsq(lane, made, op->to, count, norm);
-    }
-}
-
-static void copy_make(const sherdi_backend *lane, const sherdi_op *op, void *dst, const void *src,
-                      size_t elems)
-{
-    lane->kernels->copy(lane, dst, src, elems * sherd_dtype_bytes(op->to));
-}
-
 static void op_copy(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
     size_t       bytes = op->uses[SHERDI_USE_DST].bytes;
-    void        *dst   = sherdi_run_address(engine, op, SHERDI_USE_DST);
-    const void  *src   = sherdi_run_address(engine, op, SHERDI_USE_SRC);
     sherdi_link *link  = &engine->run.links[sherdi_run_user(engine)];
 
     link->down_bytes += sherdi_copy_way(op) == SHERDI_LANE_DOWN ? bytes : 0;
     link->up_bytes += sherdi_copy_way(op) == SHERDI_LANE_UP ? bytes : 0;
-    if (op->flags & SHERDI_OP_MEASURES &&
-        (op->lane == SHERDI_LANE_DOWN || op->lane == SHERDI_LANE_UP)) {
-        make_measured(engine, lane, op, copy_make);
-    } else {
-        lane->kernels->copy(lane, dst, src, bytes);
-    }
-}
-
-static void cast_make(const sherdi_backend *lane, const sherdi_op *op, void *dst, const void *src,
-                      size_t elems)
-{
-    lane->kernels->cast(lane, dst, op->to, src, op->from, elems);
-}
-
-static void accumulate_make(const sherdi_backend *lane, const sherdi_op *op, void *dst,
-                            const void *src, size_t elems)
-{
-    lane->kernels->accumulate(lane, dst, op->to, src, op->from, elems);
-}
-
-static void op_make(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op,
-                    make_fn make)
-{
-    if (op->flags & SHERDI_OP_MEASURES) {
-        make_measured(engine, lane, op, make);
-    } else {
-        make(lane, op, sherdi_run_address(engine, op, SHERDI_USE_DST),
-             sherdi_run_address(engine, op, SHERDI_USE_SRC), op->elems);
-    }
+    lane->kernels->copy(lane, sherdi_run_address(engine, op, SHERDI_USE_DST),
+                        sherdi_run_address(engine, op, SHERDI_USE_SRC), bytes);
 }
 
 static void op_cast(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    op_make(engine, lane, op, cast_make);
+    lane->kernels->cast(lane, sherdi_run_address(engine, op, SHERDI_USE_DST), op->to,
+                        sherdi_run_address(engine, op, SHERDI_USE_SRC), op->from, op->elems);
 }
 
 static void op_accumulate(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    op_make(engine, lane, op, accumulate_make);
+    lane->kernels->accumulate(lane, sherdi_run_address(engine, op, SHERDI_USE_DST), op->to,
+                              sherdi_run_address(engine, op, SHERDI_USE_SRC), op->from, op->elems);
 }
 
 static void op_norm(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
@@ -155,19 +97,12 @@ static void op_norm(sherd_engine *engine, const sherdi_backend *lane, const sher
                          &sherdi_space_scalars(engine, op->space)->head->norm);
 }
 
-/* Of a block whose master is stored in an encoding. */
-static const sherdi_kernel_fn FINGERPRINT_ENCODED = SHERDI_FINGERPRINT_ENCODED;
-
 /* Sums the fingerprint of a block; of consecutive elements, if the operation has no block. */
 static void op_fingerprint(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
     const sherdi_scalars *scalars = sherdi_space_scalars(engine, op->space);
     const sherdi_span     run     = {.count_elems = op->elems, .first_index = op->index};
 
-    if (FINGERPRINT_ENCODED != NULL && op->uses[SHERDI_USE_STATE].where != SHERDI_AT_NOWHERE) {
-        FINGERPRINT_ENCODED(engine, lane, op);
-        return;
-    }
     lane->kernels->fingerprint(
         lane, op->block == NULL ? &run : scalars->spans + op->block->first_span,
         op->block == NULL ? 1 : op->block->num_spans,
@@ -263,5 +198,12 @@ static const sherdi_kernel_fn KERNELS[SHERDI_OP_KINDS] = {
 
 void sherdi_run_kernel(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
+#define SHERDI_INSTEAD(condition, kernel)                                                          \
+    if (condition) {                                                                               \
+        kernel(engine, lane, op);                                                                  \
+        return;                                                                                    \
+    }
+#include "engine/run/instead_list.h"
+#undef SHERDI_INSTEAD
     KERNELS[op->kind](engine, lane, op);
 }

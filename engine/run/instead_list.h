@@ -1,0 +1,8 @@
+/* Kernels of modules that take the place of those in kernels.c, a line each: of which operations,
+ * and the kernel. A build has the lines of its modules (modules.txt). */
+#include "sherd_build.h"
+
+SHERDI_IN_ENCODINGS(SHERDI_INSTEAD(op->kind == SHERDI_OP_FINGERPRINT &&
+                                       op->uses[SHERDI_USE_STATE].where != SHERDI_AT_NOWHERE,
+                                   sherdi_kernel_fingerprint_encoded))
+SHERDI_IN_OFFLOAD(SHERDI_INSTEAD(op->flags &SHERDI_OP_MEASURES, sherdi_kernel_measured))
