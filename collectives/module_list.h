@@ -35,6 +35,17 @@ sherd_status sherdi_peers_regrouped(struct sherdi_peers *peers);
 #define SHERDI_PEERS_REGROUPED NULL
 #endif
 
+/* Calls of ranks of one host on memory that is not the world's, and their broadcasts. */
+#ifdef SHERDI_MODULE_BOUNCE
+extern const struct peers_bounce_ops sherdi_peers_bounce;
+sherd_status sherdi_peers_broadcast(sherd_world *world, void *data, size_t len_bytes, int root);
+#define SHERDI_PEERS_BOUNCE    (&sherdi_peers_bounce)
+#define SHERDI_PEERS_BROADCAST sherdi_peers_broadcast
+#else
+#define SHERDI_PEERS_BOUNCE    NULL
+#define SHERDI_PEERS_BROADCAST NULL
+#endif
+
 /* The slot tell_ending of ranks that are threads. */
 #ifdef SHERDI_MODULE_LISTENERS
 void sherdi_threads_tell_ending(sherd_world *world, uint64_t key, int is_agreed);

@@ -4,6 +4,7 @@
 #include "collectives/mpi_world.h"
 
 #include "base/checked.h"
+#include "collectives/bounce.h"
 
 #include <string.h>
 

@@ -3,14 +3,22 @@
  * If all ranks pass world memory, each reads its peers' bytes in place. This way takes one copy and
  * no staging, and a second meeting at the end, so that no rank changes memory that others still
  * read. Ranks of one process also read device memory in place (peers_device.c). All other memory
- * goes through the bounce buffers, portion by portion. */
+ * goes through the bounce buffers of a module. */
 #include "collectives/peers.h"
 
+#include "base/absent.h"
 #include "base/checked.h"
 #include "base/hash.h"
 
 #include <stdio.h>
 #include <string.h>
+
+static const peers_bounce_ops *const BOUNCE = SHERDI_PEERS_BOUNCE;
+
+static sherd_status bounce_absent(void)
+{
+    return sherdi_absent("bounce", "a call on memory that is not the world's");
+}
 
 /* Returns whether every rank sends from memory that the others can reach, or, with `is_recv`,
  * receives into it. It depends on what all have published, so all ranks get the same answer. */
@@ -38,30 +46,6 @@ static sherd_status address_read(const sherdi_peers *peers, int index, peers_add
     }
     *out = at;
     return SHERD_OK;
-}
-
-unsigned char *sherdi_peers_half_to_fill(const sherdi_peers *peers)
-{
-    return peers->bounce + ((size_t)peers->me * 2 + ((peers->meetings + 1) & 1)) * PEERS_HALF_BYTES;
-}
-
-const unsigned char *sherdi_peers_half_of(const sherdi_peers *peers, int index)
-{
-    return peers->bounce + ((size_t)index * 2 + (peers->meetings & 1)) * PEERS_HALF_BYTES;
-}
-
-static void copy(const sherdi_peers *peers, void *dst, const void *src, size_t len_bytes)
-{
-    if (dst != src && len_bytes > 0) {
-        peers->lane->kernels->copy(peers->lane, dst, src, len_bytes);
-    }
-}
-
-/* Returns the index to read from in a step. Each rank starts at its neighbour, so that not all read
- * one rank's memory at once. */
-static int neighbour(const sherdi_peers *peers, int step)
-{
-    return (peers->me + step) % peers->count;
 }
 
 int sherdi_peers_index(const sherdi_peers *peers, int rank)
@@ -137,32 +121,27 @@ static sherd_status call_end(sherdi_peers *peers)
 
 /* ---------------------------------------------------------- all-gather -- */
 
-static unsigned char *gather_slice(const sherdi_peers *peers, const sherdi_all_gather_args *args,
-                                   int index)
-{
-    return (unsigned char *)args->recv + (size_t)peers->ranks[index] * args->slice_bytes;
-}
-
 /* The peers' send buffers are at the same position as mine, or, if the gather is in place, at their
  * own slices. */
 static sherd_status gather_stable(sherdi_peers *peers, const sherdi_all_gather_args *args)
 {
-    int           is_in_place = args->send == gather_slice(peers, args, peers->me);
+    int           is_in_place = args->send == sherdi_peers_slice(peers, args, peers->me);
     peers_address address     = sherdi_peers_find_address(peers, args->send, args->slice_bytes);
 
     if (address.segment == 0) {
         return sherdi_fail(SHERD_E_INVAL, "all-gather: stable senders must lie in world memory");
     }
-    copy(peers, gather_slice(peers, args, peers->me), args->send, args->slice_bytes);
+    sherdi_peers_copy(peers, sherdi_peers_slice(peers, args, peers->me), args->send,
+                      args->slice_bytes);
     for (int step = 1; step < peers->count; step++) {
-        int            index = neighbour(peers, step);
+        int            index = sherdi_peers_neighbour(peers, step);
         unsigned char *from  = sherdi_peers_at(peers, index, address);
 
         if (is_in_place) {
             from += (ptrdiff_t)(peers->ranks[index] - peers->world->rank) *
                     (ptrdiff_t)args->slice_bytes;
         }
-        copy(peers, gather_slice(peers, args, index), from, args->slice_bytes);
+        sherdi_peers_copy(peers, sherdi_peers_slice(peers, args, index), from, args->slice_bytes);
     }
     return SHERD_OK;
 }
@@ -170,11 +149,11 @@ static sherd_status gather_stable(sherdi_peers *peers, const sherdi_all_gather_a
 static sherd_status gather_in_place(sherdi_peers *peers, const sherdi_all_gather_args *args)
 {
     for (int step = 0; step < peers->count; step++) {
-        int            index = neighbour(peers, step);
+        int            index = sherdi_peers_neighbour(peers, step);
         unsigned char *from  = NULL;
 
         SHERDI_TRY(address_read(peers, index, sherdi_peers_note(peers, index)->send, &from));
-        copy(peers, gather_slice(peers, args, index), from, args->slice_bytes);
+        sherdi_peers_copy(peers, sherdi_peers_slice(peers, args, index), from, args->slice_bytes);
     }
     return call_end(peers);
 }
@@ -184,32 +163,12 @@ static sherd_status gather_in_place(sherdi_peers *peers, const sherdi_all_gather
 static void gather_mail(sherdi_peers *peers, const sherdi_all_gather_args *args)
 {
     for (int i = 0; i < peers->count && args->slice_bytes > 0; i++) {
-        unsigned char *slice = gather_slice(peers, args, i);
+        unsigned char *slice = sherdi_peers_slice(peers, args, i);
 
         if (slice != args->send) {
             memcpy(slice, sherdi_peers_mail(peers, i), args->slice_bytes);
         }
     }
-}
-
-static sherd_status gather_bounce(sherdi_peers *peers, const sherdi_all_gather_args *args)
-{
-    const unsigned char *send = args->send;
-
-    for (size_t at = 0; at < args->slice_bytes; at += PEERS_HALF_BYTES) {
-        size_t portion = sherdi_min_size(PEERS_HALF_BYTES, args->slice_bytes - at);
-
-        copy(peers, sherdi_peers_half_to_fill(peers), send + at, portion);
-        SHERDI_TRY(sherdi_peers_meet(peers));
-        copy(peers, gather_slice(peers, args, peers->me) + at, send + at, portion);
-        for (int step = 1; step < peers->count; step++) {
-            int index = neighbour(peers, step);
-
-            copy(peers, gather_slice(peers, args, index) + at, sherdi_peers_half_of(peers, index),
-                 portion);
-        }
-    }
-    return SHERD_OK;
 }
 
 sherd_status sherdi_peers_all_gather(sherd_world *world, const sherdi_all_gather_args *args)
@@ -232,7 +191,10 @@ sherd_status sherdi_peers_all_gather(sherd_world *world, const sherdi_all_gather
     }
     note.send = address_of(peers, args->send, args->slice_bytes);
     SHERDI_TRY(call_begin(peers, &note));
-    return all_are_shared(peers, 0) ? gather_in_place(peers, args) : gather_bounce(peers, args);
+    if (all_are_shared(peers, 0)) {
+        return gather_in_place(peers, args);
+    }
+    return BOUNCE == NULL ? bounce_absent() : BOUNCE->gather(peers, args);
 }
 
 /* ---------------------------------------------------------- reductions -- */
@@ -256,29 +218,6 @@ static peers_note reduction_note(const sherdi_peers *peers, world_call_kind kind
     return note;
 }
 
-/* Bytes of a half for each rank of the host, a multiple of the cache line and so of every
- * element. */
-static size_t share_bytes(const sherdi_peers *peers)
-{
-    return PEERS_HALF_BYTES / (size_t)peers->count / 64 * 64;
-}
-
-/* Copies bytes of slices, from `first_byte` on, to this rank's half, one share for each other rank of
- * the host: of slice slices[i] for index i; -1: none. */
-static void shares_fill(const sherdi_peers *peers, const reduction_work *work, const int *slices,
-                        size_t first_byte, size_t len_bytes)
-{
-    const unsigned char *send = work->args->send;
-    unsigned char       *half = sherdi_peers_half_to_fill(peers);
-
-    for (int i = 0; i < peers->count; i++) {
-        if (i != peers->me && slices[i] >= 0) {
-            copy(peers, half + (size_t)i * share_bytes(peers),
-                 send + (size_t)slices[i] * work->slice_bytes + first_byte, len_bytes);
-        }
-    }
-}
-
 /* Finds the data that a rank of this host has for the slice that this rank adds up: from
  * `first_byte` of its send buffer on if shared, else its bytes in the bounce buffer. */
 static sherd_status source_find(sherdi_peers *peers, const reduction_work *work, size_t first_byte,
@@ -292,7 +231,7 @@ static sherd_status source_find(sherdi_peers *peers, const reduction_work *work,
         SHERDI_TRY(address_read(peers, index, sherdi_peers_note(peers, index)->send, &from));
         *out = from + first_byte;
     } else {
-        *out = sherdi_peers_half_of(peers, index) + (size_t)peers->me * share_bytes(peers);
+        *out = BOUNCE->share_of(peers, index);
     }
     return SHERD_OK;
 }
@@ -303,8 +242,7 @@ sherd_status sherdi_peers_sources_find(sherdi_peers *peers, const reduction_work
     size_t from_byte = (size_t)slices[peers->me] * work->slice_bytes + first_byte;
 
     if (!work->is_shared) {
-        shares_fill(peers, work, slices, first_byte, len_bytes);
-        SHERDI_TRY(sherdi_peers_meet(peers));
+        SHERDI_TRY(BOUNCE->shares_fill(peers, work, slices, first_byte, len_bytes));
     }
     for (int i = 0; i < peers->count && slices[peers->me] >= 0; i++) {
         const unsigned char *from = NULL;
@@ -314,7 +252,7 @@ sherd_status sherdi_peers_sources_find(sherdi_peers *peers, const reduction_work
 
         SHERDI_TRY(source_find(peers, work, from_byte, i, &from));
         if (here != NULL) {
-            copy(peers, here, from, len_bytes);
+            sherdi_peers_copy(peers, here, from, len_bytes);
         }
         peers->srcs[peers->ranks[i]] = here != NULL ? here : from;
     }
@@ -331,7 +269,7 @@ static void srcs_reduce(sherdi_peers *peers, const sherdi_reduction_args *args, 
 size_t sherdi_peers_sum_portion(const sherdi_peers *peers, const reduction_work *work, size_t count)
 {
     if (!work->is_shared) {
-        return share_bytes(peers) / work->elem_bytes;
+        return BOUNCE->share_bytes(peers) / work->elem_bytes;
     }
     return uses_scratch(peers) ? peers->scratch_bytes / work->elem_bytes : count;
 }
@@ -347,7 +285,7 @@ sherd_status sherdi_peers_reduction_begin(sherd_world *world, const sherdi_reduc
                              .slice_bytes = note.len_bytes};
     SHERDI_TRY(call_begin(peers, &note));
     work->is_shared = all_are_shared(peers, 0);
-    return SHERD_OK;
+    return work->is_shared || BOUNCE != NULL ? SHERD_OK : bounce_absent();
 }
 
 sherd_status sherdi_peers_reduction_end(sherdi_peers *peers, const reduction_work *work)
@@ -389,7 +327,7 @@ static sherd_status all_reduce_push(sherdi_peers *peers, const sherdi_reduction_
 
     SHERDI_TRY(sherdi_peers_sources_find(peers, &work, peers->ranks, 0, slice_bytes));
     for (int step = 1; step < peers->count; step++) {
-        int            index = neighbour(peers, step);
+        int            index = sherdi_peers_neighbour(peers, step);
         unsigned char *to    = NULL;
 
         SHERDI_TRY(address_read(peers, index, sherdi_peers_note(peers, index)->recv, &to));
@@ -412,37 +350,4 @@ sherd_status sherdi_peers_all_reduce(sherd_world *world, const sherdi_reduction_
     return all_are_shared(peers, 0) && all_are_shared(peers, 1)
                ? all_reduce_push(peers, args, note.len_bytes)
                : sherdi_world_all_reduce_in_two(world, args);
-}
-
-/* ----------------------------------------------------------- broadcast -- */
-
-sherd_status sherdi_peers_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
-{
-    sherdi_peers  *peers   = peers_of(world, SHERDI_COLL_HOST);
-    unsigned char *at_data = data;
-    int            index   = sherdi_peers_index(peers, root);
-    peers_note note = {.kind = CALL_BROADCAST, .detail = (uint32_t)root, .len_bytes = len_bytes};
-    unsigned char *from = NULL;
-
-    note.send = address_of(peers, data, len_bytes);
-    SHERDI_TRY(call_begin(peers, &note));
-    if (all_are_shared(peers, 0)) {
-        SHERDI_TRY(address_read(peers, index, sherdi_peers_note(peers, index)->send, &from));
-        if (peers->me != index) {
-            copy(peers, data, from, len_bytes);
-        }
-        return call_end(peers);
-    }
-    for (size_t at = 0; at < len_bytes; at += PEERS_HALF_BYTES) {
-        size_t portion = sherdi_min_size(PEERS_HALF_BYTES, len_bytes - at);
-
-        if (peers->me == index) {
-            copy(peers, sherdi_peers_half_to_fill(peers), at_data + at, portion);
-        }
-        SHERDI_TRY(sherdi_peers_meet(peers));
-        if (peers->me != index) {
-            copy(peers, at_data + at, sherdi_peers_half_of(peers, index), portion);
-        }
-    }
-    return SHERD_OK;
 }

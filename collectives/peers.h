@@ -4,9 +4,9 @@
  * has the meetings and the memory, peers.c the calls. The calls are functions of sherdi_world_ops
  * for a world on which sherdi_peers_init was called.
  *
- * Meetings are counted. For meeting m a rank publishes its note, its mail and its half of the
- * bounce buffer, all chosen by m's parity. The other ranks read them before they come to meeting m
- * + 1, and the rank writes them again only for meeting m + 2. So one meeting per portion is
+ * Meetings are counted. For meeting m a rank publishes its note, its mail and a half of its bounce
+ * buffer (bounce.h), all chosen by m's parity. The other ranks read them before they come to meeting
+ * m + 1, and the rank writes them again only for meeting m + 2. So one meeting per portion is
  * enough. */
 #ifndef SHERDI_COLLECTIVES_PEERS_H
 #define SHERDI_COLLECTIVES_PEERS_H
@@ -17,8 +17,6 @@
 #define PEERS_MAIL_BYTES 1024
 /* Bytes of a call's name that an error message shows. */
 #define PEERS_NAME_BYTES 64
-/* Bytes of one half; each rank's bounce buffer has two. */
-#define PEERS_HALF_BYTES ((size_t)1 << 20)
 
 /* A position in world memory: a segment, and an offset that counts from the start of a rank's
  * share, so that it is the same for all ranks. Segment 0 means "none". For device memory of ranks
@@ -118,7 +116,7 @@ struct sherdi_peers {
     int                   me;            /* index of this rank among them */
     int                  *ranks;         /* [count], ascending: rank of an index */
     peers_control        *control;
-    unsigned char        *bounce; /* rank i's two halves are at bounce + i * 2 * PEERS_HALF_BYTES */
+    unsigned char        *bounce;            /* the bounce buffers of all ranks; bounce.h */
     size_t                spins, most_spins; /* looks before sleeping: now, and at most */
     uint64_t              meetings;
     peers_segment        *segments;
@@ -167,10 +165,28 @@ peers_address sherdi_peers_find_address(const sherdi_peers *peers, const void *d
 /** Returns the memory of a rank at a position; NULL when this rank has freed the segment. */
 unsigned char *sherdi_peers_at(const sherdi_peers *peers, int index, peers_address address);
 
-/** Return the half that this rank publishes at the next meeting, and the half that a rank published
- *  at the last one. */
-unsigned char       *sherdi_peers_half_to_fill(const sherdi_peers *peers);
-const unsigned char *sherdi_peers_half_of(const sherdi_peers *peers, int index);
+/** Copies memory that this rank reaches. */
+static inline void sherdi_peers_copy(const sherdi_peers *peers, void *dst, const void *src,
+                                     size_t len_bytes)
+{
+    if (dst != src && len_bytes > 0) {
+        peers->lane->kernels->copy(peers->lane, dst, src, len_bytes);
+    }
+}
+
+/** Returns the index to read from in a step. Each rank starts at its neighbour, so that not all
+ *  read one rank's memory at once. */
+static inline int sherdi_peers_neighbour(const sherdi_peers *peers, int step)
+{
+    return (peers->me + step) % peers->count;
+}
+
+/** Returns where the slice of a rank is gathered. */
+static inline unsigned char *sherdi_peers_slice(const sherdi_peers           *peers,
+                                                const sherdi_all_gather_args *args, int index)
+{
+    return (unsigned char *)args->recv + (size_t)peers->ranks[index] * args->slice_bytes;
+}
 
 /** Returns the index of a rank among the ranks of this host; -1: it is on another host. */
 int sherdi_peers_index(const sherdi_peers *peers, int rank);
@@ -205,7 +221,19 @@ void         sherdi_peers_free(sherd_world *world, void *memory);
 sherd_status sherdi_peers_all_gather(sherd_world *world, const sherdi_all_gather_args *args);
 sherd_status sherdi_peers_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args);
 sherd_status sherdi_peers_all_reduce(sherd_world *world, const sherdi_reduction_args *args);
-/** `root` is a rank of this host. */
-sherd_status sherdi_peers_broadcast(sherd_world *world, void *data, size_t len_bytes, int root);
+
+/* Calls on memory that is not the world's (bounce.h). All ranks make them after the first meeting of
+ * the call. */
+typedef struct peers_bounce_ops {
+    size_t buffer_bytes; /* of a rank */
+    sherd_status (*gather)(sherdi_peers *peers, const sherdi_all_gather_args *args);
+    /* Puts bytes of slices where the others find them, and meets: for index i of slice slices[i]; -1:
+     * none. At most share_bytes. */
+    sherd_status (*shares_fill)(sherdi_peers *peers, const reduction_work *work, const int *slices,
+                                size_t first_byte, size_t len_bytes);
+    /* Returns what a rank has put there for this one. */
+    const unsigned char *(*share_of)(const sherdi_peers *peers, int index);
+    size_t (*share_bytes)(const sherdi_peers *peers);
+} peers_bounce_ops;
 
 #endif

@@ -30,23 +30,28 @@
 /* After many vain looks, 1/SPINS_SHARE of the most spins remains. */
 #define SPINS_SHARE 64
 
+static size_t control_bytes(int count)
+{
+    return sherdi_round_up(sizeof(peers_control) + (size_t)count * sizeof(peers_slot),
+                           SHERD_ALIGN_BYTES);
+}
+
 size_t sherdi_peers_shared_bytes(int count)
 {
-    size_t control = sizeof(peers_control) + (size_t)count * sizeof(peers_slot);
+    const peers_bounce_ops *bounce = SHERDI_PEERS_BOUNCE;
 
-    return sherdi_round_up(control, SHERD_ALIGN_BYTES) + (size_t)count * 2 * PEERS_HALF_BYTES;
+    return control_bytes(count) + (size_t)count * (bounce == NULL ? 0 : bounce->buffer_bytes);
 }
 
 sherd_status sherdi_peers_init(sherdi_peers *peers, sherd_world *world, const peers_hooks *hooks,
                                int count, int me, const int *ranks, void *shared)
 {
-    size_t control_bytes = sherdi_peers_shared_bytes(count) - (size_t)count * 2 * PEERS_HALF_BYTES;
-    int    crowd         = count > world->crowd ? count : world->crowd;
+    int crowd = count > world->crowd ? count : world->crowd;
 
     *peers            = (sherdi_peers){.world = world, .hooks = hooks, .count = count, .me = me};
     world->peers      = peers;
     peers->control    = shared;
-    peers->bounce     = (unsigned char *)shared + control_bytes;
+    peers->bounce     = (unsigned char *)shared + control_bytes(count);
     peers->most_spins = crowd <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS : SPINS_CROWDED;
     peers->spins      = peers->most_spins;
     peers->ranks =

@@ -1,5 +1,6 @@
 /* Processes of one host that share memory. procs.c does the meeting, the watching and the memory,
  * peers.c moves the data; this file has the table. */
+#include "collectives/bounce.h"
 #include "collectives/meeting_point.h"
 #include "collectives/split.h"
 #include "collectives/transport.h"

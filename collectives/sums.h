@@ -4,6 +4,10 @@
 
 #include "collectives/world.h"
 
+/* Most values for each rank in one portion of a sum; a sum processes its values in portions of this
+ * size. */
+#define SHERDI_SUM_PORTION (SHERDI_TOLD_BYTES / (2 * sizeof(double)))
+
 /* Returns the number of values of each rank in the next portion, with `left` to go. */
 static inline size_t sherdi_sum_slice(int world_size, size_t left)
 {

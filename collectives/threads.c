@@ -147,7 +147,7 @@ const sherdi_world_ops sherdi_threads_ops = {
     .all_gather     = sherdi_peers_all_gather,
     .reduce_scatter = sherdi_peers_reduce_scatter,
     .all_reduce     = sherdi_peers_all_reduce,
-    .broadcast      = sherdi_peers_broadcast,
+    .broadcast      = SHERDI_PEERS_BROADCAST,
     .abort          = threads_abort,
     .tell_ending    = SHERDI_THREADS_TELL_ENDING,
 };

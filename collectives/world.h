@@ -237,10 +237,6 @@ sherd_status sherdi_callback_check(const char *call, const char *outer);
 /** Returns the failure of the world, if it has one: E_PEER_LOST and the message; else SHERD_OK. */
 sherd_status sherdi_world_status(sherd_world *world);
 
-/* Most values for each rank in one portion of a sum; a sum processes its values in portions of this
- * size. */
-#define SHERDI_SUM_PORTION (SHERDI_TOLD_BYTES / (2 * sizeof(double)))
-
 /* Bytes that a call puts on the wire for one rank: sent, which equals received. They do not depend
  * on the transport: the plan counts with them. */
 static inline uint64_t sherdi_wire_all_gather(int world_size, size_t slice_bytes)

@@ -3,6 +3,7 @@
  * turn. */
 #include "tests/collectives/relay.h"
 
+#include "collectives/bounce.h"
 #include "collectives/meeting_point.h"
 #include "collectives/split.h"
 #include "collectives/transport.h"

@@ -2,7 +2,7 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
-#include "collectives/peers.h"
+#include "collectives/bounce.h"
 #include "collectives/regroup.h"
 #include "collectives/room.h"
 #include "collectives/sums.h"

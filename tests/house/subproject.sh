@@ -86,6 +86,6 @@ expect "checkpoints, before the first step" "gpt2: a rank fails: sherd_checkpoin
 refused() {
     expect "$1" "$2" "$(meson setup refused client -Dsherd:modules=none "$1" 2>&1 | sed -n 's/.*ERROR: //p')"
 }
-refused -Dsherd:modules=json "Problem encountered: -Dmodules=json needs declarations,differences,encodings,options,reals,schedules,tiers too"
+refused -Dsherd:modules=json "Problem encountered: -Dmodules=json needs declarations,differences,encodings,options,reals,schedules,tiers,bounce too"
 refused -Dsherd:cuda=enabled "Feature cuda cannot be enabled: -Dmodules leaves out the module cuda"
 tail -n 1 static.build
