@@ -71,18 +71,6 @@ sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float 
     return SHERD_OK;
 }
 
-sherd_status sherdi_values_begin(sherd_engine *engine)
-{
-    sherd_status queued = SHERDI_ASK(updater, join, engine);
-    sherd_status status = sherdi_run_settle(engine, SHERDI_RING_STATE);
-    sherd_status own    = sherdi_run_settle(engine, SHERDI_RING_PARAMS);
-
-    if (queued != SHERD_OK) {
-        return SHERDI_ASK(updater, check, engine); /* with the way out */
-    }
-    return own == SHERD_OK ? status : own;
-}
-
 /* --------------------------------------------------------------- functions -- */
 
 sherd_status sherdi_fill_ask(void *raw, int part, size_t at, size_t count, float *values)
@@ -159,11 +147,9 @@ int sherdi_fill_is_kept(const sherd_engine *engine, sherd_param param)
 sherd_status sherdi_fill_check_function(const sherd_engine *engine, sherd_param param,
                                         sherd_fill_fn fill)
 {
-    if (fill == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "parameter %s: the fill function is NULL",
-                           engine->model.params[param].name);
-    }
-    return SHERD_OK;
+    return fill != NULL ? SHERD_OK
+                        : sherdi_fail(SHERD_E_INVAL, "parameter %s: the fill function is NULL",
+                                      engine->model.params[param].name);
 }
 
 sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param, sherd_fill_fn fill,
@@ -199,8 +185,7 @@ static sherd_status unfilled_take(sherd_engine *engine)
 
 /* ------------------------------------------------------------- the start -- */
 
-/* This rank's share of the fingerprint, of frozen or of trainable parameters. */
-static uint64_t filled_fingerprint(const sherd_engine *engine, int is_frozen)
+uint64_t sherdi_fill_fingerprint(const sherd_engine *engine, int is_frozen)
 {
     uint64_t sum = 0;
 
@@ -210,48 +195,15 @@ static uint64_t filled_fingerprint(const sherd_engine *engine, int is_frozen)
     return sum;
 }
 
-sherd_status sherdi_fill_settle(sherd_engine *engine)
-{
-    sherd_status status = SHERDI_IF_OFFLOAD(fill_end(&engine->run.program));
-    sherd_status own    = SHERDI_ASK(storage, settle_filled, engine);
-
-    SHERDI_TRY(own);
-    SHERDI_TRY(status);
-    return sherdi_values_begin(engine);
-}
-
-int sherdi_fill_commits(const sherd_engine *engine)
-{
-    return engine->phase == SHERDI_PHASE_SEALED && engine->plan->has_generations &&
-           !engine->storage.is_resumed && (!engine->fill.is_loaded || engine->fill.is_changed);
-}
-
-/* Writes the filled values to the space where they rest. If a drive does not return the written
- * bytes, the first update, which reads them, detects it, unless fast_init is on. */
-static sherd_status state_settle(sherd_engine *engine)
-{
-    SHERDI_TRY(sherdi_fill_settle(engine));
-    if (!sherdi_fill_commits(engine)) {
-        return SHERD_OK;
-    }
-    engine->fingerprints.own = filled_fingerprint(engine, 0);
-    engine->fingerprints.has_own =
-        !engine->fill.is_loaded; /* else it needs the rest of the state */
-    SHERDI_TRY(sherdi_update_fingerprint(engine));
-    SHERDI_TELL(storage, verify, engine,
-                engine->settings.offload.verify_reads || !engine->settings.offload.fast_init);
-    return SHERD_OK;
-}
-
 static sherd_status filling_end(sherd_engine *engine)
 {
     sherd_status status = unfilled_take(engine);
 
     if (status == SHERD_OK) {
-        status = state_settle(engine);
+        status = SHERDI_RINGS(sherdi_fill_store(engine), SHERD_OK);
     }
     SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_FIRST_VALUES, status,
-                                 filled_fingerprint(engine, 1), SHERDI_FILL_BEGINS));
+                                 sherdi_fill_fingerprint(engine, 1), SHERDI_FILL_BEGINS));
     engine->fingerprints.frozen = sherdi_agree_sum(engine);
     SHERDI_TRY(sherdi_run_drain(engine));
     SHERDI_TRY(sherdi_modules_filled(engine));

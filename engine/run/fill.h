@@ -20,10 +20,6 @@ typedef struct sherdi_fill_source {
 sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float *values);
 /** Passes the values of an operation to the caller's function, which gives or takes them. */
 sherd_status sherdi_values_pass(sherd_engine *engine, const sherdi_op *op, float *values);
-/** Call it before the first get or put between two steps. Drops the reads ahead for others, and
- *  returns their first failure. */
-sherd_status sherdi_values_begin(sherd_engine *engine);
-
 /** Asks a source, its context, for values: a sherdi_values_fn. */
 sherd_status sherdi_fill_ask(void *source, int part, size_t at, size_t count, float *values);
 /** Check a call that fills: whether it may, and its function. */
@@ -36,8 +32,6 @@ int sherdi_fill_is_kept(const sherd_engine *engine, sherd_param param);
 /** Allocates the tables of the filling; call it after the plan was made. E_NOMEM. */
 sherd_status sherdi_fill_open(sherd_engine *engine);
 void         sherdi_fill_close(sherd_engine *engine);
-/** Waits until everything that was filled is on the drive. E_IO: another call tries again. */
-sherd_status sherdi_fill_settle(sherd_engine *engine);
 /** Fills a parameter on this rank; `fn` NULL: from the trainer's own memory. */
 sherd_status sherdi_fill_param(sherd_engine *engine, size_t param, sherd_fill_fn fn, void *ctx);
 /** Ends the filling and starts the engine, if it has not started: at the first acquire, or in an
@@ -45,7 +39,6 @@ sherd_status sherdi_fill_param(sherd_engine *engine, size_t param, sherd_fill_fn
  *  own memory), that parameters that are whole on every rank are equal, and that the ranks agree on
  *  which are whole. Collective. */
 sherd_status sherdi_fill_finish(sherd_engine *engine);
-/** Returns whether the start of this engine commits its state: it was not resumed, and was not just
- *  loaded from a checkpoint. */
-int sherdi_fill_commits(const sherd_engine *engine);
+/** Returns this rank's share of the fingerprint, of frozen or of trainable parameters. */
+uint64_t sherdi_fill_fingerprint(const sherd_engine *engine, int is_frozen);
 #endif

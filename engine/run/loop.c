@@ -44,9 +44,8 @@ static sherd_status failure_tell(sherd_engine *engine, sherd_status status)
         return sherdi_outcome_end(
             &engine->window.lost); /* it is stored until the window is dropped */
     }
-    if (engine->run.users[SHERDI_RING_PARAMS] == SHERDI_USER_TRAINER) {
-        (void)sherdi_run_settle(engine, SHERDI_RING_PARAMS); /* the next acquire reads again */
-    }
+    /* the next acquire reads again */
+    SHERDI_RINGS(sherdi_run_leave(engine, SHERDI_RING_PARAMS), (void)0);
     return sherdi_outcome_end(&failed);
 }
 
@@ -158,18 +157,11 @@ sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit, sherd_pas
     return sherdi_engine_outcome(engine, status);
 }
 
-/* Ends the transfers of activations; a failure of one that nobody has asked for does not matter. */
-static void activations_settle(sherd_engine *engine)
-{
-    (void)sherdi_run_settle(engine, SHERDI_RING_ACTIVATIONS);
-}
-
 sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine)
 {
     sherd_status status = sherdi_modules_micro_batch_ending(engine);
 
-    activations_settle(engine);
-
+    SHERDI_RINGS(sherdi_run_end_activations(engine), (void)0);
     if (status != SHERD_OK) {
         return sherdi_loop_lose(engine, status);
     }
@@ -180,7 +172,7 @@ sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine)
 
 void sherdi_loop_window_begin(sherd_engine *engine)
 {
-    activations_settle(engine);
+    SHERDI_RINGS(sherdi_run_end_activations(engine), (void)0);
     /* its outcome concerns the window that is over */
     (void)sherdi_program_window_begin(&engine->run.program);
     engine->window.lost.status    = SHERD_OK;

@@ -14,6 +14,7 @@
 
 #ifdef SHERDI_MODULE_OFFLOAD
 #include "engine/run/offload_ops.h"
+#include "engine/run/rings.h"
 #endif
 #ifdef SHERDI_MODULE_TRACE
 #include "engine/run/times.h"
@@ -27,6 +28,9 @@
 #ifdef SHERDI_MODULE_DEVICES
 #include "engine/run/scalars_device.h"
 #endif
+
+/* Calls a function of rings.h. In a build without rings the value is `otherwise`. */
+#define SHERDI_RINGS(call, otherwise) (SHERDI_IN_OFFLOAD(1 ? (call) :)(otherwise))
 
 /* Calls a function of a part of `engine`. If the build or the engine does not have the part, or the
  * part the function, the value is `otherwise`. */

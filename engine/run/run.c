@@ -214,24 +214,3 @@ void sherdi_run_close(sherd_engine *engine)
     SHERDI_TELL(storage, stop, engine);
     sherdi_progress_close(&run->progress);
 }
-
-sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring)
-{
-    sherd_status status;
-
-    if (engine->run.users[ring] != sherdi_run_user(engine)) { /* an update has the ring */
-        SHERDI_TRY(SHERDI_IF_OFFLOAD(await(&engine->run.program, SHERDI_POST_END, -1)));
-    }
-    status = SHERDI_ASK(storage, settle, engine, ring);
-    SHERDI_TELL_OFFLOAD(forget(&engine->run.progress, ring));
-    return status;
-}
-
-void sherdi_run_drop_ahead(sherd_engine *engine, sherdi_ring ring)
-{
-    if (engine->run.users[ring] != sherdi_run_user(engine)) {
-        (void)SHERDI_IF_OFFLOAD(await(&engine->run.program, SHERDI_POST_END, -1));
-    }
-    SHERDI_TELL(storage, drop, engine, ring);
-    SHERDI_TELL_OFFLOAD(forget(&engine->run.progress, ring));
-}

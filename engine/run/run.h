@@ -63,11 +63,5 @@ sherd_status sherdi_run_exchange(sherd_engine *engine, sherdi_exchange_kind kind
 sherd_status sherdi_run_answer(sherd_engine *engine, const sherdi_op *op);
 /** Waits until all collectives are over. Returns the first failure. */
 sherd_status sherdi_run_drain(sherd_engine *engine);
-/** Waits until all transfers of a ring are over or dropped; then its slots are empty. Returns the
- *  first failure. */
-sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring);
-/** Does the same with reads that nobody needs any more: how they end does not matter. Nothing of
- *  the ring is being written. */
-void sherdi_run_drop_ahead(sherd_engine *engine, sherdi_ring ring);
 
 #endif

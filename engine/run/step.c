@@ -34,7 +34,7 @@ sherd_status sherdi_step_report_check(const sherd_step_report *out)
 static sherd_status own_measure(sherd_engine *engine, sherdi_norm_message *own)
 {
     sherd_status status  = sherdi_program_norm(&engine->run.program);
-    sherd_status settled = sherdi_run_settle(engine, SHERDI_RING_GRADS);
+    sherd_status settled = SHERDI_RINGS(sherdi_run_settle(engine, SHERDI_RING_GRADS), SHERD_OK);
 
     SHERDI_TRY(status);
     SHERDI_TRY(settled);
@@ -75,13 +75,6 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
     return SHERD_OK;
 }
 
-void sherdi_step_leave_ring(sherd_engine *engine, sherdi_ring ring)
-{
-    if (engine->run.users[ring] == SHERDI_USER_TRAINER) {
-        (void)sherdi_run_settle(engine, ring);
-    }
-}
-
 /* Ranks may be in different micro-batches of the window, so they go back to its first; not from a
  * prepared step, to which all ranks have come. */
 sherd_status sherdi_step_drop_window(sherd_engine *engine, sherd_status status)
@@ -91,8 +84,8 @@ sherd_status sherdi_step_drop_window(sherd_engine *engine, sherd_status status)
     if (engine->phase == SHERDI_PHASE_RUNNING) {
         engine->counters.micro_step = engine->window.first_micro;
     }
-    sherdi_step_leave_ring(engine, SHERDI_RING_STATE);
-    sherdi_step_leave_ring(engine, SHERDI_RING_GRADS);
+    SHERDI_RINGS(sherdi_run_leave(engine, SHERDI_RING_STATE), (void)0);
+    SHERDI_RINGS(sherdi_run_leave(engine, SHERDI_RING_GRADS), (void)0);
     sherdi_loop_window_begin(engine);
     if (!engine->window.is_left) {
         sherdi_loop_fetch_ahead(engine);
@@ -266,7 +259,7 @@ static double clip_coefficient(const sherd_engine *engine, const sherd_step_para
 
 sherd_status sherdi_step_fingerprint(sherd_engine *engine)
 {
-    sherdi_run_drop_ahead(engine, SHERDI_RING_STATE);
+    SHERDI_RINGS(sherdi_run_drop_ahead(engine, SHERDI_RING_STATE), (void)0);
     return sherdi_update_fingerprint(engine);
 }
 

@@ -15,8 +15,6 @@ sherd_status sherdi_step_late_start(sherd_engine *engine);
 sherd_status sherdi_step_report_check(const sherd_step_report *out);
 /** Ends a micro-batch; at a boundary the engine is prepared afterwards. Collective. */
 sherd_status sherdi_step_prepare(sherd_engine *engine, sherdi_step_call call);
-/** Ends the operations of the trainer's calls in a ring. Those of a queued update continue. */
-void sherdi_step_leave_ring(sherd_engine *engine, sherdi_ring ring);
 /** Drops the gradients of this window; nothing was updated. Returns `status`, which says why. */
 sherd_status sherdi_step_drop_window(sherd_engine *engine, sherd_status status);
 /** Makes this rank's fingerprint of the state known. Drops the reads ahead for an update. */

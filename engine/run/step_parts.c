@@ -175,7 +175,8 @@ static sherd_status step_discard(sherd_engine *engine)
     if (status != SHERD_OK || engine->phase == SHERDI_PHASE_SEALED) { /* no window has begun */
         return status;
     }
-    sherdi_step_leave_ring(engine, SHERDI_RING_PARAMS); /* read again where it is needed */
+    /* read again where it is needed */
+    SHERDI_RINGS(sherdi_run_leave(engine, SHERDI_RING_PARAMS), (void)0);
     SHERDI_TRY(sherdi_program_forget(&engine->run.program));
     (void)sherdi_step_drop_window(
         engine, SHERD_OK); /* a failed read is returned where its result is needed */

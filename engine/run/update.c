@@ -9,16 +9,6 @@
 #include "engine/run/kernels.h"
 #include "engine/run/lanes.h"
 
-/* Waits for the transfers of a walk. A walk that only reads does not use the reads ahead. */
-static void rings_settle(sherd_engine *engine, int is_written, sherdi_outcome *all)
-{
-    sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_STATE));
-    if (is_written && sherdi_run_user(engine) == SHERDI_USER_TRAINER) {
-        sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
-        sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
-    }
-}
-
 /* Copies the sums of a walk to the host. For a fingerprint the host does not wait: see
  * sherdi_update_fingerprint. */
 static sherd_status results_bring(sherd_engine *engine, sherdi_walk walk)
@@ -37,36 +27,22 @@ static sherd_status results_bring(sherd_engine *engine, sherdi_walk walk)
 
 sherd_status sherdi_update_walk_over(sherd_engine *engine, sherdi_walk walk)
 {
-    sherdi_outcome all        = {.status = SHERD_OK};
-    int            is_written = walk != SHERDI_WALK_FINGERPRINT && walk != SHERDI_WALK_SAVE;
-    int            is_left;
+    sherd_status status;
 
     if (sherdi_run_user(engine) == SHERDI_USER_TRAINER) {
         SHERDI_TRY(SHERDI_ASK(updater, join, engine));
     }
     engine->fingerprints.is_sent = 0;
-    if (is_written) { /* the parameters are about to change */
-        sherdi_run_drop_ahead(engine, SHERDI_RING_PARAMS);
-    }
-    sherdi_outcome_add(&all, sherdi_program_walk(sherdi_run_program(engine), walk));
-    is_left = all.status != SHERD_OK;
-    SHERDI_TELL(updater, walk_made, engine, &all);
-    rings_settle(engine, is_written, &all);
-    if (is_left && is_written) {
-        sherdi_outcome_add(&all, SHERDI_IF_OFFLOAD(walk_leave(sherdi_run_program(engine), walk)));
-        rings_settle(engine, is_written, &all);
-    }
+    status                       = SHERDI_RINGS(sherdi_rings_walk(engine, walk),
+                                                sherdi_program_walk(&engine->run.program, walk));
     SHERDI_TELL(lanes, walk_over, engine);
-    if (all.status == SHERD_OK) {
-        sherdi_outcome_add(&all, results_bring(engine, walk));
-    }
-    return sherdi_outcome_end(&all);
+    return status == SHERD_OK ? results_bring(engine, walk) : status;
 }
 
 sherd_status sherdi_update_read_fingerprint(sherd_engine *engine, uint64_t *out)
 {
     if (!engine->fingerprints.is_sent) {
-        sherdi_run_drop_ahead(engine, SHERDI_RING_STATE);
+        SHERDI_RINGS(sherdi_run_drop_ahead(engine, SHERDI_RING_STATE), (void)0);
         SHERDI_TRY(sherdi_update_walk_over(engine, SHERDI_WALK_FINGERPRINT));
     }
     engine->fingerprints.is_sent = 0;

@@ -221,7 +221,7 @@ static sherd_status read_run(sherd_engine *engine, const value_call *call, float
     sherdi_outcome all = {.status = SHERD_OK};
 
     SHERDI_TRY(SHERDI_ASK(queue, tell, engine));
-    sherdi_outcome_add(&all, sherdi_values_begin(engine));
+    sherdi_outcome_add(&all, SHERDI_RINGS(sherdi_values_begin(engine), SHERD_OK));
     if (is_here(engine, call) && out != NULL && all.status == SHERD_OK) {
         sherdi_outcome_add(&all,
                            range_get(engine, call, call->values.first, call->values.count, out));
@@ -236,7 +236,8 @@ static sherd_status read_run(sherd_engine *engine, const value_call *call, float
     }
     sherdi_outcome_add(&all, sherdi_values_end(engine));
     if (call->part == SHERDI_VALUE_GRADIENT) {
-        sherdi_outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
+        sherdi_outcome_add(&all,
+                           SHERDI_RINGS(sherdi_run_settle(engine, SHERDI_RING_GRADS), SHERD_OK));
     }
     return sherdi_agree_status(engine, sherdi_outcome_end(&all));
 }
@@ -322,7 +323,7 @@ static sherd_status norms_run(sherd_engine *engine, double *out, size_t count)
         SHERDI_TRY(norms_share(engine, first, sherdi_min_size(NORMS_AT_ONCE, count - first),
                                out + first, &all));
     }
-    sherdi_outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
+    sherdi_outcome_add(&all, SHERDI_RINGS(sherdi_run_settle(engine, SHERDI_RING_GRADS), SHERD_OK));
     return sherdi_agree_status(engine, sherdi_outcome_end(&all));
 }
 
@@ -388,13 +389,14 @@ sherd_status sherd_param_read_local(sherd_engine *engine, sherd_param param, she
 
     SHERDI_TRY(sherdi_engine_need(engine, call.name, SHERDI_NEED_SEALED));
     SHERDI_TRY(local_check(engine, &call, out));
-    sherdi_outcome_add(&all, sherdi_values_begin(engine));
+    sherdi_outcome_add(&all, SHERDI_RINGS(sherdi_values_begin(engine), SHERD_OK));
     if (all.status == SHERD_OK) {
         sherdi_outcome_add(&all, range_get(engine, &call, first_elem, count_elems, out));
     }
     sherdi_outcome_add(&all, sherdi_values_end(engine));
     if (call.part == SHERDI_VALUE_GRADIENT) {
-        sherdi_outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
+        sherdi_outcome_add(&all,
+                           SHERDI_RINGS(sherdi_run_settle(engine, SHERDI_RING_GRADS), SHERD_OK));
     }
     return sherdi_engine_outcome(engine, sherdi_outcome_end(&all));
 }
@@ -449,7 +451,7 @@ static sherd_status write_here(sherd_engine *engine, const value_call *call, con
     sherdi_outcome all       = {.status = SHERD_OK};
 
     *change_out = 0;
-    sherdi_outcome_add(&all, sherdi_values_begin(engine));
+    sherdi_outcome_add(&all, SHERDI_RINGS(sherdi_values_begin(engine), SHERD_OK));
     if (all.status == SHERD_OK) {
         sherdi_outcome_add(&all, range_put(engine, call, in, change_out));
     }
@@ -548,13 +550,13 @@ sherd_status sherd_param_write(sherd_engine *engine, sherd_param param, sherd_va
 static sherd_status range_fingerprint(sherd_engine *engine, const sherdi_values *values,
                                       uint64_t *out)
 {
-    sherd_status status = sherdi_values_begin(engine);
+    sherd_status status = SHERDI_RINGS(sherdi_values_begin(engine), SHERD_OK);
     sherd_status own;
 
     if (status == SHERD_OK) {
         status = sherdi_update_range_fingerprint(engine, values, out);
     }
-    own = sherdi_values_begin(engine);
+    own = SHERDI_RINGS(sherdi_values_begin(engine), SHERD_OK);
     return own == SHERD_OK ? status : own;
 }
 
@@ -602,7 +604,7 @@ sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step, int64_t m
     engine->counters.step = step;
     sherdi_samples_set(engine, micro_step, sherdi_samples_of(engine, micro_step));
     engine->window.first_micro = micro_step;
-    if (!engine->plan->has_generations || sherdi_fill_commits(engine)) {
+    if (!engine->plan->has_generations || SHERDI_RINGS(sherdi_fill_commits(engine), 0)) {
         return SHERD_OK; /* the first commit writes them */
     }
     status = sherdi_update_agree(engine, SHERDI_ASK(storage, commit_written, engine), 0,

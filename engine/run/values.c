@@ -37,7 +37,7 @@ sherd_status sherdi_call_take(sherd_engine *engine, const sherdi_op *op, uint64_
 sherd_status sherdi_values_end(sherd_engine *engine)
 {
     sherd_status status = SHERDI_IF_OFFLOAD(fill_end(&engine->run.program));
-    sherd_status own    = sherdi_values_begin(engine);
+    sherd_status own    = SHERDI_RINGS(sherdi_values_begin(engine), SHERD_OK);
 
     SHERDI_TRY(own);
     return status;
