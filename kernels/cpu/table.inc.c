@@ -23,24 +23,34 @@ static size_t chunks_of(size_t count_elems)
     return sherdi_div_up(count_elems, SHERD_CHUNK_ELEMS);
 }
 
-/* Gives a task's share of `count` elements or bytes: the returned count, from *first on. Each
- * `unit` of them stays together. */
-static size_t task_range(size_t count, size_t unit, int task, int tasks, size_t *first)
-{
-    size_t units = sherdi_div_up(count, unit);
-    size_t end   = task_first(units, task + 1, tasks) * unit;
+/* Does `count` elements of a call, or bytes, from `first` on. */
+typedef void (*elems_fn)(void *call, size_t first, size_t count);
 
-    *first = task_first(units, task, tasks) * unit;
-    return sherdi_min_size(end, count) - *first;
+typedef struct elems_call {
+    elems_fn fn;
+    void    *call;
+    size_t   count;
+} elems_call;
+
+static void elems_task(void *ctx, int task, int tasks)
+{
+    const elems_call *elems  = ctx;
+    size_t            chunks = chunks_of(elems->count);
+    size_t            first  = task_first(chunks, task, tasks) * SHERD_CHUNK_ELEMS;
+    size_t            end    = task_first(chunks, task + 1, tasks) * SHERD_CHUNK_ELEMS;
+
+    elems->fn(elems->call, first, sherdi_min_size(end, elems->count) - first);
 }
 
-/* Runs a task over elements, of which each touches per_elem bytes. */
-static void elems_run(const sherdi_backend *backend, size_t count_elems, size_t per_elem,
-                      sherdi_task_fn task, void *call)
+/* Splits `count` elements, of which each touches per_elem bytes, into tasks of whole chunks. */
+static void elems_run(const sherdi_backend *backend, size_t count, size_t per_elem, elems_fn fn,
+                      void *call)
 {
-    sherdi_parallel_run(
-        backend, sherdi_split_of(backend, chunks_of(count_elems), SHERD_CHUNK_ELEMS * per_elem),
-        task, call);
+    elems_call elems = {fn, call, count};
+
+    sherdi_parallel_run(backend,
+                        sherdi_split_of(backend, chunks_of(count), SHERD_CHUNK_ELEMS * per_elem),
+                        elems_task, &elems);
 }
 
 /* ---------------------------------------------------------------- spans -- */
@@ -341,7 +351,6 @@ static void table_fingerprint(const sherdi_backend *backend, const sherdi_span *
 typedef struct sumsq_call {
     const void     *x;
     sherd_dtype     dtype;
-    size_t          count_elems;
     sherdi_norm_acc sum;
 } sumsq_call;
 
@@ -360,11 +369,9 @@ static void norm_share(sherdi_norm_acc *acc, sherdi_norm_acc *share)
     }
 }
 
-static void sumsq_task(void *ctx, int task, int tasks)
+static void sumsq_elems(void *ctx, size_t first, size_t count)
 {
-    sumsq_call     *call = ctx;
-    size_t          first;
-    size_t          count = task_range(call->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
+    sumsq_call     *call  = ctx;
     sherdi_norm_acc share = {0};
 
     range_sumsq(sherdi_elem_at(call->x, call->dtype, first), call->dtype, count, &share);
@@ -374,9 +381,9 @@ static void sumsq_task(void *ctx, int task, int tasks)
 static void table_sumsq(const sherdi_backend *backend, const void *x, sherd_dtype dtype,
                         size_t count_elems, sherdi_norm_acc *acc)
 {
-    sumsq_call call = {.x = x, .dtype = dtype, .count_elems = count_elems};
+    sumsq_call call = {.x = x, .dtype = dtype};
 
-    elems_run(backend, count_elems, sherd_dtype_bytes(dtype), sumsq_task, &call);
+    elems_run(backend, count_elems, sherd_dtype_bytes(dtype), sumsq_elems, &call);
     sherdi_norm_merge(acc, &call.sum);
 }
 
@@ -388,11 +395,9 @@ typedef struct reduce_call {
     size_t                    ahead_bytes;
 } reduce_call;
 
-static void reduce_task(void *ctx, int task, int tasks)
+static void reduce_elems(void *ctx, size_t first, size_t count)
 {
     const reduce_call *call = ctx;
-    size_t             first;
-    size_t count = task_range(call->args->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
 
     range_reduce(call->args, first, count, call->is_streaming, call->ahead_bytes);
 }
@@ -405,7 +410,7 @@ static void table_reduce(const sherdi_backend *backend, const sherdi_reduce_args
                         .is_streaming = per_elem * args->count_elems >= SHERDI_STREAM_BYTES,
                         .ahead_bytes  = range_ahead_bytes(backend)};
 
-    elems_run(backend, args->count_elems, per_elem, reduce_task, &call);
+    elems_run(backend, args->count_elems, per_elem, reduce_elems, &call);
 }
 
 /* ------------------------------------------------- element by element -- */
@@ -416,16 +421,13 @@ typedef struct map_call {
     sherd_dtype dst_dtype;
     const void *src;
     sherd_dtype src_dtype;
-    size_t      count_elems; /* copy and zero: bytes */
     int         is_streaming;
     size_t      ahead_bytes;
 } map_call;
 
-static void cast_task(void *ctx, int task, int tasks)
+static void cast_elems(void *ctx, size_t first, size_t count)
 {
     const map_call *call = ctx;
-    size_t          first;
-    size_t          count = task_range(call->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
 
     range_cast(sherdi_elem_at(call->dst, call->dst_dtype, first), call->dst_dtype,
                sherdi_elem_at(call->src, call->src_dtype, first), call->src_dtype, count,
@@ -433,26 +435,19 @@ static void cast_task(void *ctx, int task, int tasks)
     range_stream_end();
 }
 
-static void accumulate_task(void *ctx, int task, int tasks)
+static void accumulate_elems(void *ctx, size_t first, size_t count)
 {
     const map_call *call = ctx;
-    size_t          first;
-    size_t          count = task_range(call->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
 
     range_accumulate(sherdi_elem_at(call->dst, call->dst_dtype, first), call->dst_dtype,
                      sherdi_elem_at(call->src, call->src_dtype, first), call->src_dtype, count,
                      call->ahead_bytes);
 }
 
-/* Bytes of a chunk of fp32. */
-#define COPY_UNIT_BYTES ((size_t)256)
-
-static void copy_task(void *ctx, int task, int tasks)
+static void copy_bytes(void *ctx, size_t first, size_t len_bytes)
 {
     const map_call *call = ctx;
-    size_t          first;
-    size_t          len_bytes = task_range(call->count_elems, COPY_UNIT_BYTES, task, tasks, &first);
-    unsigned char  *dst       = (unsigned char *)call->dst + first;
+    unsigned char  *dst  = (unsigned char *)call->dst + first;
 
     if (call->src == NULL) {
         range_zero(dst, len_bytes, call->is_streaming);
@@ -468,15 +463,11 @@ static void bytes_set(const sherdi_backend *backend, void *dst, const void *src,
     size_t   per_byte = src == NULL ? 1 : 2;
     map_call call     = {.dst          = dst,
                          .src          = src,
-                         .count_elems  = len_bytes,
                          .is_streaming = per_byte * len_bytes >= SHERDI_STREAM_BYTES,
                          .ahead_bytes  = range_ahead_bytes(backend)};
 
     if (dst != src && len_bytes > 0) {
-        sherdi_parallel_run(
-            backend,
-            sherdi_split_of(backend, len_bytes / COPY_UNIT_BYTES, per_byte * COPY_UNIT_BYTES),
-            copy_task, &call);
+        elems_run(backend, len_bytes, per_byte, copy_bytes, &call);
     }
 }
 
@@ -499,14 +490,13 @@ static void table_cast(const sherdi_backend *backend, void *dst, sherd_dtype dst
                          .dst_dtype    = dst_dtype,
                          .src          = src,
                          .src_dtype    = src_dtype,
-                         .count_elems  = count_elems,
                          .is_streaming = per_elem * count_elems >= SHERDI_STREAM_BYTES};
 
     if (dst_dtype == src_dtype) {
         table_copy(backend, dst, src, count_elems * sherd_dtype_bytes(dst_dtype));
         return;
     }
-    elems_run(backend, count_elems, per_elem, cast_task, &call);
+    elems_run(backend, count_elems, per_elem, cast_elems, &call);
 }
 
 static void table_accumulate(const sherdi_backend *backend, void *acc, sherd_dtype acc_dtype,
@@ -517,10 +507,9 @@ static void table_accumulate(const sherdi_backend *backend, void *acc, sherd_dty
                          .dst         = acc,
                          .dst_dtype   = acc_dtype,
                          .src         = x,
-                         .src_dtype   = x_dtype,
-                         .count_elems = count_elems};
+                         .src_dtype   = x_dtype};
 
-    elems_run(backend, count_elems, per_elem, accumulate_task, &call);
+    elems_run(backend, count_elems, per_elem, accumulate_elems, &call);
 }
 
 #include "kernels/cpu/table_list.h"

@@ -226,7 +226,7 @@ static void table_update_encoded(const sherdi_backend *backend, sherdi_update_id
 
 typedef struct encoding_call {
     const sherdi_encoded *part;
-    size_t                first, count_elems;
+    size_t                first;
     float                *dst; /* of decode */
     const float          *src; /* of encode */
 } encoding_call;
@@ -234,21 +234,17 @@ typedef struct encoding_call {
 /* About the bytes of an element in both forms together. */
 #define ENCODING_ELEM_BYTES 8
 
-static void decode_task(void *ctx, int task, int tasks)
+static void decode_elems(void *ctx, size_t first, size_t count)
 {
     const encoding_call *call = ctx;
-    size_t               first;
-    size_t count = task_range(call->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
 
     range_decode(call->dst + first, call->part, call->first + first, count, 0);
 }
 
-static void encode_task(void *ctx, int task, int tasks)
+static void encode_elems(void *ctx, size_t first, size_t count)
 {
     const encoding_call  *call = ctx;
     const sherdi_rounding how  = {0};
-    size_t                first;
-    size_t count = task_range(call->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
 
     range_encode(call->part, call->first + first, count, call->src + first, &how);
 }
@@ -256,9 +252,9 @@ static void encode_task(void *ctx, int task, int tasks)
 static void table_decode(const sherdi_backend *backend, float *dst, const sherdi_encoded *part,
                          size_t first, size_t count_elems)
 {
-    encoding_call call = {.part = part, .first = first, .count_elems = count_elems, .dst = dst};
+    encoding_call call = {.part = part, .first = first, .dst = dst};
 
-    elems_run(backend, count_elems, ENCODING_ELEM_BYTES, decode_task, &call);
+    elems_run(backend, count_elems, ENCODING_ELEM_BYTES, decode_elems, &call);
 }
 
 /* Encodes some elements of a chunk with a plane or a scale. The chunk is decoded and encoded again,
@@ -279,7 +275,7 @@ static void chunk_merge(const sherdi_encoded *part, size_t first, const float *s
 static void table_encode(const sherdi_backend *backend, const sherdi_encoded *part, size_t first,
                          const float *src, size_t count_elems)
 {
-    encoding_call call = {.part = part, .first = first, .count_elems = count_elems, .src = src};
+    encoding_call call = {.part = part, .first = first, .src = src};
 
     if (sherdi_encoding_has_chunks(part->encoding)) {
         size_t head = (SHERD_CHUNK_ELEMS - first % SHERD_CHUNK_ELEMS) % SHERD_CHUNK_ELEMS;
@@ -291,9 +287,9 @@ static void table_encode(const sherdi_backend *backend, const sherdi_encoded *pa
         chunk_merge(part, first + count_elems - tail, src + count_elems - tail, tail);
         call.first += head;
         call.src += head;
-        call.count_elems -= head + tail;
+        count_elems -= head + tail;
     }
-    elems_run(backend, call.count_elems, ENCODING_ELEM_BYTES, encode_task, &call);
+    elems_run(backend, count_elems, ENCODING_ELEM_BYTES, encode_elems, &call);
 }
 
 static const float *decoded_values(const void *master, size_t first, size_t *count, float *tile)

@@ -38,14 +38,13 @@ static void fixed_tile_add(int64_t *acc, const float *grad, size_t count_elems, 
     counts->out_of_range += seen.out_of_range;
 }
 
-static void fixed_task(void *ctx, int task, int tasks)
+static void fixed_elems(void *ctx, size_t first, size_t total)
 {
-    fixed_call               *call = ctx;
-    const sherdi_reduce_args *args = call->args;
-    size_t                    first;
-    size_t end = task_range(args->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first) + first;
-    sherdi_fixed_counts counts = {0, 0};
-    float               tile[FIXED_TILE_ELEMS];
+    fixed_call               *call   = ctx;
+    const sherdi_reduce_args *args   = call->args;
+    size_t                    end    = first + total;
+    sherdi_fixed_counts       counts = {0, 0};
+    float                     tile[FIXED_TILE_ELEMS];
 
     for (; first < end; first += FIXED_TILE_ELEMS) {
         size_t count = sherdi_min_size(FIXED_TILE_ELEMS, end - first);
@@ -71,7 +70,7 @@ static void table_reduce_fixed(const sherdi_backend *backend, const sherdi_reduc
     size_t     per_elem = sherd_dtype_bytes(args->src_dtype) * (size_t)args->num_srcs + 16;
     fixed_call call     = {.args = args, .sink = sink};
 
-    elems_run(backend, args->count_elems, per_elem, fixed_task, &call);
+    elems_run(backend, args->count_elems, per_elem, fixed_elems, &call);
     sink->counts->nonfinite += call.nonfinite;
     sink->counts->out_of_range += call.out_of_range;
 }
@@ -79,14 +78,11 @@ static void table_reduce_fixed(const sherdi_backend *backend, const sherdi_reduc
 typedef struct fixed_to_f32_call {
     float         *dst;
     const int64_t *acc;
-    size_t         count_elems;
 } fixed_to_f32_call;
 
-static void fixed_to_f32_task(void *ctx, int task, int tasks)
+static void fixed_to_f32_elems(void *ctx, size_t first, size_t count)
 {
     const fixed_to_f32_call *call = ctx;
-    size_t                   first;
-    size_t count = task_range(call->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
 
     for (size_t i = first; i < first + count; i++) {
         call->dst[i] = sherdi_fixed_f32(call->acc[i]);
@@ -96,9 +92,9 @@ static void fixed_to_f32_task(void *ctx, int task, int tasks)
 static void table_fixed_to_f32(const sherdi_backend *backend, float *dst, const int64_t *acc,
                                size_t count_elems)
 {
-    fixed_to_f32_call call = {dst, acc, count_elems};
+    fixed_to_f32_call call = {dst, acc};
 
-    elems_run(backend, count_elems, 12, fixed_to_f32_task, &call);
+    elems_run(backend, count_elems, 12, fixed_to_f32_elems, &call);
 }
 
 #endif

@@ -131,15 +131,12 @@ static void table_product(const sherdi_backend *backend, const sherdi_product_ar
 typedef struct normalize_call {
     float       *dst;
     const float *src;
-    size_t       count_elems;
     double       factor;
 } normalize_call;
 
-static void normalize_task(void *ctx, int task, int tasks)
+static void normalize_elems(void *ctx, size_t first, size_t count)
 {
     const normalize_call *call = ctx;
-    size_t                first;
-    size_t count = task_range(call->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
 
     for (size_t i = first; i < first + count; i++) {
         call->dst[i] = sherdi_normalize_element(call->src[i], call->factor);
@@ -149,9 +146,9 @@ static void normalize_task(void *ctx, int task, int tasks)
 static void table_normalize(const sherdi_backend *backend, float *dst, const float *src,
                             size_t count_elems, const sherdi_norm_acc *sumsq, float eps)
 {
-    normalize_call call = {dst, src, count_elems, sherdi_normalize_factor(sumsq, eps)};
+    normalize_call call = {dst, src, sherdi_normalize_factor(sumsq, eps)};
 
-    elems_run(backend, count_elems, 2 * sizeof(float), normalize_task, &call);
+    elems_run(backend, count_elems, 2 * sizeof(float), normalize_elems, &call);
 }
 
 #endif
