@@ -21,8 +21,8 @@ static sherd_status device_make(bench_link *link, unsigned char **out)
 static sherd_status host_make(bench_link *link, unsigned char **out)
 {
     void        *memory = NULL;
-    sherd_status status = sherdi_host_alloc(link->host, link->down, &link->mem, SHERDI_MEM_STAGING,
-                                            MEMORY_BYTES, &memory);
+    sherd_status status = sherdi_pinned_alloc(link->host, link->down, &link->mem,
+                                              SHERDI_MEM_STAGING, MEMORY_BYTES, &memory);
 
     *out = memory;
     return status;
@@ -90,8 +90,8 @@ void bench_link_close(bench_link *link)
     if (link->down != NULL) {
         link->down->device->free(link->down, link->from);
         link->down->device->free(link->down, link->to);
-        sherdi_host_free(link->down, link->host_down);
-        sherdi_host_free(link->down, link->host_up);
+        sherdi_pinned_free(link->down, link->host_down);
+        sherdi_pinned_free(link->down, link->host_up);
     }
     sherdi_backend_destroy(link->up);
     sherdi_backend_destroy(link->down);

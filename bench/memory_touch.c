@@ -51,7 +51,7 @@ static int engine_touch(touch_bench *t, double *seconds, void **out)
 {
     int64_t      start_ns = sherdi_now_ns();
     sherd_status status =
-        sherdi_host_alloc(t->host, t->device, &t->mem, SHERDI_MEM_HOST_STATE, t->len_bytes, out);
+        sherdi_pinned_alloc(t->host, t->device, &t->mem, SHERDI_MEM_HOST_STATE, t->len_bytes, out);
 
     *seconds = seconds_since(start_ns);
     return status == SHERD_OK ? 0 : -1;
@@ -67,14 +67,14 @@ static int round_run(touch_bench *t, int round)
     if (engine_touch(t, &t->seconds[ROW_FIRST][round], &memory) != 0) {
         return -1;
     }
-    sherdi_host_free(t->device, memory);
+    sherdi_pinned_free(t->device, memory);
     if (engine_touch(t, &t->seconds[ROW_ENGINE][round], &memory) != 0) {
         return -1;
     }
     start_ns = sherdi_now_ns();
     t->host->kernels->zero(t->host, memory, t->len_bytes);
     t->seconds[ROW_WARM][round] = seconds_since(start_ns);
-    sherdi_host_free(t->device, memory);
+    sherdi_pinned_free(t->device, memory);
     return plain_touch(t, &t->seconds[ROW_PLAIN][round]);
 }
 

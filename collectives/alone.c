@@ -30,7 +30,7 @@ sherd_status sherdi_alone_open(sherd_world *alone, const sherdi_world_ops *ops, 
 
 static sherd_status self_alloc(sherd_world *world, size_t len_bytes, void **out)
 {
-    return sherdi_host_alloc(world->host, NULL, &world->mem, SHERDI_MEM_TRANSPORT, len_bytes, out);
+    return sherdi_host_alloc(world->host, &world->mem, SHERDI_MEM_TRANSPORT, len_bytes, out);
 }
 
 static void self_free(sherd_world *world, void *memory)

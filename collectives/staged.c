@@ -10,6 +10,7 @@
 #include "collectives/device.h"
 
 #include "base/checked.h"
+#include "kernels/devices.h"
 
 #include <stdlib.h>
 
@@ -47,8 +48,8 @@ sherd_status sherdi_staged_create(sherd_world *world, struct sherdi_staged **out
     down_bytes       = size * staged->portion_bytes;
     staged->up_bytes = sherdi_max_size(size, WIDEST) * staged->portion_bytes;
     /* One allocation: pages are pinned as a whole. */
-    status = sherdi_host_alloc(world->host, lane, &world->mem, SHERDI_MEM_TRANSPORT,
-                               down_bytes + staged->up_bytes + sizeof(*staged->counts), &memory);
+    status = sherdi_pinned_alloc(world->host, lane, &world->mem, SHERDI_MEM_TRANSPORT,
+                                 down_bytes + staged->up_bytes + sizeof(*staged->counts), &memory);
     if (status != SHERD_OK) {
         free(staged);
         return status;
@@ -64,7 +65,7 @@ sherd_status sherdi_staged_create(sherd_world *world, struct sherdi_staged **out
 void sherdi_staged_destroy(struct sherdi_staged *staged)
 {
     if (staged != NULL) {
-        sherdi_host_free(staged->world->backend, staged->down);
+        sherdi_pinned_free(staged->world->backend, staged->down);
         free(staged);
     }
 }

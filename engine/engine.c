@@ -168,19 +168,17 @@ sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine 
     return SHERD_OK;
 }
 
-/* Returns the lane for whose copies the buffer is locked; NULL: it is not. */
-static sherdi_backend *pinned_for(const sherd_engine *engine, const sherdi_plan_buffer *buffer)
-{
-    return sherdi_has_device(engine) && buffer->is_host && buffer->is_pinned ? engine->backend
-                                                                             : NULL;
-}
-
-static int is_of_device(const sherd_engine *engine, const sherdi_plan_buffer *buffer)
-{
-    return sherdi_has_device(engine) && !buffer->is_host;
-}
-
 /* Locked buffers have pages of their own, so that the pages that are locked are the plan's. */
+sherd_status sherdi_engine_buffer_open(sherd_engine *engine, const sherdi_plan_buffer *buffer,
+                                       void **out)
+{
+    if (buffer->bytes >= SHERDI_HUGE_BYTES || buffer->is_pinned) {
+        return sherdi_host_alloc(engine->host, &engine->mem, buffer->purpose, buffer->bytes, out);
+    }
+    *out = sherdi_alloc(&engine->mem, buffer->purpose, buffer->bytes);
+    return *out == NULL ? SHERD_E_NOMEM : SHERD_OK;
+}
+
 static sherd_status buffer_open(sherd_engine *engine, const sherdi_plan_buffer *buffer, void **out)
 {
     if (buffer->is_shared) {
@@ -188,16 +186,8 @@ static sherd_status buffer_open(sherd_engine *engine, const sherdi_plan_buffer *
         sherdi_mem_note(&engine->mem, buffer->purpose, (int64_t)buffer->bytes);
         return SHERD_OK;
     }
-    if (is_of_device(engine, buffer)) {
-        return engine->backend->device->alloc(engine->backend, &engine->mem, buffer->purpose,
-                                              buffer->bytes, out);
-    }
-    if (buffer->bytes >= SHERDI_HUGE_BYTES || buffer->is_pinned) {
-        return sherdi_host_alloc(engine->host, pinned_for(engine, buffer), &engine->mem,
-                                 buffer->purpose, buffer->bytes, out);
-    }
-    *out = sherdi_alloc(&engine->mem, buffer->purpose, buffer->bytes);
-    return *out == NULL ? SHERD_E_NOMEM : SHERD_OK;
+    return SHERDI_IF(kernel_data, buffer_open, (engine, buffer, out),
+                     sherdi_engine_buffer_open(engine, buffer, out));
 }
 
 static void buffer_close(sherd_engine *engine, int b)
@@ -213,11 +203,9 @@ static void buffer_close(sherd_engine *engine, int b)
     if (buffer->is_shared) {
         sherdi_world_free(engine->world, memory);
         sherdi_mem_note(&engine->mem, buffer->purpose, -(int64_t)buffer->bytes);
-    } else if (is_of_device(engine, buffer)) {
-        engine->backend->device->free(engine->backend, memory);
-    } else {
-        sherdi_host_free(pinned_for(engine, buffer), memory);
+        return;
     }
+    SHERDI_IF(kernel_data, buffer_close, (engine, buffer, memory), sherdi_free(memory));
 }
 
 /* The world agrees on its memory itself. */

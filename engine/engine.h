@@ -10,6 +10,9 @@ sherd_status sherdi_engine_find_optimizer(const sherd_engine *engine, const char
                                           const char *name, const sherdi_optimizer **out);
 /** Makes a lane of the stream the compute lane, and destroys the lane before it. */
 sherd_status sherdi_engine_lane(sherd_engine *engine, void *stream);
+/** Makes a buffer of the plan in memory of this host. E_NOMEM. */
+sherd_status sherdi_engine_buffer_open(sherd_engine *engine, const sherdi_plan_buffer *buffer,
+                                       void **out);
 /** Makes this rank's plan for a machine, from the declarations. */
 sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine *machine,
                                      sherdi_plan **out);

@@ -289,13 +289,9 @@ void sherdi_backend_cpu_describe(const sherdi_backend *backend, char *text, size
  *  those of its part. E_NOMEM. */
 sherd_status sherdi_host_touch(const sherdi_backend *host, void *memory, size_t len_bytes);
 /** Allocates zeroed host memory of len_bytes > 0 on huge pages, as sherdi_alloc_pages, touched by
- *  all threads of `host`; if `pinned_for` is not NULL, it is locked for copies of that lane's
- *  device. E_NOMEM, E_DEVICE. */
-sherd_status sherdi_host_alloc(const sherdi_backend *host, sherdi_backend *pinned_for,
-                               sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_bytes,
-                               void **out);
-/** Frees it, with the same pinned_for, when no lane uses it any more. Accepts NULL. */
-void sherdi_host_free(sherdi_backend *pinned_for, void *memory);
+ *  all threads of `host`. E_NOMEM. */
+sherd_status sherdi_host_alloc(const sherdi_backend *host, sherdi_mem *mem,
+                               sherdi_mem_purpose purpose, size_t len_bytes, void **out);
 
 /** Returns the table of an instruction set by name; NULL when it is not built in or the machine
  *  cannot run it. For tests and benchmarks. */

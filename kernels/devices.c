@@ -90,3 +90,32 @@ int sherd_device_count(const char *backend)
     }
     return count;
 }
+
+static int is_pinned(const sherdi_backend *lane)
+{
+    return lane != NULL && lane->device->pin != NULL;
+}
+
+sherd_status sherdi_pinned_alloc(const sherdi_backend *host, sherdi_backend *lane, sherdi_mem *mem,
+                                 sherdi_mem_purpose purpose, size_t len_bytes, void **out)
+{
+    void        *block = NULL;
+    sherd_status status;
+
+    SHERDI_TRY(sherdi_host_alloc(host, mem, purpose, len_bytes, &block));
+    status = is_pinned(lane) ? lane->device->pin(lane, block, len_bytes) : SHERD_OK;
+    if (status != SHERD_OK) {
+        sherdi_free(block);
+        return status;
+    }
+    *out = block;
+    return SHERD_OK;
+}
+
+void sherdi_pinned_free(sherdi_backend *lane, void *memory)
+{
+    if (memory != NULL && is_pinned(lane)) {
+        lane->device->unpin(lane, memory);
+    }
+    sherdi_free(memory);
+}

@@ -31,6 +31,12 @@ sherd_status sherdi_backend_device_create(const char *kind, int index, sherdi_me
 /** Returns a number that tells a device of this host from the others, whatever number a process
  *  sees it under; 0: there is no such device. */
 uint64_t sherdi_backend_device_identity(const char *kind, int index);
+/** Does what sherdi_host_alloc does, and locks the memory for copies of the lane's device, if the
+ *  lane is not NULL or the CPU's. E_NOMEM, E_DEVICE. */
+sherd_status sherdi_pinned_alloc(const sherdi_backend *host, sherdi_backend *lane, sherdi_mem *mem,
+                                 sherdi_mem_purpose purpose, size_t len_bytes, void **out);
+/** Frees it, with the same lane, when no lane uses it any more. Accepts NULL. */
+void sherdi_pinned_free(sherdi_backend *lane, void *memory);
 /** Writes a description such as "NVIDIA H200, 143771 MiB, compute capability 9.0"; "" where there
  *  is no such device. */
 void sherdi_backend_device_describe(const char *kind, int index, char *text, size_t text_bytes);

@@ -1,8 +1,30 @@
-/* The scalars of a device whose memory is not the host's. */
+/* The memory of a device whose memory is not the host's. */
 #include "engine/run/scalars.h"
 
+#include "engine/engine.h"
 #include "engine/modules.h"
 #include "engine/run/lanes.h"
+#include "kernels/devices.h"
+
+static sherd_status buffer_open(sherd_engine *engine, const sherdi_plan_buffer *buffer, void **out)
+{
+    if (!buffer->is_host) {
+        return engine->backend->device->alloc(engine->backend, &engine->mem, buffer->purpose,
+                                              buffer->bytes, out);
+    }
+    return buffer->is_pinned ? sherdi_pinned_alloc(engine->host, engine->backend, &engine->mem,
+                                                   buffer->purpose, buffer->bytes, out)
+                             : sherdi_engine_buffer_open(engine, buffer, out);
+}
+
+static void buffer_close(sherd_engine *engine, const sherdi_plan_buffer *buffer, void *memory)
+{
+    if (buffer->is_host) {
+        sherdi_pinned_free(buffer->is_pinned ? engine->backend : NULL, memory);
+    } else {
+        engine->backend->device->free(engine->backend, memory);
+    }
+}
 
 static sherd_status device_open(sherd_engine *engine)
 {
@@ -44,7 +66,8 @@ static uint64_t device_fingerprint(const sherd_engine *engine)
     return arrived(engine).head->fingerprint;
 }
 
-static const sherdi_scalars_ops APART = {device_open, device_add, device_fingerprint};
+static const sherdi_scalars_ops APART = {buffer_open, buffer_close, device_open, device_add,
+                                         device_fingerprint};
 
 static sherd_status apart_open(sherd_engine *engine)
 {

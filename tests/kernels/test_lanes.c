@@ -289,14 +289,14 @@ static void memory_is_aligned_zeroed_and_counted(void)
         if (LENS[i] == 0) {
             continue;
         }
-        CHECK_OK(sherdi_host_alloc(host, lane, &mem, SHERDI_MEM_HOST_STATE, LENS[i], &memory));
+        CHECK_OK(sherdi_pinned_alloc(host, lane, &mem, SHERDI_MEM_HOST_STATE, LENS[i], &memory));
         CHECK_INT(LENS[i], sherdi_mem_held(&mem, SHERDI_MEM_HOST_STATE));
         memory_is_zero(lane, memory, LENS[i]);
-        sherdi_host_free(lane, memory);
+        sherdi_pinned_free(lane, memory);
         CHECK_INT(0, sherdi_mem_held_all(&mem));
     }
     lane->device->free(lane, NULL);
-    sherdi_host_free(lane, NULL);
+    sherdi_pinned_free(lane, NULL);
     sherdi_backend_destroy(host);
     device_close(lane);
 }
@@ -315,8 +315,8 @@ static void pinned_and_plain_memory_take_part(void)
 
     sherdi_mem_init(&mem);
     CHECK_OK(sherdi_backend_cpu_create(1, lane->mem, &team));
-    CHECK_OK(
-        sherdi_host_alloc(team, lane, &mem, SHERDI_MEM_HOST_STATE, ELEMS * sizeof(float), &pinned));
+    CHECK_OK(sherdi_pinned_alloc(team, lane, &mem, SHERDI_MEM_HOST_STATE, ELEMS * sizeof(float),
+                                 &pinned));
     host = pinned;
     for (size_t i = 0; i < ELEMS; i++) {
         host[i]  = 2;
@@ -332,7 +332,7 @@ static void pinned_and_plain_memory_take_part(void)
         CHECK(host[i] == 11);
     }
     free(plain);
-    sherdi_host_free(lane, pinned);
+    sherdi_pinned_free(lane, pinned);
     CHECK_INT(0, sherdi_mem_held_all(&mem));
     sherdi_backend_destroy(team);
     device_close(lane);
