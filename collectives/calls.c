@@ -156,32 +156,6 @@ sherd_status sherdi_world_call_queue(sherd_world *world, const world_call *call,
     return SHERD_OK;
 }
 
-sherd_status sherdi_ticket_check(sherdi_ticket ticket, sherdi_ticket issued)
-{
-    return ticket <= issued
-               ? SHERD_OK
-               : sherdi_fail(SHERD_E_INVAL, "ticket %llu was never given out; the last one is %llu",
-                             (unsigned long long)ticket, (unsigned long long)issued);
-}
-
-sherd_status sherdi_world_wait(sherd_world *world, sherdi_ticket ticket)
-{
-    return world->order == NULL ? sherdi_ticket_check(ticket, 0)
-                                : world->order->ops->wait(world, ticket);
-}
-
-sherd_status sherdi_world_follow(sherd_world *world, const sherdi_backend *lane,
-                                 sherdi_ticket ticket)
-{
-    return world->order == NULL ? sherdi_ticket_check(ticket, 0)
-                                : world->order->ops->follow(world, lane, ticket);
-}
-
-int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket)
-{
-    return world->order == NULL ? ticket == 0 : world->order->ops->is_done(world, ticket);
-}
-
 /* ---------------------------------------------------- making and counting -- */
 
 void sherdi_world_traffic_add(sherd_world *world, uint64_t sent_bytes, uint64_t received_bytes)

@@ -4,6 +4,7 @@
 #ifndef SHERDI_COLLECTIVES_TICKETS_H
 #define SHERDI_COLLECTIVES_TICKETS_H
 
+#include "collectives/follow.h"
 #include "collectives/world_impl.h"
 
 /* Most calls that wait in the queue. */

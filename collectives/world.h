@@ -140,9 +140,9 @@ typedef struct sherdi_world_ops {
     sherd_status (*split)(struct sherdi_split *split, sherd_world **out);
 } sherdi_world_ops;
 
-/* ---- functions for the engine. With `ticket_out` NULL a call returns when it is done. Otherwise
- * it is queued where the world overlaps
- *      (and done at once where it does not), and sherdi_world_wait takes the ticket. */
+/* ---- functions for the engine. With `ticket_out` NULL a call returns when it is done. Otherwise it
+ * is queued where the world overlaps (and done at once where it does not), and follow.h takes the
+ * ticket. */
 
 uint32_t sherdi_world_caps(const sherd_world *world);
 /* Returns the lane of collectives, on the device that holds the engine's memory. */
@@ -206,17 +206,6 @@ static inline const void *sherdi_message_of(const sherdi_messages *messages, int
 {
     return (const unsigned char *)messages->first + (size_t)rank * messages->stride_bytes;
 }
-
-/** Blocks until the call with this ticket is done. Returns its failure, or that of an earlier
- *  call. */
-sherd_status sherdi_world_wait(sherd_world *world, sherdi_ticket ticket);
-/** Makes later work on `lane` run after the call with this ticket. Where the call is on a lane
- *  (SHERDI_WORLD_ON_LANE) it does not wait for the device, only for the world's thread, where there
- *  is one, to have queued the call. Returns what sherdi_world_wait would, as far as it is known. */
-sherd_status sherdi_world_follow(sherd_world *world, const sherdi_backend *lane,
-                                 sherdi_ticket ticket);
-/** Returns 1 when the call with this ticket is done. Never blocks. */
-int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket);
 
 /** Begins every call of the program on a world. Returns E_INVAL if the world is NULL, and E_STATE
  *  inside a function of the program that a call of one of its engines calls

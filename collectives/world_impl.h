@@ -205,8 +205,6 @@ int sherdi_world_wants_device(const char *transport);
  *  E_INVAL. */
 sherd_status sherdi_world_backend_kind(const sherd_world_params *params, const char **out);
 
-/** Returns E_INVAL for a ticket after the last one that was issued. */
-sherd_status sherdi_ticket_check(sherdi_ticket ticket, sherdi_ticket issued);
 /** Counts bytes that a call has moved. */
 void sherdi_world_traffic_add(sherd_world *world, uint64_t sent_bytes, uint64_t received_bytes);
 /** Executes a call, or puts it in the queue if the world overlaps and the caller takes a ticket. */

@@ -263,8 +263,7 @@ static void memory_close(sherd_engine *engine)
 {
     SHERDI_TELL(updater, close, engine);
     sherdi_modules_abandon(engine);
-    (void)sherdi_run_drain(engine); /* transfers into and out of the memory below end */
-    SHERDI_TELL(lanes, drain, engine);
+    SHERDI_TELL(lanes, drain, engine); /* transfers into and out of the memory below end */
     sherdi_modules_close(engine);
     sherdi_run_close(engine);
     SHERDI_TELL(storage, close, engine);

@@ -3,6 +3,7 @@
  * accesses. On the CPU all of them are one lane, and nothing waits. */
 #include "engine/run/lanes_impl.h"
 
+#include "collectives/follow.h"
 #include "engine/modules.h"
 #include "engine/run/kernels.h"
 
@@ -258,8 +259,14 @@ static void walk_over(sherd_engine *engine)
     sherdi_lane_follow(engine->lanes.update, engine->lanes.up);
 }
 
+static sherd_status wire_wait(sherd_engine *engine)
+{
+    return sherdi_world_wait(engine->world, engine->run.submitted[SHERDI_LANE_WIRE]);
+}
+
 static void lanes_drain(sherd_engine *engine)
 {
+    (void)wire_wait(engine);
     if (engine->lanes.down == NULL) { /* opening failed */
         return;
     }
@@ -273,6 +280,7 @@ const sherdi_lanes_ops sherdi_lanes_table = {
     .close     = lanes_close,
     .join      = lanes_join,
     .walk_over = walk_over,
+    .wire_wait = wire_wait,
     .drain     = lanes_drain,
 };
 

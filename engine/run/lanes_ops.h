@@ -11,6 +11,8 @@ typedef struct sherdi_lanes_ops {
      * copies. */
     void (*join)(sherd_engine *engine);
     void (*walk_over)(sherd_engine *engine);
+    /* Waits until all collectives are over. Returns the first failure. */
+    sherd_status (*wire_wait)(sherd_engine *engine);
     /* Waits for all lanes; ignores their failures. */
     void (*drain)(sherd_engine *engine);
 } sherdi_lanes_ops;

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "collectives/follow.h"
 #include "engine/modules.h"
 #include "engine/run/kernels.h"
 

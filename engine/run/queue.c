@@ -2,6 +2,7 @@
  * over. */
 #include "engine/run/queue.h"
 
+#include "collectives/follow.h"
 #include "engine/modules.h"
 #include "engine/run/agree.h"
 #include "engine/run/failure.h"

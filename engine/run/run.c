@@ -160,11 +160,6 @@ sherd_status sherdi_run_exchange(sherd_engine *engine, sherdi_exchange_kind kind
     return sherdi_program_exchange(&engine->run.program, kind);
 }
 
-sherd_status sherdi_run_drain(sherd_engine *engine)
-{
-    return sherdi_world_wait(engine->world, engine->run.submitted[SHERDI_LANE_WIRE]);
-}
-
 /* -------------------------------------------------------------- open, close -- */
 
 sherd_status sherdi_lanes_open(sherd_engine *engine)

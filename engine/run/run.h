@@ -61,7 +61,5 @@ sherd_status sherdi_run_exchange(sherd_engine *engine, sherdi_exchange_kind kind
                                  void *all, const char *what);
 /** Executes the exchange of an operation, with the arguments of sherdi_run_exchange. */
 sherd_status sherdi_run_answer(sherd_engine *engine, const sherdi_op *op);
-/** Waits until all collectives are over. Returns the first failure. */
-sherd_status sherdi_run_drain(sherd_engine *engine);
 
 #endif

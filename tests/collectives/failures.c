@@ -1,6 +1,7 @@
 #include "tests/collectives/failures.h"
 
 #include "base/clock.h"
+#include "collectives/follow.h"
 #include "collectives/peers.h"
 #include "collectives/room.h"
 #include "tests/collectives/ranks.h"

@@ -2,6 +2,7 @@
 
 #include "base/mem.h"
 #include "collectives/ending.h"
+#include "collectives/follow.h"
 #include "collectives/room.h"
 #include "tests/collectives/world_suite.h"
 #include "tests/lib/check.h"

@@ -2,6 +2,7 @@
  * to the others. The suite on devices is that of the transports. */
 #include "base/clock.h"
 #include "collectives/device.h"
+#include "collectives/follow.h"
 #include "collectives/tickets.h"
 #include "tests/collectives/ranks.h"
 #include "tests/collectives/world_suite.h"

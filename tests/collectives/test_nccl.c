@@ -1,6 +1,7 @@
 /* Worlds over NCCL on emulated devices, with a stand-in for the library
  * (tests/emulator/fake_nccl.c): what nccl.c does around the library's calls. The suite, how the
  * others learn of a failure, when NCCL is chosen, and a communicator of the program's own. */
+#include "collectives/follow.h"
 #include "collectives/nccl.h"
 #include "collectives/room.h"
 #include "collectives/sums.h"

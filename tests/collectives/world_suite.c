@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "base/hash.h"
 #include "collectives/bounce.h"
+#include "collectives/follow.h"
 #include "collectives/regroup.h"
 #include "collectives/room.h"
 #include "collectives/sums.h"

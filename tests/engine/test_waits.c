@@ -5,6 +5,7 @@
 #include "tests/lib/check.h"
 
 #include "base/status.h"
+#include "collectives/follow.h"
 #include "collectives/world.h"
 
 #include <stdlib.h>
