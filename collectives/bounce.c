@@ -70,6 +70,16 @@ const peers_bounce_ops sherdi_peers_bounce = {
     .share_bytes  = share_bytes,
 };
 
+int sherdi_peers_index(const sherdi_peers *peers, int rank)
+{
+    for (int i = 0; i < peers->count; i++) {
+        if (peers->ranks[i] == rank) {
+            return i;
+        }
+    }
+    return -1;
+}
+
 sherd_status sherdi_peers_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
 {
     sherdi_peers *peers = world->peers;

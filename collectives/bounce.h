@@ -12,6 +12,9 @@
 unsigned char       *sherdi_peers_half_to_fill(const sherdi_peers *peers);
 const unsigned char *sherdi_peers_half_of(const sherdi_peers *peers, int index);
 
+/** Returns the index of a rank among the ranks of this host; -1: it is on another host. */
+int sherdi_peers_index(const sherdi_peers *peers, int rank);
+
 /** A function of sherdi_world_ops. `root` is a rank of this host. */
 sherd_status sherdi_peers_broadcast(sherd_world *world, void *data, size_t len_bytes, int root);
 

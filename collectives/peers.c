@@ -48,16 +48,6 @@ static sherd_status address_read(const sherdi_peers *peers, int index, peers_add
     return SHERD_OK;
 }
 
-int sherdi_peers_index(const sherdi_peers *peers, int rank)
-{
-    for (int i = 0; i < peers->count; i++) {
-        if (peers->ranks[i] == rank) {
-            return i;
-        }
-    }
-    return -1;
-}
-
 /* Data other than control data belongs to a unit. */
 static void note_name(peers_note *note, const char *what, int is_control)
 {

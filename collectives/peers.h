@@ -54,7 +54,8 @@ typedef struct peers_control {
     _Alignas(64) atomic_uint generation; /* futex; changes when all ranks have come */
     _Alignas(64) atomic_uint arrived;
     _Alignas(64) atomic_uint sleepers;
-    atomic_int failure_state; /* as in sherd_world */
+    /* of ranks that are processes: as in sherd_world */
+    atomic_int failure_state;
     int        failure_status;
     char       failure_text[SHERDI_ERROR_BYTES];
     peers_slot slots[]; /* [count] */
@@ -79,6 +80,9 @@ typedef struct peers_hooks {
     sherd_status (*take)(sherdi_peers *peers, size_t len_bytes, unsigned char **base_out,
                          void **handle_out);
     void (*drop)(sherdi_peers *peers, unsigned char *base, size_t len_bytes, void *handle);
+    /* Optional (NULL: a failure reaches the worlds of all ranks at once). Fails this rank's world if
+     * another rank has failed. */
+    void (*look)(sherdi_peers *peers);
 } peers_hooks;
 
 /* Device memory of ranks that are threads of one process (peers_device.c): its kernels read peers'
@@ -139,8 +143,9 @@ void sherdi_peers_leave(sherdi_peers *peers);
 /** Leaves, and drops all segments. The transport frees the shared memory. */
 void sherdi_peers_fini(sherdi_peers *peers);
 
-/** Makes all ranks of the host fail. Any thread may call it. */
-void sherdi_peers_abort(sherdi_peers *peers, sherd_status status, const char *text);
+/** Wakes the waiting ranks, so that they check for a failure of their world. Any thread may call
+ *  it. */
+void sherdi_peers_wake(sherdi_peers *peers);
 /** Returns the failure of the host's ranks or of the world, else SHERD_OK. */
 sherd_status sherdi_peers_check(sherdi_peers *peers);
 
@@ -187,9 +192,6 @@ static inline unsigned char *sherdi_peers_slice(const sherdi_peers           *pe
 {
     return (unsigned char *)args->recv + (size_t)peers->ranks[index] * args->slice_bytes;
 }
-
-/** Returns the index of a rank among the ranks of this host; -1: it is on another host. */
-int sherdi_peers_index(const sherdi_peers *peers, int rank);
 
 /* A reduction: what does not change from portion to portion. */
 typedef struct reduction_work {

@@ -72,8 +72,7 @@ sherd_status sherdi_peers_init(sherdi_peers *peers, sherd_world *world, const pe
     return SHERD_OK;
 }
 
-/* Wakes the waiting ranks, so that they check for a failure of their world. */
-static void peers_wake(sherdi_peers *peers)
+void sherdi_peers_wake(sherdi_peers *peers)
 {
     if (peers->control != NULL) {
         (void)syscall(SYS_futex, &peers->control->generation, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
@@ -84,7 +83,7 @@ void sherdi_peers_leave(sherdi_peers *peers)
 {
     if (peers->control != NULL) {
         atomic_store(&peers->control->slots[peers->me].has_left, 1);
-        peers_wake(peers);
+        sherdi_peers_wake(peers);
     }
 }
 
@@ -108,30 +107,10 @@ void sherdi_peers_fini(sherdi_peers *peers)
 
 /* ------------------------------------------------------------- failure -- */
 
-void sherdi_peers_abort(sherdi_peers *peers, sherd_status status, const char *text)
-{
-    peers_control *control = peers->control;
-    int            whole   = WORLD_IS_WHOLE;
-
-    if (control == NULL) {
-        return;
-    }
-    if (atomic_compare_exchange_strong(&control->failure_state, &whole, WORLD_IS_FAILING)) {
-        control->failure_status = (int)status;
-        (void)snprintf(control->failure_text, sizeof(control->failure_text), "%s", text);
-        atomic_store_explicit(&control->failure_state, WORLD_HAS_FAILED, memory_order_release);
-    }
-    peers_wake(peers);
-}
-
 sherd_status sherdi_peers_check(sherdi_peers *peers)
 {
-    peers_control *control = peers->control;
-
-    if (!sherdi_world_has_failed(peers->world) &&
-        atomic_load_explicit(&control->failure_state, memory_order_acquire) == WORLD_HAS_FAILED) {
-        sherdi_world_set_failed(peers->world, (sherd_status)control->failure_status,
-                                control->failure_text);
+    if (peers->hooks->look != NULL) {
+        peers->hooks->look(peers);
     }
     return sherdi_world_status(peers->world);
 }
@@ -237,7 +216,7 @@ sherd_status sherdi_peers_meet(sherdi_peers *peers)
     atomic_store(&control->arrived, 0);
     (void)atomic_fetch_add(&control->generation, 1);
     if (atomic_load(&control->sleepers) > 0) {
-        peers_wake(peers);
+        sherdi_peers_wake(peers);
     }
     return SHERD_OK;
 }

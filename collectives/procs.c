@@ -107,11 +107,39 @@ static void procs_drop(sherdi_peers *peers, unsigned char *base, size_t len_byte
     (void)munmap(base, len_bytes);
 }
 
+void sherdi_procs_host_abort(sherdi_peers *peers, sherd_status status, const char *text)
+{
+    peers_control *control = peers->control;
+    int            whole   = WORLD_IS_WHOLE;
+
+    if (control == NULL) {
+        return;
+    }
+    if (atomic_compare_exchange_strong(&control->failure_state, &whole, WORLD_IS_FAILING)) {
+        control->failure_status = (int)status;
+        (void)snprintf(control->failure_text, sizeof(control->failure_text), "%s", text);
+        atomic_store_explicit(&control->failure_state, WORLD_HAS_FAILED, memory_order_release);
+    }
+    sherdi_peers_wake(peers);
+}
+
+static void procs_look(sherdi_peers *peers)
+{
+    peers_control *control = peers->control;
+
+    if (!sherdi_world_has_failed(peers->world) &&
+        atomic_load_explicit(&control->failure_state, memory_order_acquire) == WORLD_HAS_FAILED) {
+        sherdi_world_set_failed(peers->world, (sherd_status)control->failure_status,
+                                control->failure_text);
+    }
+}
+
 static const peers_hooks PROCS_HOOKS = {
     .make   = procs_make,
     .unmake = procs_unmake,
     .take   = procs_take,
     .drop   = procs_drop,
+    .look   = procs_look,
 };
 
 /* -------------------------------------------------------------- channels -- */
@@ -212,7 +240,7 @@ static void procs_failed(sherd_world *world, sherd_status status, const char *te
     }
     /* before the world's failure: a rank that sees that may leave at once */
     if (atomic_load(&procs->opened)) {
-        sherdi_peers_abort(&procs->peers, status, text);
+        sherdi_procs_host_abort(&procs->peers, status, text);
     }
     sherdi_world_set_failed(world, status, text);
 }
@@ -240,7 +268,7 @@ void sherdi_procs_abort(sherd_world *world, const char *why)
     sherdi_procs *procs = (sherdi_procs *)world;
 
     if (atomic_load(&procs->opened)) {
-        sherdi_peers_abort(&procs->peers, world->failure_status, why);
+        sherdi_procs_host_abort(&procs->peers, world->failure_status, why);
     }
     if (procs->monitor != NULL) {
         sherdi_monitor_tell(procs->monitor, world->failure_status, why);

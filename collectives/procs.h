@@ -74,6 +74,8 @@ typedef struct procs_params {
  *  for a GPU. */
 procs_mover_use sherdi_procs_mover_use(const sherd_world_params *params);
 
+/** Makes all ranks of the host fail. Any thread may call it. */
+void sherdi_procs_host_abort(sherdi_peers *peers, sherd_status status, const char *text);
 /** Initialises `procs` (zeroed by the caller) and opens it so far that the ranks of this host can
  *  use `peers`; the transport then adds its own part. If the mover is asked for and chosen, the
  *  world is complete and has its table. Collective, blocking. After a failure the caller closes. */

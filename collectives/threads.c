@@ -120,13 +120,10 @@ static void threads_close(sherd_world *world)
     free(self);
 }
 
-/* A rank that waits finds the failure in the control block, a rank that does not wait finds it in
- * its world. */
 static void threads_abort(sherd_world *world, const char *why)
 {
     thread_group *group = group_of(world);
 
-    sherdi_peers_abort(&((thread_world *)world)->peers, world->failure_status, why);
     (void)pthread_mutex_lock(&group->lock);
     for (int r = 0; r < group->world_size; r++) {
         if (group->worlds[r] != NULL) { /* this one has failed already */
@@ -134,6 +131,7 @@ static void threads_abort(sherd_world *world, const char *why)
         }
     }
     (void)pthread_mutex_unlock(&group->lock);
+    sherdi_peers_wake(&((thread_world *)world)->peers);
 }
 
 const sherdi_world_ops sherdi_threads_ops = {

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "collectives/follow.h"
 #include "collectives/peers.h"
+#include "collectives/procs.h"
 #include "collectives/room.h"
 #include "tests/collectives/ranks.h"
 #include "tests/collectives/world_suite.h"
@@ -326,7 +327,7 @@ void part_aborts_in_memory(void)
     CHECK_INT(rank == 2 ? 1 : 2, sherdi_world_local_size(world));
     barrier_before_failure(world);
     if (rank == 1) {
-        sherdi_peers_abort(world->peers, SHERD_E_PEER_LOST, "rank 1 gave up: in memory");
+        sherdi_procs_host_abort(world->peers, SHERD_E_PEER_LOST, "rank 1 gave up: in memory");
     }
     barriers_fail_saying(world, "gave up: in memory");
     sherd_world_destroy(world);
