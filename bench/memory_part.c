@@ -98,7 +98,7 @@ static void mark_reach(const part *p, memory_mark mark)
     if (mark == MEMORY_PLATFORM && p->device >= 0) {
         device_wait_still(p);
     }
-    message.device_free_bytes = lane->device->free_bytes(lane, NULL);
+    message.device_free_bytes = p->device >= 0 ? lane->device->free_bytes(lane, NULL) : 0;
     message_send(&message);
     if (recv(STDOUT_FILENO, &answer, 1, 0) != 1) {
         _exit(1); /* the parent is gone */

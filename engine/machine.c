@@ -31,7 +31,6 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
                   .ranks_per_host  = sherdi_world_local_size(world),
                   .transport_bytes = sherdi_world_held_of(world)->overhead_bytes,
                   .has_device      = backend->device->is_async,
-                  .device_bytes    = backend->device->free_bytes(backend, NULL),
                   .is_on_lane      = (sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE) != 0,
     };
     sherdi_messages messages;

@@ -83,9 +83,11 @@ static const size_t PURPOSES[SHERDI_MEM_PURPOSES][2] = {
 /* The memory of the device that others than this engine and its world hold. */
 static size_t device_outside(const sherd_engine *engine, const sherd_memory_report *held)
 {
-    size_t total;
-    size_t left = engine->backend->device->free_bytes(engine->backend, &total);
-    size_t host = held->host_params_held + held->host_grads_held + held->host_state_held +
+    size_t total = 0;
+    size_t left  = sherdi_has_device(engine)
+                       ? engine->backend->device->free_bytes(engine->backend, &total)
+                       : 0;
+    size_t host  = held->host_params_held + held->host_grads_held + held->host_state_held +
                   held->host_staging_held + held->host_activations_held;
     size_t ours = held->total_held - host + held->receive_held + held->transport_device_held;
 

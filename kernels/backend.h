@@ -196,11 +196,6 @@ typedef struct sherdi_device_ops {
                           size_t len_bytes, void **out);
     /* Required. Frees memory that no lane uses any more. Accepts NULL. */
     void (*free)(sherdi_backend *lane, void *memory);
-    /* Optional (NULL: the CPU). Locks whole pages of host memory, so that lanes copy to and from
-     * them without waiting; unpin undoes it when no lane uses them any more. May block. E_NOMEM,
-     * E_DEVICE. */
-    sherd_status (*pin)(sherdi_backend *lane, void *memory, size_t len_bytes);
-    void (*unpin)(sherdi_backend *lane, void *memory);
 
     /* Required. Creates another lane of the same device; `name` is for traces, in static storage.
      * `stream` NULL: the lane has a stream of its own; else it uses this stream of the device's
@@ -214,8 +209,8 @@ typedef struct sherdi_device_ops {
     sherd_status (*lane_wait)(const sherdi_backend *lane);
     /* Required. Fills memory with a byte, on the lane. */
     void (*fill)(const sherdi_backend *lane, void *dst, int byte, size_t len_bytes);
-    /* Required. Returns the bytes of device memory that are free now, and gives all that the device
-     * has (total_out may be NULL); 0: unknown, or the memory is the host's. */
+    /* Optional (NULL: the CPU). Returns the bytes of device memory that are free now, and gives all
+     * that the device has (total_out may be NULL); 0: unknown. */
     size_t (*free_bytes)(const sherdi_backend *lane, size_t *total_out);
     /* Optional (NULL: the CPU). Gives what DLPack calls this device: its kind and its number in
      * this process. */

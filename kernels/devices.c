@@ -3,6 +3,7 @@
 #include "kernels/devices.h"
 
 #include "base/api.h"
+#include "kernels/lanes.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -93,7 +94,7 @@ int sherd_device_count(const char *backend)
 
 static int is_pinned(const sherdi_backend *lane)
 {
-    return lane != NULL && lane->device->pin != NULL;
+    return lane != NULL && sherdi_lanes_of(lane)->pin != NULL;
 }
 
 sherd_status sherdi_pinned_alloc(const sherdi_backend *host, sherdi_backend *lane, sherdi_mem *mem,
@@ -103,7 +104,7 @@ sherd_status sherdi_pinned_alloc(const sherdi_backend *host, sherdi_backend *lan
     sherd_status status;
 
     SHERDI_TRY(sherdi_host_alloc(host, mem, purpose, len_bytes, &block));
-    status = is_pinned(lane) ? lane->device->pin(lane, block, len_bytes) : SHERD_OK;
+    status = is_pinned(lane) ? sherdi_lanes_of(lane)->pin(lane, block, len_bytes) : SHERD_OK;
     if (status != SHERD_OK) {
         sherdi_free(block);
         return status;
@@ -115,7 +116,7 @@ sherd_status sherdi_pinned_alloc(const sherdi_backend *host, sherdi_backend *lan
 void sherdi_pinned_free(sherdi_backend *lane, void *memory)
 {
     if (memory != NULL && is_pinned(lane)) {
-        lane->device->unpin(lane, memory);
+        sherdi_lanes_of(lane)->unpin(lane, memory);
     }
     sherdi_free(memory);
 }

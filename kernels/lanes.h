@@ -38,6 +38,12 @@ typedef struct sherdi_lane_ops {
      * this host, whatever number a process sees it under. */
     uint64_t (*lane_identity)(const sherdi_backend *lane);
 
+    /* Optional, both or none (NULL: the CPU). Lock whole pages of host memory, so that lanes copy to
+     * and from them without waiting; and undo it when no lane uses them any more. May block.
+     * E_NOMEM, E_DEVICE. */
+    sherd_status (*pin)(sherdi_backend *lane, void *memory, size_t len_bytes);
+    void (*unpin)(sherdi_backend *lane, void *memory);
+
     /* Optional. Lets copies on lanes of this device reach memory of the other's device directly
      * from now on. Returns 1: they do, or it is the same device; 0: they cannot, and go through the
      * host as before. */

@@ -52,14 +52,16 @@ static sherd_status device_sharers(sherd_world *world, const sherdi_backend *bac
 /* Each rank gets only its part of the free memory. */
 static sherd_status device_measure(sherd_world *world, sherdi_machine *machine)
 {
-    size_t whole = (size_t)sherd_world_size(world) * SHERD_ALIGN_BYTES;
-    int    sharers;
+    const sherdi_backend *lane  = sherdi_world_backend(world);
+    size_t                whole = (size_t)sherd_world_size(world) * SHERD_ALIGN_BYTES;
+    int                   sharers;
 
     machine->taken_bytes  = sherdi_world_held_of(world)->taken_bytes;
     machine->has_receive  = sherdi_world_reserve_bytes(world, SHERD_ALIGN_BYTES) > 0;
     machine->receives_own = sherdi_world_reserve_bytes(world, whole) == whole;
-    SHERDI_TRY(device_sharers(world, sherdi_world_backend(world), &sharers));
-    machine->device_bytes /= (size_t)sharers;
+    SHERDI_TRY(device_sharers(world, lane, &sharers));
+    machine->device_bytes =
+        machine->has_device ? lane->device->free_bytes(lane, NULL) / (size_t)sharers : 0;
     return SHERD_OK;
 }
 

@@ -58,15 +58,6 @@ static void cpu_fill(const sherdi_backend *lane, void *dst, int byte, size_t len
     memset(dst, byte, len_bytes);
 }
 
-static size_t cpu_free_bytes(const sherdi_backend *lane, size_t *total_out)
-{
-    (void)lane;
-    if (total_out != NULL) {
-        *total_out = 0;
-    }
-    return 0;
-}
-
 const sherdi_device_ops sherdi_device_cpu = {
     .struct_size  = sizeof(sherdi_device_ops),
     .name         = "cpu",
@@ -77,5 +68,4 @@ const sherdi_device_ops sherdi_device_cpu = {
     .lane_destroy = cpu_lane_destroy,
     .lane_wait    = cpu_lane_wait,
     .fill         = cpu_fill,
-    .free_bytes   = cpu_free_bytes,
 };

@@ -386,6 +386,8 @@ static const sherdi_lane_ops LANES = {
     .event_ns          = sherdi_cuda_event_ns,
     .lane_stream       = cuda_lane_stream,
     .lane_identity     = cuda_lane_identity,
+    .pin               = sherdi_cuda_pin,
+    .unpin             = sherdi_cuda_unpin,
     .device_reach      = cuda_device_reach,
     .thread_begin      = cuda_thread_begin,
 #ifdef HAVE_NVTX
@@ -401,8 +403,6 @@ static const sherdi_device_ops DEVICE = {
     .lanes        = &LANES,
     .alloc        = sherdi_cuda_alloc,
     .free         = sherdi_cuda_free,
-    .pin          = sherdi_cuda_pin,
-    .unpin        = sherdi_cuda_unpin,
     .memory_reach = cuda_memory_reach,
     .lane_create  = cuda_lane_create,
     .lane_destroy = cuda_lane_destroy,
