@@ -46,7 +46,9 @@ static void pages_drop(thread_pages *pages, int owners)
 void sherdi_threads_group_drop(thread_group *group, int owners)
 {
     if (group != NULL && atomic_fetch_sub(&group->owners, owners) == owners) {
-        pages_drop(group->shared, 1);
+        if (group->shared != NULL) {
+            (void)munmap(group->shared, sherdi_peers_shared_bytes(group->world_size));
+        }
         (void)pthread_mutex_destroy(&group->lock);
         free(group->worlds);
         free(group);
@@ -166,7 +168,7 @@ sherd_status sherdi_threads_rank_create(thread_group *group, const thread_params
         params->adopt(params->split, &self->world);
     }
     status = sherdi_peers_init(&self->peers, &self->world, &THREADS_HOOKS, group->world_size, rank,
-                               NULL, group->shared->base);
+                               NULL, group->shared);
     if (status == SHERD_OK) {
         status = sherdi_world_equip(&self->world, params->world, rank, group->world_size);
     }
@@ -184,7 +186,6 @@ sherd_status sherdi_threads_rank_create(thread_group *group, const thread_params
 sherd_status sherdi_threads_group_create(int world_size, int owners, thread_group **out)
 {
     thread_group *group = calloc(1, sizeof(*group));
-    sherd_status  status;
 
     if (group == NULL) {
         return sherdi_fail(SHERD_E_NOMEM, "no memory for a group of %d threads", world_size);
@@ -193,12 +194,14 @@ sherd_status sherdi_threads_group_create(int world_size, int owners, thread_grou
     (void)pthread_mutex_init(&group->lock, NULL);
     group->world_size = world_size;
     group->worlds     = calloc((size_t)world_size, sizeof(*group->worlds));
-    status            = group->worlds == NULL
-                            ? sherdi_fail(SHERD_E_NOMEM, "no memory for a group of %d threads", world_size)
-                            : pages_create(sherdi_peers_shared_bytes(world_size), 1, &group->shared);
-    if (status != SHERD_OK) {
+    if (group->worlds == NULL) {
+        (void)sherdi_fail(SHERD_E_NOMEM, "no memory for a group of %d threads", world_size);
+    } else {
+        group->shared = sherdi_pages_map(sherdi_peers_shared_bytes(world_size), 0);
+    }
+    if (group->shared == NULL) {
         sherdi_threads_group_drop(group, owners);
-        return status;
+        return SHERD_E_NOMEM;
     }
     *out = group;
     return SHERD_OK;

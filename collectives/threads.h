@@ -9,7 +9,7 @@ typedef struct thread_pages thread_pages; /* threads.c */
 typedef struct thread_group {
     atomic_int      owners;
     atomic_int      readers; /* see peers_device_ops */
-    thread_pages   *shared;  /* control block and bounce buffers */
+    void           *shared;  /* control block and bounce buffers */
     thread_pages   *pending; /* made by index 0 for all to take; meetings order the access */
     pthread_mutex_t lock;    /* guards `worlds` */
     int             world_size;

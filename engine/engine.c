@@ -56,7 +56,6 @@ sherd_status sherdi_engine_lane(sherd_engine *engine, void *stream)
 /* Makes the steps of a rank by itself, which may therefore fail on one rank only. */
 static sherd_status engine_open(sherd_engine *engine, const sherd_config *config)
 {
-    const char   *debug = getenv("SHERD_DEBUG");
     sherdi_scaler scaler;
 
     SHERDI_TRY(sherdi_config_resolve(config, engine->world_size, &engine->settings));
@@ -64,10 +63,6 @@ static sherd_status engine_open(sherd_engine *engine, const sherd_config *config
         return sherdi_absent("deterministic", "sherd_settings.is_deterministic");
     }
     SHERDI_TRY(sherdi_engine_lane(engine, NULL));
-    if (debug != NULL && debug[0] != '\0' && strcmp(debug, "0") != 0 && strcmp(debug, "1") != 0) {
-        return sherdi_fail(SHERD_E_INVAL, "SHERD_DEBUG is \"%s\": it may be 0 or 1", debug);
-    }
-    engine->settings.is_debug = debug != NULL && strcmp(debug, "1") == 0;
     sherdi_scaler_init(&engine->scaler, &engine->settings.numerics.scaler);
     scaler = engine->scaler;
     SHERDI_TRY(sherdi_modules_scaler_update(&scaler, 0));

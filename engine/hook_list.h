@@ -92,8 +92,8 @@ SHERDI_TRIED(encoded_move,
              (const struct sherdi_value_range *values, const sherdi_block *block,
               const struct sherdi_range *state, const struct sherdi_range *half),
              (values, block, state, half))
-/* The norms of tensors were measured: emits the operations that follow before the update. */
-SHERDI_TRIED(measured, (const struct sherdi_program *program), (program))
+/* An update is about to begin: makes what it measures first, and writes no state. Collective. */
+SHERDI_TRIED(measuring, (sherd_engine * engine), (engine))
 /* A walk that reads the gradient of a segment comes to it (sherdi_walk): emits the operations of the
  * module that come first. */
 SHERDI_TRIED(segment_update,

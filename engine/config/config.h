@@ -85,7 +85,7 @@ typedef struct sherdi_settings {
     int                      steps_per_print; /* 0: not set */
 #define SHERDI_SETTINGS_OF(member, ...) member;
 #include "engine/config/members_list.h"
-    int is_debug; /* SHERD_DEBUG in the environment, filled by the engine */
+    int is_debug; /* SHERD_DEBUG in the environment, filled by the module debug */
 } sherdi_settings;
 
 /** Returns whether a window may have several micro-batches, whose gradients are added up. */

@@ -1,5 +1,7 @@
 /* Norms of tensors (SHERDI_GRAIN_TENSOR): where they and the ratios of an update are in the
  * scalars, their sums over the ranks, and the ratios. */
+#include "engine/program/ratios.h"
+
 #include "engine/modules.h"
 #include "engine/program/program_walk.h"
 
@@ -55,7 +57,7 @@ static sherd_status norms_sum(const sherdi_program *program)
     return sherdi_program_emit(program, &op);
 }
 
-static sherd_status ratios_make(const sherdi_program *program)
+sherd_status sherdi_program_ratios_make(const sherdi_program *program)
 {
     sherdi_op op = sherdi_op_of(SHERDI_OP_RATIOS, SHERDI_LANE_HOST);
 
@@ -65,5 +67,5 @@ static sherd_status ratios_make(const sherdi_program *program)
     return sherdi_program_scalars_send(program, op);
 }
 
-const sherdi_module sherdi_module_norms = {
-    .segments_made = norms_lay_out, .lay_out = ratios_lay_out, .measured = ratios_make};
+const sherdi_module sherdi_module_norms = {.segments_made = norms_lay_out,
+                                           .lay_out       = ratios_lay_out};

@@ -13,6 +13,9 @@
 #include "engine/run/engine_impl.h"
 #include "engine/run/kernels.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 static sherd_status hashes_open(sherd_engine *engine)
 {
     engine->param_hashes = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL,
@@ -124,7 +127,19 @@ void sherdi_kernel_poison(sherd_engine *engine, const sherdi_backend *lane, cons
                        op->uses[SHERDI_USE_DST].bytes);
 }
 
+static sherd_status debug_read(sherd_engine *engine)
+{
+    const char *debug = getenv("SHERD_DEBUG");
+
+    if (debug != NULL && debug[0] != '\0' && strcmp(debug, "0") != 0 && strcmp(debug, "1") != 0) {
+        return sherdi_fail(SHERD_E_INVAL, "SHERD_DEBUG is \"%s\": it may be 0 or 1", debug);
+    }
+    engine->settings.is_debug = debug != NULL && strcmp(debug, "1") == 0;
+    return SHERD_OK;
+}
+
 const sherdi_module sherdi_module_debug = {
+    .create         = debug_read,
     .open           = hashes_open,
     .close          = hashes_close,
     .unit_acquiring = acquire_meet,

@@ -5,7 +5,10 @@
 #include "collectives/sums.h"
 #include "engine/modules.h"
 #include "engine/optimizers/lamb.h"
+#include "engine/program/ratios.h"
+#include "engine/run/agree.h"
 #include "engine/run/scalars.h"
+#include "engine/run/update.h"
 
 sherd_status sherdi_call_sum(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
@@ -62,4 +65,15 @@ static void groups_sealed(sherd_engine *engine)
     }
 }
 
-const sherdi_module sherdi_module_ratios = {.sealed = groups_sealed};
+/* The first of two sweeps: the norms, and the ratios of all parameters. If it fails on one rank, all
+ * ranks fail and the old state is whole. */
+static sherd_status ratios_measure(sherd_engine *engine)
+{
+    if (!sherdi_plan_is_measured(engine->plan)) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_agree_status(engine, sherdi_update_walk_over(engine, SHERDI_WALK_MEASURE)));
+    return sherdi_program_ratios_make(&engine->run.program);
+}
+
+const sherdi_module sherdi_module_ratios = {.sealed = groups_sealed, .measuring = ratios_measure};

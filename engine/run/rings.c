@@ -1,6 +1,7 @@
 /* See rings.h. */
 #include "engine/run/rings.h"
 
+#include "engine/modules.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/fill.h"
 #include "engine/run/kernels.h"
@@ -69,6 +70,15 @@ sherd_status sherdi_rings_walk(sherd_engine *engine, sherdi_walk walk)
         rings_settle(engine, is_written, &all);
     }
     return sherdi_outcome_end(&all);
+}
+
+sherd_status sherdi_update_commit_note(sherd_engine *engine)
+{
+    sherdi_scaler scaler = engine->scaler; /* as a step without overflow leaves it */
+
+    SHERDI_TRY(sherdi_modules_scaler_update(&scaler, 0));
+    SHERDI_TELL(storage, note, engine, engine->counters.step + 1, &scaler, 0);
+    return SHERD_OK;
 }
 
 /* ------------------------------------------------------------------ values -- */

@@ -17,6 +17,8 @@ void sherdi_run_leave(sherd_engine *engine, sherdi_ring ring);
 void sherdi_run_end_activations(sherd_engine *engine);
 /** Makes a walk. When it returns, with or without a failure, every transfer of the walk is over. */
 sherd_status sherdi_rings_walk(sherd_engine *engine, sherdi_walk walk);
+/** Records the note of this update's commit. Local. E_NUMERIC, as sherdi_scaler_update. */
+sherd_status sherdi_update_commit_note(sherd_engine *engine);
 /** Call it before the first get or put between two steps. Drops the reads ahead for others, and
  *  returns their first failure. */
 sherd_status sherdi_values_begin(sherd_engine *engine);

@@ -313,7 +313,7 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
     if (overflows) {
         return apply_skip(engine);
     }
-    status = sherdi_update_measure(engine);
+    status = sherdi_modules_measuring(engine);
     if (status != SHERD_OK) { /* nothing was written: the state is whole */
         engine->phase = SHERDI_PHASE_RUNNING;
         return sherdi_step_drop_window(engine, status);

@@ -86,15 +86,6 @@ sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint
     return SHERD_OK;
 }
 
-sherd_status sherdi_update_measure(sherd_engine *engine)
-{
-    if (!sherdi_plan_is_measured(engine->plan)) {
-        return SHERD_OK;
-    }
-    SHERDI_TRY(sherdi_agree_status(engine, sherdi_update_walk_over(engine, SHERDI_WALK_MEASURE)));
-    return sherdi_modules_measured(&engine->run.program);
-}
-
 sherd_status sherdi_update_walk(sherd_engine *engine)
 {
     SHERDI_TRY(walk_finish(engine, SHERDI_WALK_UPDATE));
@@ -104,18 +95,9 @@ sherd_status sherdi_update_walk(sherd_engine *engine)
     return SHERD_OK;
 }
 
-sherd_status sherdi_update_commit_note(sherd_engine *engine)
-{
-    sherdi_scaler scaler = engine->scaler; /* as a step without overflow leaves it */
-
-    SHERDI_TRY(sherdi_modules_scaler_update(&scaler, 0));
-    SHERDI_TELL(storage, note, engine, engine->counters.step + 1, &scaler, 0);
-    return SHERD_OK;
-}
-
 sherd_status sherdi_update_range(sherd_engine *engine)
 {
-    sherd_status status = sherdi_update_commit_note(engine);
+    sherd_status status = SHERDI_RINGS(sherdi_update_commit_note(engine), SHERD_OK);
 
     if (status == SHERD_OK) {
         status = sherdi_update_walk(engine);

@@ -4,14 +4,8 @@
 
 #include "engine/run/run.h"
 
-/** Makes the first of two sweeps: the norms, and the ratios of all parameters. It writes no state,
- *  so if it fails on one rank, all ranks fail and the old state is whole. Does nothing if no
- *  optimizer measures first. Collective. */
-sherd_status sherdi_update_measure(sherd_engine *engine);
 /** Updates every block and publishes. E_IO on any rank is returned on every rank. Collective. */
 sherd_status sherdi_update_range(sherd_engine *engine);
-/** Records the note of this update's commit. Local. E_NUMERIC, as sherdi_scaler_update. */
-sherd_status sherdi_update_commit_note(sherd_engine *engine);
 /** Updates every block of this rank, makes fingerprints.own known, and commits with the recorded
  *  note (sherdi_update_commit_note). Local. E_IO. */
 sherd_status sherdi_update_walk(sherd_engine *engine);
