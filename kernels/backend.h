@@ -154,15 +154,13 @@ typedef struct sherdi_kernel_ops {
     /* Adds to *sum sherdi_mix_element over the spans of `master` (which starts at the block). */
     void (*fingerprint)(const sherdi_backend *backend, const sherdi_span *spans, size_t num_spans,
                         const float *master, uint64_t *sum);
-    /* kernels/fixed.h describes them. */
+    /* Of modules; kernels/fixed.h, updates/lamb.h, codecs.h and product.h describe them. */
     void (*reduce_fixed)(const sherdi_backend *backend, const sherdi_reduce_args *args,
                          const sherdi_fixed_sink *sink);
     void (*fixed_to_f32)(const sherdi_backend *backend, float *dst, const int64_t *acc,
                          size_t count_elems);
-    /* kernels/updates/lamb.h describes them. */
     void (*lamb_norms)(const sherdi_backend *backend, const sherdi_update_args *args);
     void (*lamb_ratios)(const sherdi_backend *backend, const sherdi_lamb_ratio_args *args);
-    /* kernels/codecs.h describes them. */
     void (*decode)(const sherdi_backend *backend, float *dst, const sherdi_encoded *part,
                    size_t first, size_t count_elems);
     void (*encode)(const sherdi_backend *backend, const sherdi_encoded *part, size_t first,
@@ -173,7 +171,6 @@ typedef struct sherdi_kernel_ops {
                            const sherdi_update_args *args);
     void (*fingerprint_encoded)(const sherdi_backend *backend, const sherdi_span *spans,
                                 size_t num_spans, const sherdi_encoded *master, uint64_t *sum);
-    /* kernels/product.h describes them. */
     void (*product)(const sherdi_backend *backend, const sherdi_product_args *args);
     void (*normalize)(const sherdi_backend *backend, float *dst, const float *src,
                       size_t count_elems, const sherdi_norm_acc *sumsq, float eps);
