@@ -6,10 +6,7 @@
 SHERDI_TRIED(create, (sherd_engine * engine), (engine))
 /* The object is about to be freed. Also after a `create` that failed or was not made. */
 SHERDI_CALLED(destroy, (sherd_engine * engine), (engine))
-/* Gives the bytes that this process can still allocate on this host (0: unknown), and what limits
- * them. E_INVAL: by a variable that is no number. */
-SHERDI_TRIED(free_memory, (size_t * out, int *bound_out), (out, bound_out))
-/* The machine of this rank was measured: corrects it. Collective. */
+/* The machine of this rank was measured: corrects it, and says what memory is free. Collective. */
 SHERDI_TRIED(machine, (sherd_world * world, sherdi_machine *machine), (world, machine))
 /* The model is declared, or a plan of what was declared so far is asked for: completes the
  * model. A second call changes nothing. */
@@ -39,8 +36,8 @@ SHERDI_TRIED(planned, (sherdi_plan * plan, const sherdi_model *model), (plan, mo
  * the models. Collective. */
 SHERDI_TRIED(created, (sherd_engine * engine), (engine))
 SHERDI_TRIED(sealing, (sherd_engine * engine), (engine))
-/* A window ends, and its gradients are about to be reduced: whether the ranks have used the same
- * units. Collective. */
+/* A window ends, and its gradients are about to be reduced: takes the outcome of a queued update;
+ * whether the ranks have used the same units. Collective. */
 SHERDI_TRIED(window_ending, (sherd_engine * engine), (engine))
 /* The engine is about to carry its plan out: whether it may. */
 SHERDI_TRIED(check, (sherd_engine * engine), (engine))

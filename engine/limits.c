@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "engine/modules.h"
+#include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
 
 #include <stdio.h>
@@ -236,5 +237,14 @@ static sherd_status fit_check(sherd_engine *engine)
                              plan->machine.device_bytes);
 }
 
+/* A simulated world has memory of its own. */
+static sherd_status memory_measure(sherd_world *world, sherdi_machine *machine)
+{
+    return sherdi_world_caps(world) & SHERDI_WORLD_SIMULATES
+               ? SHERD_OK
+               : sherdi_agree_world(world, sherdi_machine_free_memory(&machine->memory_bytes,
+                                                                      &machine->memory_bound));
+}
+
 const sherdi_module sherdi_module_limits = {
-    .free_memory = sherdi_machine_free_memory, .segments_made = blocks_check, .check = fit_check};
+    .machine = memory_measure, .segments_made = blocks_check, .check = fit_check};

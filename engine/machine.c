@@ -6,23 +6,9 @@
 #include "base/absent.h"
 #include "base/checked.h"
 #include "engine/modules.h"
-#include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
 
 #include <stdlib.h>
-
-static sherd_status free_memory(size_t *out, int *bound_out)
-{
-    const char *limit = getenv("SHERD_MEMORY_LIMIT");
-
-    *out = SIZE_MAX;
-    SHERDI_TRY(sherdi_modules_free_memory(out, bound_out));
-    if (*out == SIZE_MAX && limit != NULL && limit[0] != '\0') {
-        return sherdi_absent("limits", "SHERD_MEMORY_LIMIT");
-    }
-    *out = *out == SIZE_MAX ? 0 : *out;
-    return SHERD_OK;
-}
 
 sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
 {
@@ -32,17 +18,20 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
                   .transport_bytes = sherdi_world_held_of(world)->overhead_bytes,
                   .has_device      = backend->device->is_async,
                   .is_on_lane      = (sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE) != 0,
+                  .memory_bound    = -1, /* nobody has looked */
     };
+    const char     *limit = getenv("SHERD_MEMORY_LIMIT");
     sherdi_messages messages;
 
-    if (sherdi_world_caps(world) & SHERDI_WORLD_SIMULATES) { /* it has no machine to ask */
-        *out = mine;
-        return sherdi_modules_machine(world, out);
-    }
-    SHERDI_TRY(sherdi_agree_world(world, free_memory(&mine.memory_bytes, &mine.memory_bound)));
     SHERDI_TRY(sherdi_modules_machine(world, &mine));
-    SHERDI_TRY(sherdi_world_tell(world, &mine, sizeof(mine), "machines of ranks", &messages));
     *out = mine;
+    if (sherdi_world_caps(world) & SHERDI_WORLD_SIMULATES) { /* it has no machine to ask */
+        return SHERD_OK;
+    }
+    if (mine.memory_bound < 0 && limit != NULL && limit[0] != '\0') {
+        return sherdi_absent("limits", "SHERD_MEMORY_LIMIT");
+    }
+    SHERDI_TRY(sherdi_world_tell(world, &mine, sizeof(mine), "machines of ranks", &messages));
     for (int r = 0; r < sherd_world_size(world); r++) {
         const sherdi_machine *its = sherdi_message_of(&messages, r);
 

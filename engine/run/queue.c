@@ -90,4 +90,10 @@ static sherd_status queue_open(sherd_engine *engine)
     return SHERD_OK;
 }
 
-const sherdi_module sherdi_module_queue = {.create = queue_open};
+/* No rank may begin another update before all have committed this one. */
+static sherd_status window_ending(sherd_engine *engine)
+{
+    return engine->updater.is_there ? queue_tell(engine) : SHERD_OK;
+}
+
+const sherdi_module sherdi_module_queue = {.create = queue_open, .window_ending = window_ending};

@@ -110,16 +110,10 @@ static sherd_status uses_check(sherd_engine *engine)
 static sherd_status boundary_prepare(sherd_engine *engine)
 {
     sherd_step_report  *report = &engine->report;
-    sherd_status        status = SHERD_OK;
+    sherd_status        status;
     sherdi_norm_message seen;
 
-    if (engine->updater
-            .is_there) { /* no rank may begin another before all have committed this one */
-        status = SHERDI_ASK(queue, tell, engine);
-    }
-    if (status == SHERD_OK) {
-        status = uses_check(engine);
-    }
+    status = uses_check(engine);
     if (status != SHERD_OK) {
         return sherdi_step_drop_window(engine, status); /* the window's gradients are of no use */
     }
