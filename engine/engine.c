@@ -7,7 +7,6 @@
 #include "base/absent.h"
 #include "base/checked.h"
 #include "base/log.h"
-#include "engine/machine.h"
 #include "engine/run/agree.h"
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"

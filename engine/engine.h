@@ -1,7 +1,8 @@
-/* Functions of engine.c and info.c, for modules. */
+/* Functions of engine.c, info.c and machine.c. */
 #ifndef SHERDI_ENGINE_ENGINE_H
 #define SHERDI_ENGINE_ENGINE_H
 
+#include "collectives/world.h"
 #include "engine/plan/plan.h"
 
 /** Finds the optimizer that a group names. E_NOTSUP: there is none of that name. E_INVAL: it does
@@ -13,6 +14,8 @@ sherd_status sherdi_engine_lane(sherd_engine *engine, void *stream);
 /** Makes a buffer of the plan in memory of this host. E_NOMEM. */
 sherd_status sherdi_engine_buffer_open(sherd_engine *engine, const sherdi_plan_buffer *buffer,
                                        void **out);
+/** Measures this host for the plan; the results are the same on all ranks. Collective. */
+sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out);
 /** Makes this rank's plan for a machine, from the declarations. */
 sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine *machine,
                                      sherdi_plan **out);

@@ -1,7 +1,7 @@
 /* Finds the properties of the machine for the plan: the memory that is free on this host (of the
  * module limits) and its devices, and how many ranks share it. The ranks take the least favourable answer of all, so that
  * all make the same plan. */
-#include "engine/machine.h"
+#include "engine/engine.h"
 
 #include "base/absent.h"
 #include "base/checked.h"

@@ -2,7 +2,6 @@
 #include "engine/report.h"
 
 #include "engine/engine.h"
-#include "engine/machine.h"
 #include "engine/modules.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/failure.h"

@@ -4,7 +4,6 @@
 #include "base/checked.h"
 #include "engine/limits.h"
 #include "engine/engine.h"
-#include "engine/machine.h"
 #include "engine/modules.h"
 #include "engine/run/differences.h"
 #include "engine/run/engine_impl.h"
