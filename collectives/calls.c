@@ -292,12 +292,22 @@ sherd_status sherd_world_sum_f64(sherd_world *world, double *values, size_t coun
     return SHERD_OK;
 }
 
+size_t sherdi_world_sent_bytes(const sherd_world *world)
+{
+    return atomic_load_explicit(&world->sent_bytes, memory_order_relaxed);
+}
+
+size_t sherdi_world_between_bytes(const sherd_world *world)
+{
+    return atomic_load_explicit(&world->between_bytes, memory_order_relaxed);
+}
+
 void sherd_world_traffic(const sherd_world *world, uint64_t *sent_bytes_out,
                          uint64_t *received_bytes_out)
 {
     if (sent_bytes_out != NULL) {
         *sent_bytes_out =
-            world == NULL ? 0 : atomic_load_explicit(&world->sent_bytes, memory_order_relaxed);
+            world == NULL ? 0 : sherdi_world_sent_bytes(world);
     }
     if (received_bytes_out != NULL) {
         *received_bytes_out =

@@ -110,6 +110,8 @@ static sherd_status request_add(mpi_world *mpi, mpi_requests *requests, int rank
 
 sherd_status sherdi_mpi_send(mpi_world *mpi, int rank, const void *data, size_t len_bytes)
 {
+    (void)atomic_fetch_add_explicit(&mpi->procs.world.between_bytes, len_bytes,
+                                    memory_order_relaxed);
     return request_add(mpi, &mpi->sends, rank,
                        sherdi_mpi_api.Isend(data, (int)len_bytes, sherdi_mpi_api.byte,
                                             sherdi_mpi_channel_rank(mpi, rank), mpi->tag,

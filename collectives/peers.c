@@ -332,7 +332,7 @@ sherd_status sherdi_peers_all_reduce(sherd_world *world, const sherdi_reduction_
     sherdi_peers *peers = peers_of(world, 0);
     peers_note    note  = reduction_note(peers, CALL_ALL_REDUCE, args);
 
-    if (uses_scratch(peers)) {
+    if (uses_scratch(peers) || args->add != NULL) {
         return sherdi_world_all_reduce_in_two(world, args); /* this rank cannot reach all results */
     }
     note.recv = address_of(peers, args->recv, note.len_bytes * (size_t)world->world_size);

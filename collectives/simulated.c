@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "collectives/alone.h"
+#include "collectives/split.h"
 #include "collectives/transport.h"
 #include "sherd_tools.h"
 
@@ -75,6 +76,8 @@ static sherd_status sim_sum_u64(sherd_world *world, uint64_t *values, size_t cou
     return SHERD_OK;
 }
 
+static sherd_status sim_split(sherdi_split *split, sherd_world **out);
+
 static const sherdi_world_ops SIM_OPS = {
     .struct_size    = sizeof(SIM_OPS),
     .name           = "sim",
@@ -88,6 +91,7 @@ static const sherdi_world_ops SIM_OPS = {
     .all_reduce     = sim_reduction,
     .broadcast      = sim_broadcast,
     .sum_u64        = sim_sum_u64,
+    .split          = sim_split,
 };
 
 const sherdi_simulated *sherdi_world_simulated(const sherd_world *world)
@@ -154,6 +158,20 @@ sherd_status sherd_world_simulate_with(int rank, int world_size,
                                  &world_params, out));
     simulated->machine = machine;
     return SHERD_OK;
+}
+
+/* The group's world on the same machine: of the ranks of a host, every `stride`th is in it. */
+static sherd_status sim_split(sherdi_split *split, sherd_world **out)
+{
+    const sherdi_simulated     *machine = sherdi_world_simulated(split->parent);
+    int                         local   = machine->ranks_per_host / split->stride;
+    const sherd_simulate_params params  = {.struct_size    = sizeof(params),
+                                           .backend        = machine->has_device ? "cuda" : "cpu",
+                                           .ranks_per_host = local > 0 ? local : 1,
+                                           .device_bytes   = machine->device_bytes,
+                                           .host_bytes     = machine->host_bytes};
+
+    return sherd_world_simulate_with(split->rank, split->world_size, &params, out);
 }
 
 sherd_status sherdi_world_dry(int rank, int world_size, sherd_world **out)

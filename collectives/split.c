@@ -2,6 +2,8 @@
  * transport makes the world of a group (sherdi_world_ops.split). */
 #include "collectives/split.h"
 
+#include "collectives/group.h"
+
 #include "base/checked.h"
 #include "base/random.h"
 #include "collectives/alone.h"
@@ -261,4 +263,17 @@ sherd_status sherd_world_split(sherd_world *world, int color, int key, sherd_wor
     SHERDI_TRY(status);
     *out = child;
     return SHERD_OK;
+}
+
+sherd_status sherdi_world_group(sherd_world *world, int first, int stride, int count,
+                                sherd_world **out)
+{
+    sherdi_split split = {.parent     = world,
+                          .rank       = (world->rank - first) / stride,
+                          .world_size = count,
+                          .stride     = stride};
+
+    return (world->ops->caps & SHERDI_WORLD_SIMULATES) != 0
+               ? world->ops->split(&split, out)
+               : sherd_world_split(world, first, world->rank, out);
 }

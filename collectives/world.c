@@ -253,7 +253,7 @@ void sherdi_world_reduce_local(const sherdi_backend *lane, const sherdi_reductio
 
 sherd_status sherdi_world_all_reduce_in_two(sherd_world *world, const sherdi_reduction_args *args)
 {
-    size_t                 slice_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
+    size_t                 slice_bytes = args->slice_elems * sherdi_reduction_send_bytes(args);
     sherdi_reduction_args  scatter     = *args;
     sherdi_all_gather_args gather      = {
              .recv = args->recv, .slice_bytes = slice_bytes, .what = args->what};

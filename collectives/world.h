@@ -74,8 +74,8 @@ typedef struct sherdi_reduction_args {
      * and recv_dtype are ignored. The call adds to the counts when it is executed; those of all
      * ranks together are of all slices, since a rank may add up, and count, for others. */
     const sherdi_fixed_sink *fixed;
-    /* Not NULL: adds elements of 8 bytes in place of the kernels (sums.c); types, scale and
-     * accumulate are ignored. In host memory. */
+    /* Not NULL: adds elements of 8 bytes in place of the kernels (sherdi_integers_add); types, scale
+     * and accumulate are ignored. In host memory. */
     void (*add)(const void *const *srcs, int num_srcs, void *dst, size_t count);
     /* The name of the reduced unit; ranks compare it, and the message has it when they disagree.
      * Lives until the call is done; may be NULL */
@@ -176,6 +176,10 @@ sherd_status sherdi_world_overlap(sherd_world *world);
 sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out);
 /** Waits for queued calls, then frees the memory. Accepts NULL. */
 void sherdi_world_free(sherd_world *world, void *memory);
+
+/** Return the bytes that this rank has sent; and to other hosts, where the transport knows hosts. */
+size_t sherdi_world_sent_bytes(const sherd_world *world);
+size_t sherdi_world_between_bytes(const sherd_world *world);
 
 sherd_status sherdi_world_all_gather(sherd_world *world, const sherdi_all_gather_args *args,
                                      sherdi_ticket *ticket_out);

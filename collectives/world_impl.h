@@ -148,8 +148,9 @@ struct sherd_world {
     double          *sum_scratch;
     _Atomic uint64_t sent_bytes;
     _Atomic uint64_t received_bytes;
-    uint64_t         calls; /* made on the transport; written by one thread at a time */
-    world_order     *order; /* NULL: every call is done when it returns */
+    _Atomic uint64_t between_bytes; /* sent to other hosts, counted where they are sent */
+    uint64_t         calls;         /* made on the transport; written by one thread at a time */
+    world_order     *order;         /* NULL: every call is done when it returns */
     const world_company_ops *_Atomic company;   /* NULL: nobody wants to know of this world */
     struct world_listener *_Atomic   listeners; /* added by the thread that drives the world */
     /* family.c */
