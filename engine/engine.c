@@ -43,7 +43,7 @@ void sherd_step_report_init(sherd_step_report *report)
 
 sherd_status sherdi_engine_lane(sherd_engine *engine, void *stream)
 {
-    sherdi_backend *device = (sherdi_backend *)(uintptr_t)sherdi_world_backend(engine->world);
+    sherdi_backend *device = (sherdi_backend *)(uintptr_t)sherdi_world_backend(engine->shards);
     sherdi_backend *lane;
 
     SHERDI_TRY(device->device->lane_create(device, "compute", stream, &lane));
@@ -89,6 +89,7 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     engine->process    = getpid();
     engine->model.mem  = &engine->mem;
     engine->world      = sherdi_world_retain(world);
+    engine->shards     = sherdi_world_retain(world);
     engine->host       = sherdi_world_host(world);
     engine->rank       = sherd_world_rank(world);
     engine->world_size = sherd_world_size(world);
@@ -99,6 +100,10 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     status = sherdi_agree_world(world, status);
     if (status == SHERD_OK) {
         status = sherdi_modules_created(engine);
+    }
+    if (status == SHERD_OK && engine->settings.sharding.shard_size % engine->world_size != 0 &&
+        engine->group == NULL) {
+        status = sherdi_absent("replicas", "sherd_settings.shard_size");
     }
     if (status != SHERD_OK) {
         sherd_engine_destroy(engine);
@@ -176,7 +181,7 @@ sherd_status sherdi_engine_buffer_open(sherd_engine *engine, const sherdi_plan_b
 static sherd_status buffer_open(sherd_engine *engine, const sherdi_plan_buffer *buffer, void **out)
 {
     if (buffer->is_shared) {
-        SHERDI_TRY(sherdi_world_alloc(engine->world, buffer->bytes, out));
+        SHERDI_TRY(sherdi_world_alloc(engine->shards, buffer->bytes, out));
         sherdi_mem_note(&engine->mem, buffer->purpose, (int64_t)buffer->bytes);
         return SHERD_OK;
     }
@@ -195,7 +200,7 @@ static void buffer_close(sherd_engine *engine, int b)
     }
     buffer = &engine->plan->packing.buffers[b];
     if (buffer->is_shared) {
-        sherdi_world_free(engine->world, memory);
+        sherdi_world_free(engine->shards, memory);
         sherdi_mem_note(&engine->mem, buffer->purpose, -(int64_t)buffer->bytes);
         return;
     }
@@ -281,7 +286,7 @@ static sherd_status overlap_start(sherd_engine *engine)
     if (!engine->settings.sharding.overlap_comm || engine->world_size == 1) {
         return SHERD_OK;
     }
-    status = sherdi_world_overlap(engine->world);
+    status = sherdi_world_overlap(engine->shards);
     if (status == SHERD_E_NOTSUP) {
         sherdi_log(SHERD_LOG_WARN, engine->rank,
                    "overlap_comm: %s; communication is not overlapped", sherd_last_error());
@@ -311,7 +316,6 @@ static sherd_status parts_open(sherd_engine *engine, const sherdi_machine *machi
 sherd_status sherd_engine_seal(sherd_engine *engine)
 {
     sherdi_machine machine;
-    uint64_t       received;
     sherd_status   status;
 
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_seal", SHERDI_NEED_OPEN));
@@ -325,7 +329,8 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     }
     engine->phase = SHERDI_PHASE_SEALED;
     sherdi_modules_sealed(engine);
-    sherd_world_traffic(engine->world, &engine->wire_at_seal, &received);
+    engine->wire_at_seal    = sherdi_engine_sent(engine, sherdi_world_sent_bytes);
+    engine->between_at_seal = sherdi_engine_sent(engine, sherdi_world_between_bytes);
     sherdi_log(SHERD_LOG_INFO, engine->rank,
                "sealed: stage %d, %zu parameters, %zu elements, %zu bytes on this rank",
                engine->settings.sharding.stage, engine->model.num_params, engine->model.total_elems,
@@ -347,6 +352,7 @@ void sherd_engine_destroy(sherd_engine *engine)
     sherdi_modules_destroy(engine);
     sherdi_model_fini(&engine->model);
     sherdi_backend_destroy(engine->backend);
+    sherd_world_destroy(engine->shards);
     sherd_world_destroy(engine->world);
     assert(sherdi_mem_held_all(&engine->mem) == 0 && "the engine leaves memory behind");
     free(engine);

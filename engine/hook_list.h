@@ -39,6 +39,8 @@ SHERDI_TRIED(sealing, (sherd_engine * engine), (engine))
 /* A window ends, and its gradients are about to be reduced: takes the outcome of a queued update;
  * whether the ranks have used the same units. Collective. */
 SHERDI_TRIED(window_ending, (sherd_engine * engine), (engine))
+/* The gradients of a window were reduced: emits the operations that follow. */
+SHERDI_TRIED(window_reduced, (const struct sherdi_program *program), (program))
 /* The engine is about to carry its plan out: whether it may. */
 SHERDI_TRIED(check, (sherd_engine * engine), (engine))
 /* Makes the module's objects for the time in which the engine is sealed. */
@@ -74,12 +76,13 @@ SHERDI_TRIED(range_left,
              (const struct sherdi_program *program, int unit, const struct sherdi_range *range),
              (program, unit, range))
 /* Emit the operations of the module that follow: a unit is used, its gradient was begun, its
- * gradient is about to be complete, a segment was updated; and those that move values of a bound
+ * gradient is about to be complete, and is, a segment was updated; and those that move values of a bound
  * parameter. */
 SHERDI_TRIED(unit_used, (const struct sherdi_program *program, int unit, int is_backward),
              (program, unit, is_backward))
 SHERDI_TRIED(gradient_begun, (const struct sherdi_program *program, int unit), (program, unit))
 SHERDI_TRIED(gradient_completing, (const struct sherdi_program *program, int unit), (program, unit))
+SHERDI_TRIED(gradient_completed, (const struct sherdi_program *program, int unit), (program, unit))
 SHERDI_TRIED(segment_updated, (const struct sherdi_program *program, const sherdi_segment *segment),
              (program, segment))
 SHERDI_TRIED(bound_move, (const struct sherdi_value_range *values), (values))
@@ -133,6 +136,10 @@ SHERDI_CALLED(scheduled,
 /* A boundary ends the window, with or without an overflow: updates its scaler. E_NUMERIC. */
 SHERDI_TRIED(scaler_update, (struct sherdi_scaler * scaler, int had_overflow),
              (scaler, had_overflow))
+/* The ranks are about to exchange messages. Not on the calling thread alone. */
+SHERDI_TRIED(exchanging, (sherd_engine * engine), (engine))
+/* All ranks have told their shares of the fingerprint of new state: whether these agree. */
+SHERDI_TRIED(outcome_told, (const sherd_engine *engine), (engine))
 /* The step of a boundary is over. Collective. */
 SHERDI_TRIED(stepped, (sherd_engine * engine), (engine))
 /* The report of the last boundary is complete, or will not be. */

@@ -15,6 +15,8 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
     const sherdi_backend *backend = sherdi_world_backend(world);
     sherdi_machine        mine    = {
                   .ranks_per_host  = sherdi_world_local_size(world),
+                  .local_size      = sherdi_world_local_size(world),
+                  .local_rank      = sherd_world_local_rank(world),
                   .transport_bytes = sherdi_world_held_of(world)->overhead_bytes,
                   .has_device      = backend->device->is_async,
                   .is_on_lane      = (sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE) != 0,
@@ -39,6 +41,7 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
             out->memory_bytes = its->memory_bytes;
             out->memory_bound = its->memory_bound;
         }
+        out->num_hosts += its->local_rank == 0;
         out->device_bytes = sherdi_min_size(out->device_bytes, its->device_bytes);
         out->ranks_per_host =
             its->ranks_per_host > out->ranks_per_host ? its->ranks_per_host : out->ranks_per_host;

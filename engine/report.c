@@ -147,13 +147,13 @@ const sherdi_module sherdi_module_reports_behind = {
 
 sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
 {
-    const sherdi_world_held *held;
-    sherd_memory_report      report;
-    sherdi_plan             *plan;
+    sherdi_world_held   held;
+    sherd_memory_report report;
+    sherdi_plan        *plan;
 
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API(sherd_memory_report)));
     SHERDI_TRY(sherdi_engine_plan_borrow(engine, "sherd_engine_memory", &plan));
-    held               = sherdi_world_held_of(engine->world);
+    held               = sherdi_engine_held(engine);
     report             = engine->sealed_memory;
     report.struct_size = sizeof(report);
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
@@ -178,9 +178,9 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     report.nvme_index_planned       = plan->index_bytes;
     report.has_spare_state          = plan->has_generations;
     report.receive_planned          = plan->packing.receive_bytes;
-    report.receive_held             = held->room_bytes;
-    report.transport_held           = held->overhead_bytes - held->room_bytes;
-    report.transport_device_held    = held->taken_bytes;
+    report.receive_held             = held.room_bytes;
+    report.transport_held           = held.overhead_bytes - held.room_bytes;
+    report.transport_device_held    = held.taken_bytes;
     report.control_held = sherdi_mem_held(&engine->mem, SHERDI_MEM_CONTROL) + sizeof(*engine);
     report.control_run += sizeof(*engine);
     report.device_outside_held = device_outside(engine, &report);
@@ -192,6 +192,23 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     return SHERD_OK;
 }
 
+/* Counts what has gone to other hosts since seal. Calls of the world count it while they are made,
+ * so those that were enqueued are waited for. A queued update has gathered slices, each to all ranks
+ * and so to each other host. */
+static uint64_t between_count(const sherd_engine *engine)
+{
+    const sherdi_plan *plan   = engine->plan;
+    uint64_t           hosts  = plan->num_replicas > 1 ? 1 : (uint64_t)plan->machine.num_hosts;
+    uint64_t           others = (uint64_t)plan->world_size - 1;
+
+    sherdi_world_drain(engine->shards);
+    if (engine->group != NULL) {
+        sherdi_world_drain(engine->group);
+    }
+    return sherdi_engine_sent(engine, sherdi_world_between_bytes) - engine->between_at_seal -
+           (hosts > 1 ? engine->updater.published_bytes / others * (hosts - 1) : 0);
+}
+
 /* Counts the bytes that the world has sent since seal, and those that the store has moved. A queued
  * update counts when it is joined. */
 static void traffic_count(sherd_engine *engine, sherd_traffic_report *out)
@@ -199,12 +216,12 @@ static void traffic_count(sherd_engine *engine, sherd_traffic_report *out)
     const sherdi_link  *own     = &engine->run.links[SHERDI_USER_TRAINER];
     const sherdi_link  *updates = &engine->updater.joined_link;
     sherdi_file_traffic files;
-    uint64_t            received;
 
     SHERDI_TELL(updater, settle_ahead, engine);
-    files = SHERDI_IF(storage, traffic, (engine), (sherdi_file_traffic){0});
-    sherd_world_traffic(engine->world, &out->wire_counted, &received);
-    out->wire_counted -= engine->wire_at_seal + engine->updater.published_bytes;
+    files             = SHERDI_IF(storage, traffic, (engine), (sherdi_file_traffic){0});
+    out->wire_counted = sherdi_engine_sent(engine, sherdi_world_sent_bytes) - engine->wire_at_seal -
+                        engine->updater.published_bytes;
+    out->between_counted = between_count(engine);
     out->down_counted    = own->down_bytes + updates->down_bytes;
     out->up_counted      = own->up_bytes + updates->up_bytes;
     out->read_counted    = files.read_bytes;
@@ -226,6 +243,8 @@ sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *ou
     report.accumulation          = plan->settings.batch.accumulation;
     report.wire_micro_planned    = micro[SHERDI_MOVES_WIRE];
     report.wire_step_planned     = step[SHERDI_MOVES_WIRE];
+    report.between_micro_planned = micro[SHERDI_MOVES_BETWEEN];
+    report.between_step_planned  = step[SHERDI_MOVES_BETWEEN];
     report.down_micro_planned    = micro[SHERDI_MOVES_DOWN];
     report.down_step_planned     = step[SHERDI_MOVES_DOWN];
     report.up_micro_planned      = micro[SHERDI_MOVES_UP];

@@ -7,6 +7,7 @@
 /* The media that move bytes, and other counts of operations. */
 typedef enum sherdi_medium {
     SHERDI_MOVES_WIRE = 0, /* sent by this rank, control data included */
+    SHERDI_MOVES_BETWEEN,  /* what of it crosses to other hosts, where the transport knows hosts */
     SHERDI_MOVES_DOWN,     /* device to host */
     SHERDI_MOVES_UP,
     SHERDI_MOVES_READ, /* drive */

@@ -9,12 +9,22 @@ static sherd_status machine_take(sherd_world *world, sherdi_machine *machine)
     const sherdi_simulated *simulated = sherdi_world_simulated(world);
 
     if (simulated != NULL) {
-        *machine = (sherdi_machine){.memory_bytes   = simulated->host_bytes,
-                                    .ranks_per_host = simulated->ranks_per_host,
-                                    .has_device     = simulated->has_device,
-                                    .device_bytes   = simulated->device_bytes,
-                                    .has_receive    = simulated->has_receive,
-                                    .is_on_lane     = simulated->is_on_lane};
+        int rank     = sherd_world_rank(world);
+        int size     = sherd_world_size(world);
+        int per_host = simulated->ranks_per_host;
+        int hosts    = (size + per_host - 1) / per_host;
+        int is_last  = rank / per_host + 1 == hosts; /* of the hosts, which may have fewer ranks */
+
+        *machine =
+            (sherdi_machine){.memory_bytes   = simulated->host_bytes,
+                             .ranks_per_host = per_host,
+                             .num_hosts      = hosts,
+                             .local_rank     = rank % per_host,
+                             .local_size     = is_last ? size - (hosts - 1) * per_host : per_host,
+                             .has_device     = simulated->has_device,
+                             .device_bytes   = simulated->device_bytes,
+                             .has_receive    = simulated->has_receive,
+                             .is_on_lane     = simulated->is_on_lane};
     }
     return SHERD_OK;
 }

@@ -195,7 +195,7 @@ typedef struct sherd_settings {
     double  loss_scale, initial_loss_scale, min_loss_scale;
     int64_t loss_scale_window;
     int     hysteresis;
-    int     reserved; /* keeps the layout; zero */
+    int shard_size; /* ranks of one host that share a copy, at stages 1 to 3; 0: all ranks */
     /* In elements. docs/configuration.md describes the keys of the same names. */
     size_t sub_group_size;        /* largest block of state; default 1e9 */
     size_t prefetch_bucket_size;  /* most elements that are prefetched; default 5e7 */

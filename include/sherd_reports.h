@@ -93,6 +93,9 @@ typedef struct sherd_traffic_report {
     double   wear_days;
     double   wear_step_s;
     uint64_t update_flops_planned; /* of this rank's matrix products at a boundary (Muon) */
+    /* What of the bytes on the wire goes to other hosts. Counted over MPI alone: other transports
+     * do not know what they send between hosts */
+    uint64_t between_micro_planned, between_step_planned, between_counted;
 } sherd_traffic_report;
 SHERD_API void sherd_traffic_report_init(sherd_traffic_report *report);
 /** Reports this rank's traffic; before seal only the planned numbers. The wire counts all engines

@@ -73,6 +73,7 @@ typedef struct sherdi_sharding_settings {
     size_t max_live_parameters;
     size_t max_reuse_distance;
     int    overlap_comm;
+    int    shard_size;      /* ranks that share one copy of all that is sharded; 0: all ranks */
     int    free_packing;    /* each gather has its own offset; units have no fixed address */
     size_t eval_keep_units; /* gathered units of EVAL that have an offset of their own */
 } sherdi_sharding_settings;

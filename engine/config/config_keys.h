@@ -115,6 +115,11 @@ KEY(VENDOR_REDUCTION, "sherd.vendor_reduction", BOOL,
     "lets the transport reduce gradients with its own reduction (NCCL). The bits then depend on "
     "the layout, and the promise of equal bits does not hold. Other transports ignore this key",
     SETS(numerics.vendor_reduction))
+KEY(SHARD_SIZE, "sherd.shard_size", INT,
+    "stages 1 to 3: number of ranks that share one copy of what is sharded (hybrid sharding, HSDP, "
+    "MiCS). It divides the ranks of each host. Gradients are reduced inside these groups, and once "
+    "a window their slices are added up over the groups. 0: all ranks share one copy",
+    SETS(sharding.shard_size), NUMBER(0), RANGE(0, 131072))
 KEY(FREE_PACKING, "sherd.free_packing", BOOL,
     "stage 3: the plan packs each gather of a unit by itself. This may take less memory if the "
     "sizes of units and their order are irregular. A parameter then has no fixed address "

@@ -45,6 +45,7 @@ FIELD(persistence_threshold, sharding.persistence_threshold, 100000, 0, INFINITY
 FIELD(model_persistence_threshold, sharding.model_persistence_threshold, SIZE_MAX, 0, INFINITY)
 FIELD(max_live_parameters, sharding.max_live_parameters, 1000000000, 0, INFINITY)
 FIELD(max_reuse_distance, sharding.max_reuse_distance, 0, 0, INFINITY)
+FIELD(shard_size, sharding.shard_size, 0, 0, 0x1p31)
 /* clang-format on */
 #undef FIELD
 #undef NUMBER

@@ -196,9 +196,12 @@ sherd_status sherdi_plan_create(const sherdi_model *model, const sherdi_settings
     plan->mem        = mem;
     plan->settings   = *settings;
     plan->machine    = *machine;
-    plan->rank       = rank;
-    plan->world_size = world_size;
-    status           = plan_make(plan, model);
+    plan->world_size =
+        settings->sharding.shard_size > 0 ? settings->sharding.shard_size : world_size;
+    plan->rank         = rank % plan->world_size;
+    plan->replica      = rank / plan->world_size;
+    plan->num_replicas = world_size / plan->world_size;
+    status             = plan_make(plan, model);
     if (status != SHERD_OK) {
         sherdi_plan_destroy(plan);
         return status;

@@ -174,9 +174,11 @@ typedef enum sherdi_buffer_id {
 
 /* The properties of the machine that the plan uses. A size of 0: unknown. */
 typedef struct sherdi_machine {
-    size_t memory_bytes; /* host memory that the ranks of this host may still take together */
-    int    memory_bound; /* what limits them: sherdi_memory_bound, of the module limits */
-    int    ranks_per_host;
+    size_t memory_bytes;   /* host memory that the ranks of this host may still take together */
+    int    memory_bound;   /* what limits them: sherdi_memory_bound, of the module limits */
+    int    ranks_per_host; /* the most */
+    int    num_hosts;      /* 0: one */
+    int    local_rank, local_size; /* of this rank, on its host */
     size_t transport_bytes; /* held by the world itself, per rank: a line of its own in the plan */
     /* taken of the device by the transport, measured: another line; not free any more */
     size_t taken_bytes;
@@ -297,10 +299,13 @@ struct sherdi_plan_activations;
 struct sherdi_plan_moves;
 
 typedef struct sherdi_plan {
-    sherdi_mem          *mem;
-    sherdi_settings      settings;
-    sherdi_machine       machine;
+    sherdi_mem     *mem;
+    sherdi_settings settings;
+    sherdi_machine  machine;
+    /* the rank among those that share one copy of what is sharded, and their number; the copy that
+     * they have, and the number of copies. All ranks: world_size * num_replicas */
     int                  rank, world_size;
+    int                  replica, num_replicas;
     sherdi_plan_layout   layout;
     sherdi_plan_schedule schedule;
     sherdi_plan_packing  packing;
@@ -338,6 +343,21 @@ sherd_status sherdi_plan_create(const sherdi_model *model, const sherdi_settings
                                 int rank, int world_size, const sherdi_machine *machine,
                                 sherdi_mem *mem, sherdi_plan **out);
 void         sherdi_plan_destroy(sherdi_plan *plan);
+
+/** Returns the number of all ranks; and the number among them of `rank` of this plan's replica. */
+static inline int sherdi_plan_all_ranks(const sherdi_plan *plan)
+{
+    return plan->world_size * plan->num_replicas;
+}
+static inline int sherdi_plan_rank_of_all(const sherdi_plan *plan, int rank)
+{
+    return plan->replica * plan->world_size + rank;
+}
+/** Returns whether a rank, by its number among all, has a slice of this plan's replica. */
+static inline int sherdi_plan_is_sharer(const sherdi_plan *plan, int rank_of_all)
+{
+    return rank_of_all / plan->world_size == plan->replica;
+}
 
 /** Returns the bytes of an element of a segment's parameters. */
 static inline size_t sherdi_compute_bytes(const sherdi_segment *segment)

@@ -306,7 +306,7 @@ static sherd_status gradients_lay_out(sherdi_plan *plan)
 
     /* otherwise slices stay on the device until the update */
     if (plan->settings.sharding.stage < 2 || plan->layout.is_deterministic ||
-        sherdi_plan_accumulates_on_device(plan)) {
+        plan->num_replicas > 1 || sherdi_plan_accumulates_on_device(plan)) {
         return SHERD_OK;
     }
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {

@@ -34,6 +34,7 @@ typedef enum sherdi_op_kind {
     SHERDI_OP_GATHER,
     SHERDI_OP_REDUCE, /* to the slice */
     SHERDI_OP_ALL_REDUCE,
+    SHERDI_OP_ACROSS,   /* slices of a gradient are added up over the replicas, in place */
     SHERDI_OP_EXCHANGE, /* control data */
     SHERDI_OP_SUM,      /* of integers over the ranks: norms of tensors */
     SHERDI_OP_FILL,     /* a caller gives values of a parameter */
@@ -70,6 +71,7 @@ typedef enum sherdi_lane_id {
     SHERDI_LANE_UP,   /* host to device */
     SHERDI_LANE_DOWN, /* device to host */
     SHERDI_LANE_WIRE,
+    SHERDI_LANE_GROUP, /* the wire of another group of ranks: between replicas */
     SHERDI_LANE_DRIVE,
     SHERDI_LANE_HOST, /* the calling thread, and the host's kernels */
     SHERDI_LANES,
@@ -174,6 +176,7 @@ typedef struct sherdi_unit_state {
     int    has_gradient;   /* its gradient was zeroed in this micro-batch and is not complete */
     int    is_complete;    /* its last planned use of this micro-batch is over */
     int    is_measured;    /* the squares of its staged slices are summed where these are made */
+    int    is_across;      /* its slices are added up over the replicas, in this window */
     int    is_updating;    /* by the updater; nobody has waited for it yet */
     int    is_unpublished; /* ... and the other ranks' slices have not been gathered */
     int    lasts;          /* a release leaves it gathered, until evaluation ends */
@@ -398,6 +401,10 @@ static inline sherdi_lane_id sherdi_copy_way(const sherdi_op *op)
         return SHERDI_LANE_DOWN;
     }
     return op->uses[SHERDI_USE_SRC].where == SHERDI_BUFFER_HOST_SCALARS ? SHERDI_LANE_UP : op->lane;
+}
+static inline int sherdi_lane_is_wire(sherdi_lane_id lane)
+{
+    return lane == SHERDI_LANE_WIRE || lane == SHERDI_LANE_GROUP;
 }
 /** Returns whether an operation is the trainer's own work, which lasts to the release. */
 static inline int sherdi_op_is_trainers(sherdi_op_kind kind)

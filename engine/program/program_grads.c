@@ -256,7 +256,7 @@ sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int
     state->has_gradient = 0;
     state->is_complete  = 1;
     state->uses.runs++;
-    return SHERD_OK;
+    return sherdi_modules_gradient_completed(program, unit);
 }
 
 sherd_status sherdi_program_micro_batch_end(const sherdi_program *program)
@@ -293,7 +293,7 @@ sherd_status sherdi_program_micro_batch_end(const sherdi_program *program)
  * change which NaN a NaN is, and neither the norm nor the update depends on that. */
 static int is_reduced(const sherdi_plan *plan, const sherdi_segment *segment)
 {
-    return plan->world_size == 1 && segment->types.wire == segment->types.grad &&
+    return sherdi_plan_all_ranks(plan) == 1 && segment->types.wire == segment->types.grad &&
            segment->types.comm == segment->types.grad;
 }
 
@@ -368,7 +368,8 @@ sherd_status sherdi_program_window_end(const sherdi_program *program)
             SHERDI_TRY(segment_reduce_late(program, segment));
         }
     }
-    return SHERDI_IF_OFFLOAD(window_end(program));
+    SHERDI_TRY(SHERDI_IF_OFFLOAD(window_end(program)));
+    return sherdi_modules_window_reduced(program);
 }
 
 sherd_status sherdi_program_window_begin(const sherdi_program *program)
@@ -382,6 +383,7 @@ sherd_status sherdi_program_window_begin(const sherdi_program *program)
         state->has_gradient = 0;
         state->is_complete  = 0;
         state->is_measured  = 0;
+        state->is_across    = 0;
         state->uses_left    = program->plan->layout.units[u].backward_uses;
         state->uses         = (sherdi_unit_uses){0};
     }

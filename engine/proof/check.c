@@ -26,7 +26,7 @@ static sherd_status segments_check(const sherdi_plan *plan)
         const sherdi_segment *segment = &plan->layout.segments[s];
 
         if (segment->padded_elems != segment->slice_elems * (size_t)plan->world_size ||
-            segment->slice_elems % SHERD_CHUNK_ELEMS != 0 ||
+            segment->slice_elems % (SHERD_CHUNK_ELEMS * (size_t)plan->num_replicas) != 0 ||
             segment->padded_elems < segment->elems) {
             return BROKEN(plan, "a segment is equal slices of whole chunks", "segment", s);
         }
@@ -457,8 +457,8 @@ sherd_status sherdi_plan_check_ranks(const sherdi_plan *plan, const sherdi_model
     for (int rank = 0; rank < plan->world_size && status == SHERD_OK; rank++) {
         sherdi_plan *other;
 
-        status = by->make(model, &plan->settings, rank, plan->world_size, &plan->machine, plan->mem,
-                          &other);
+        status = by->make(model, &plan->settings, sherdi_plan_rank_of_all(plan, rank),
+                          sherdi_plan_all_ranks(plan), &plan->machine, plan->mem, &other);
         if (status != SHERD_OK) {
             break;
         }

@@ -144,15 +144,17 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
     engine->blobs       = &dry->blobs;
     engine->queue.ops   = &sherdi_queue_updates;
     SHERDI_TRY(sherdi_store_create(engine));
-    SHERDI_TRY(sherdi_world_dry(plan->rank, plan->world_size, &engine->world));
+    SHERDI_TRY(sherdi_world_dry(sherdi_plan_rank_of_all(plan, plan->rank),
+                                sherdi_plan_all_ranks(plan), &engine->world));
+    engine->shards  = engine->world;
     dry->nothing    = (sherdi_backend){.name = "dry", .device = &NOTHING[plan->machine.has_device]};
     engine->backend = &dry->nothing;
     engine->host    = &dry->nothing;
     engine->lanes =
         (sherdi_lanes){.update = engine->backend, .up = engine->backend, .down = engine->backend};
     engine->kernel_data.on_host.head = &dry->head;
-    engine->rank                     = plan->rank;
-    engine->world_size               = plan->world_size;
+    engine->rank                     = sherd_world_rank(engine->world);
+    engine->world_size               = sherd_world_size(engine->world);
     engine->process                  = getpid();
     engine->settings                 = plan->settings;
     engine->model                    = *model;

@@ -207,7 +207,7 @@ static void collective_count(const sherdi_plan *plan, sherdi_phase_name phase, c
     uint64_t what[] = {(uint64_t)phase, (uint64_t)op->kind, (uint64_t)op->segment, op->elems,
                        sherdi_op_wire(plan, op)};
 
-    if (op->lane == SHERDI_LANE_WIRE) {
+    if (sherdi_lane_is_wire(op->lane)) {
         plan->moves->num_collectives++;
         plan->moves->collectives_hash =
             sherdi_hash_bytes(plan->moves->collectives_hash, what, sizeof(what));
@@ -219,8 +219,8 @@ static uint64_t *sums_of(counts *c, sherdi_phase_name phase, const sherdi_op *op
 {
     sherdi_plan_moves *moves = c->plan->moves;
 
-    /* once in a window, also where a slice is measured in its last backward */
-    if (op->kind == SHERDI_OP_NORM) {
+    /* once in a window, also where that is in its last backward */
+    if (op->kind == SHERDI_OP_NORM || op->kind == SHERDI_OP_ACROSS) {
         return moves->step;
     }
     if (op->flags & SHERDI_OP_LATE) {

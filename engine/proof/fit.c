@@ -98,8 +98,8 @@ static int offload_fits(const sherdi_plan *plan, const sherdi_model *model, sher
 {
     const char *name  = sherdi_tier_name(sherdi_tier_of(space));
     const char *extra = space == SHERDI_SPACE_HOST ? "" : " (max_in_cpu 0)";
-    other_plan  how   = {.has_prefetch = 1, .world_size = plan->world_size, .state = space};
-    char        need[NEED_CHARS];
+    other_plan how = {.has_prefetch = 1, .world_size = sherdi_plan_all_ranks(plan), .state = space};
+    char       need[NEED_CHARS];
 
     if (state_space_fits(plan, model, &how, need)) {
         (void)snprintf(text, len_bytes,
@@ -123,7 +123,7 @@ static int offload_fits(const sherdi_plan *plan, const sherdi_model *model, sher
 static int beside_fits(const sherdi_plan *plan, const sherdi_model *model, char *text,
                        size_t len_bytes)
 {
-    other_plan how = {.is_beside = 1, .world_size = plan->world_size};
+    other_plan how = {.is_beside = 1, .world_size = sherdi_plan_all_ranks(plan)};
     char       need[NEED_CHARS];
 
     if (plan->settings.master_encoding != SHERDI_MASTER_F32) {
@@ -151,7 +151,7 @@ static int beside_fits(const sherdi_plan *plan, const sherdi_model *model, char 
 static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char *text,
                         size_t len_bytes)
 {
-    other_plan how   = {.has_prefetch = 1, .world_size = plan->world_size};
+    other_plan how   = {.has_prefetch = 1, .world_size = sherdi_plan_all_ranks(plan)};
     int        ranks = plan->machine.ranks_per_host;
     char       need[NEED_CHARS];
 

@@ -192,7 +192,7 @@ static void histories_prune(sherdi_hazard *hazard, rank_state *rank)
 static int is_on_host(const sherdi_hazard *hazard, const sherdi_op *op)
 {
     return op->lane == SHERDI_LANE_HOST ||
-           (!hazard->params.has_device && op->lane != SHERDI_LANE_WIRE &&
+           (!hazard->params.has_device && !sherdi_lane_is_wire(op->lane) &&
             op->lane != SHERDI_LANE_DRIVE);
 }
 

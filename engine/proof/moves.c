@@ -13,10 +13,103 @@ uint64_t sherdi_op_wire(const sherdi_plan *plan, const sherdi_op *op)
         return slices * sherd_dtype_bytes(op->from);
     case SHERDI_OP_ALL_REDUCE:
         return 2 * slices * sherd_dtype_bytes(op->from);
+    case SHERDI_OP_ACROSS:
+        return 2 * sherdi_wire_all_gather(plan->num_replicas, op->uses[SHERDI_USE_DST].bytes /
+                                                                  (size_t)plan->num_replicas);
     case SHERDI_OP_EXCHANGE:
-        return slices; /* its elements are bytes */
+        return sherdi_wire_all_gather(sherdi_plan_all_ranks(plan),
+                                      op->elems); /* its elements are bytes */
     case SHERDI_OP_SUM:
         return sherdi_wire_sum_u64(plan->world_size, op->elems);
+    default:
+        return 0;
+    }
+}
+
+/* ------------------------------------------------------------ between hosts -- */
+
+/* The ranks that meet in an operation, and where this one is among them. */
+typedef struct meeting {
+    uint64_t ranks, hosts;      /* hosts: one if all ranks are on this one */
+    uint64_t local, local_rank; /* on this rank's host */
+} meeting;
+
+static meeting meeting_of(const sherdi_plan *plan, const sherdi_op *op)
+{
+    const sherdi_machine *machine = &plan->machine;
+    uint64_t              shard   = 1;
+    meeting               all     = {.ranks      = (uint64_t)sherdi_plan_all_ranks(plan),
+                                     .hosts      = (uint64_t)machine->num_hosts,
+                                     .local      = (uint64_t)machine->local_size,
+                                     .local_rank = (uint64_t)machine->local_rank};
+
+    if (op->lane == SHERDI_LANE_GROUP) {
+        shard = (uint64_t)plan->world_size;
+    } else if (op->kind != SHERDI_OP_EXCHANGE && plan->num_replicas > 1) {
+        all.hosts = 1;
+    }
+    return (meeting){all.ranks / shard, all.hosts, all.local / shard, all.local_rank / shard};
+}
+
+/* A slice goes to each other host once. */
+static uint64_t gather_between(const meeting *all, uint64_t slice_bytes)
+{
+    return (all->hosts - 1) * slice_bytes;
+}
+
+/* A rank sends its data for the slices of all ranks of other hosts; of integers, the ranks of a host
+ * send its sums, in turn, where these are fewer bytes (mpi_sums.c). */
+static uint64_t reduce_between(const meeting *all, uint64_t elems, uint64_t elem_bytes,
+                               int is_fixed)
+{
+    uint64_t remote = all->ranks - all->local;
+
+    if (is_fixed && sizeof(int64_t) < all->local * elem_bytes) {
+        uint64_t turns = remote / all->local + (all->local_rank < remote % all->local ? 1 : 0);
+
+        return turns * elems * sizeof(int64_t);
+    }
+    return remote * elems * elem_bytes;
+}
+
+static uint64_t sum_between(const meeting *all, size_t count)
+{
+    uint64_t bytes = 0;
+
+    while (count > 0) {
+        size_t slice   = sherdi_sum_slice((int)all->ranks, count);
+        size_t portion = slice * all->ranks;
+
+        bytes += reduce_between(all, slice, sizeof(uint64_t), 0) +
+                 gather_between(all, slice * sizeof(uint64_t));
+        count -= portion < count ? portion : count;
+    }
+    return bytes;
+}
+
+static uint64_t op_between(const sherdi_plan *plan, const sherdi_op *op)
+{
+    meeting  all   = meeting_of(plan, op);
+    uint64_t bytes = op->elems * sherd_dtype_bytes(op->from);
+
+    if (all.hosts <= 1) {
+        return 0;
+    }
+    switch (op->kind) {
+    case SHERDI_OP_GATHER:
+        return gather_between(&all, bytes);
+    case SHERDI_OP_REDUCE:
+        return reduce_between(&all, op->elems, sherd_dtype_bytes(op->from),
+                              plan->layout.is_deterministic);
+    case SHERDI_OP_ALL_REDUCE:
+        return reduce_between(&all, bytes, 1, 0) + gather_between(&all, bytes);
+    case SHERDI_OP_ACROSS:
+        bytes = op->uses[SHERDI_USE_DST].bytes / all.ranks;
+        return reduce_between(&all, bytes, 1, 0) + gather_between(&all, bytes);
+    case SHERDI_OP_EXCHANGE:
+        return gather_between(&all, op->elems);
+    case SHERDI_OP_SUM:
+        return sum_between(&all, op->elems);
     default:
         return 0;
     }
@@ -82,6 +175,7 @@ void sherdi_op_moves_add(const sherdi_plan *plan, const sherdi_model *model, con
     sherdi_lane_id way  = sherdi_copy_way(op);
 
     sums[SHERDI_MOVES_WIRE] += sherdi_op_wire(plan, op);
+    sums[SHERDI_MOVES_BETWEEN] += op_between(plan, op);
     switch (op->kind) {
     case SHERDI_OP_COPY:
         sums[SHERDI_MOVES_DOWN] += way == SHERDI_LANE_DOWN ? op->uses[SHERDI_USE_SRC].bytes : 0;

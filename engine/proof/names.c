@@ -4,12 +4,12 @@
 const char *sherdi_op_kind_name(sherdi_op_kind kind)
 {
     static const char *const NAMES[SHERDI_OP_KINDS] = {
-        "use",     "zero",     "copy",   "cast",    "accumulate", "encode",
-        "decode",  "widen",    "gather", "reduce",  "all-reduce", "exchange",
-        "sum",     "fill",     "take",   "read",    "write",      "commit",
-        "abandon", "rollback", "norm",   "update",  "matrix",     "fingerprint",
-        "save",    "load",     "clear",  "collect", "poison",     "coefficients",
-        "ratios",  "hash",     "post",   "put",     "get",        "await",
+        "use",     "zero",   "copy",         "cast",        "accumulate", "encode",   "decode",
+        "widen",   "gather", "reduce",       "all-reduce",  "across",     "exchange", "sum",
+        "fill",    "take",   "read",         "write",       "commit",     "abandon",  "rollback",
+        "norm",    "update", "matrix",       "fingerprint", "save",       "load",     "clear",
+        "collect", "poison", "coefficients", "ratios",      "hash",       "post",     "put",
+        "get",     "await",
     };
 
     return NAMES[kind];
@@ -17,8 +17,8 @@ const char *sherdi_op_kind_name(sherdi_op_kind kind)
 
 const char *sherdi_lane_name(sherdi_lane_id lane)
 {
-    static const char *const NAMES[SHERDI_LANES] = {"compute", "update", "up",  "down",
-                                                    "wire",    "drive",  "host"};
+    static const char *const NAMES[SHERDI_LANES] = {"compute", "update", "up",    "down",
+                                                    "wire",    "group",  "drive", "host"};
 
     return NAMES[lane];
 }

@@ -53,7 +53,7 @@ static int is_host_work(const play *p, sherdi_lane_id lane)
     if (lane == SHERDI_LANE_DRIVE) {
         return 0;
     }
-    if (lane == SHERDI_LANE_WIRE) {
+    if (sherdi_lane_is_wire(lane)) {
         return !p->plan->settings.sharding.overlap_comm && !p->plan->machine.has_device;
     }
     return lane == SHERDI_LANE_HOST || !p->plan->machine.has_device;

@@ -228,7 +228,7 @@ static sherd_status print_collective(void *ctx, sherdi_phase_name phase, const s
 {
     const op_printer *p = ctx;
 
-    if (op->lane == SHERDI_LANE_WIRE) {
+    if (sherdi_lane_is_wire(op->lane)) {
         print(p->out, "%-10s %-15s %-28.28s %-15s %16llu\n", sherdi_phase_name_text(phase),
               collective_name(p->plan, phase, op),
               op->unit < 0 ? "(control)" : op_unit(p->model, op),
@@ -410,7 +410,7 @@ static sherd_status op_list(void *ctx, sherdi_phase_name phase, const sherdi_op 
 {
     op_lister *l = ctx;
 
-    if (op->lane == SHERDI_LANE_WIRE) {
+    if (sherdi_lane_is_wire(op->lane)) {
         (void)json_array_append_new(
             l->collectives,
             json_pack("{s:s, s:s, s:s?, s:s?, s:o}", "phase", sherdi_phase_name_text(phase),

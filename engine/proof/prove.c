@@ -899,8 +899,8 @@ sherd_status sherdi_prove_next(const sherdi_plan *plan, const sherdi_model *mode
     sherd_status status;
 
     sherdi_mem_init(&mem);
-    SHERDI_TRY(sherdi_plan_create(model, &plan->settings, rank, plan->world_size, &plan->machine,
-                                  &mem, &peer));
+    SHERDI_TRY(sherdi_plan_create(model, &plan->settings, sherdi_plan_rank_of_all(plan, rank),
+                                  sherdi_plan_all_ranks(plan), &plan->machine, &mem, &peer));
     status = sherdi_prove(peer, plan, model, NULL);
     sherdi_plan_destroy(peer);
     return status;

@@ -90,10 +90,15 @@ uint64_t sherdi_agree_word_of(const sherd_engine *engine, int rank)
 
 uint64_t sherdi_agree_sum(const sherd_engine *engine)
 {
+    return sherdi_agree_sum_of(engine, engine->plan->replica);
+}
+
+uint64_t sherdi_agree_sum_of(const sherd_engine *engine, int replica)
+{
     uint64_t sum = 0;
 
-    for (int r = 0; r < engine->world_size; r++) {
-        sum += sherdi_agree_word_of(engine, r);
+    for (int r = 0; r < engine->plan->world_size; r++) {
+        sum += sherdi_agree_word_of(engine, replica * engine->plan->world_size + r);
     }
     return sum;
 }

@@ -166,7 +166,9 @@ typedef struct sherdi_callback {
 
 struct sherd_engine {
     sherdi_mem            mem;
-    sherd_world          *world;
+    sherd_world          *world;   /* of all ranks: they agree, and exchange messages */
+    sherd_world          *shards;  /* of those that share one copy; without replicas `world` */
+    sherd_world          *group;   /* besides: of ranks with the same slices in other replicas */
     sherdi_backend       *backend; /* the compute lane: the trainer's memory and kernels */
     const sherdi_backend *host;    /* the CPU; also where it is the only device */
     sherdi_lanes          lanes;   /* from seal on */
@@ -189,7 +191,8 @@ struct sherd_engine {
     sherdi_kernel_data   kernel_data;
     sherdi_exchange      exchange;
     sherdi_fingerprints  fingerprints;
-    uint64_t             wire_at_seal; /* bytes that the world had sent by then */
+    uint64_t             wire_at_seal;    /* bytes that its worlds had sent by then, and ... */
+    uint64_t             between_at_seal; /* ... what of it went to other hosts */
     sherdi_storage       storage;
     sherdi_run           run;
     sherdi_updater       updater;
@@ -232,6 +235,35 @@ static inline void sherdi_samples_set(sherd_engine *engine, int64_t micro_step, 
     engine->counters.micro_step = micro_step;
     engine->counters.samples_before =
         (int64_t)((uint64_t)samples - (uint64_t)sherdi_samples_of(engine, micro_step));
+}
+
+/** Returns the world in which operations of a lane of the wire meet. */
+static inline sherd_world *sherdi_world_of(const sherd_engine *engine, sherdi_lane_id lane)
+{
+    return lane == SHERDI_LANE_GROUP ? engine->group : engine->shards;
+}
+
+/** Returns what the worlds hold over which the engine's ranks meet; and the bytes that they have
+ *  sent. */
+static inline sherdi_world_held sherdi_engine_held(const sherd_engine *engine)
+{
+    const sherd_world *worlds[] = {engine->world, engine->shards, engine->group};
+    sherdi_world_held  sum      = {0};
+
+    for (int i = 0; i < 3; i++) {
+        if (worlds[i] != NULL && (i != 1 || worlds[1] != worlds[0])) {
+            sum.overhead_bytes += sherdi_world_held_of(worlds[i])->overhead_bytes;
+            sum.room_bytes += sherdi_world_held_of(worlds[i])->room_bytes;
+            sum.taken_bytes += sherdi_world_held_of(worlds[i])->taken_bytes;
+        }
+    }
+    return sum;
+}
+static inline size_t sherdi_engine_sent(const sherd_engine *engine,
+                                        size_t (*figure)(const sherd_world *))
+{
+    return figure(engine->world) + (engine->shards == engine->world ? 0 : figure(engine->shards)) +
+           (engine->group == NULL ? 0 : figure(engine->group));
 }
 
 static inline sherdi_unit_state *sherdi_unit_of(const sherd_engine *engine, int unit)

@@ -13,7 +13,7 @@
 sherd_status sherdi_call_sum(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     *number_out = 0; /* no ticket: the sum is done when the call returns */
-    return sherdi_world_sum_u64(engine->world,
+    return sherdi_world_sum_u64(engine->shards,
                                 (uint64_t *)(void *)engine->kernel_data.on_host.norms, op->elems);
 }
 

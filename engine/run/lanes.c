@@ -19,7 +19,8 @@ static const sherdi_backend *lane_of(const sherd_engine *engine, sherdi_lane_id 
     case SHERDI_LANE_DOWN:
         return engine->lanes.down;
     case SHERDI_LANE_WIRE:
-        return sherdi_world_backend(engine->world);
+    case SHERDI_LANE_GROUP:
+        return sherdi_world_backend(sherdi_world_of(engine, lane));
     default:
         return engine->host;
     }
@@ -33,7 +34,7 @@ static int is_host(sherdi_lane_id lane)
 /* Whether work on the lane may continue after the call that gave it has returned. */
 static int is_async(const sherd_engine *engine, sherdi_lane_id lane)
 {
-    return lane == SHERDI_LANE_WIRE || lane == SHERDI_LANE_DRIVE ||
+    return sherdi_lane_is_wire(lane) || lane == SHERDI_LANE_DRIVE ||
            (lane != SHERDI_LANE_HOST && sherdi_has_device(engine));
 }
 
@@ -46,7 +47,8 @@ static sherd_status lane_host_wait(sherd_engine *engine, sherdi_lane_id lane, ui
 {
     switch (lane) {
     case SHERDI_LANE_WIRE:
-        return sherdi_world_wait(engine->world, number);
+    case SHERDI_LANE_GROUP:
+        return sherdi_world_wait(sherdi_world_of(engine, lane), number);
     case SHERDI_LANE_COMPUTE: /* waits for the trainer's work since then too */
         return sherdi_lane_wait(engine->backend);
     default:
@@ -72,7 +74,8 @@ int sherdi_run_lane_is_over(const sherd_engine *engine, sherdi_lane_id lane, uin
 {
     switch (lane) {
     case SHERDI_LANE_WIRE:
-        return sherdi_world_is_done(engine->world, number);
+    case SHERDI_LANE_GROUP:
+        return sherdi_world_is_done(sherdi_world_of(engine, lane), number);
     case SHERDI_LANE_COMPUTE:
         return 0;
     default:
@@ -89,8 +92,8 @@ static sherd_status lane_follow(sherd_engine *engine, sherdi_lane_id lane, sherd
     if (is_host(lane) || other == SHERDI_LANE_DRIVE) {
         return sherdi_run_lane_wait(engine, other, number);
     }
-    if (other == SHERDI_LANE_WIRE) {
-        return sherdi_world_follow(engine->world, backend, number);
+    if (sherdi_lane_is_wire(other)) {
+        return sherdi_world_follow(sherdi_world_of(engine, other), backend, number);
     }
     if (other == SHERDI_LANE_COMPUTE) {
         sherdi_lane_follow(backend, engine->backend);
@@ -122,7 +125,7 @@ static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number
 {
     const sherdi_backend *lane = lane_of(engine, op->lane);
 
-    if (op->lane != SHERDI_LANE_WIRE && engine->lanes.own->events[op->lane][0] != NULL) {
+    if (!sherdi_lane_is_wire(op->lane) && engine->lanes.own->events[op->lane][0] != NULL) {
         sherdi_lanes_of(lane)->event_record(event_of(engine, op->lane, number), lane);
     }
     if (number != 0) {

@@ -298,11 +298,11 @@ static op_marks transfer_begin(sherd_engine *engine, const sherdi_backend *lane,
 
     marks.wait = mark_begin(
         engine, is_reduction ? SHERDI_MARK_WAIT_REDUCE : SHERDI_MARK_WAIT_GATHER, NULL, what, 0);
-    if (lane->device->is_async &&
-        (engine->world_size == 1 || sherdi_world_caps(engine->world) & SHERDI_WORLD_ON_LANE)) {
+    if (lane->device->is_async && (engine->plan->world_size == 1 ||
+                                   sherdi_world_caps(engine->world) & SHERDI_WORLD_ON_LANE)) {
         marks.mark =
             mark_begin(engine, is_reduction ? SHERDI_MARK_REDUCE : SHERDI_MARK_GATHER, lane, what,
-                       sherdi_wire_all_gather(engine->world_size, slice_bytes));
+                       sherdi_wire_all_gather(engine->plan->world_size, slice_bytes));
     }
     return marks;
 }
@@ -416,7 +416,7 @@ static sherd_status marks_wait(sherd_engine *engine)
     if (marks->resolved >= marks->boundary_begun) {
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_world_wait(engine->world, engine->times.boundary_wire));
+    SHERDI_TRY(sherdi_world_wait(engine->shards, engine->times.boundary_wire));
     while (marks->slots != NULL && (end = oldest_end(marks, marks->boundary_begun)) != NULL) {
         SHERDI_TRY(sherdi_lanes_of(engine->backend)->event_wait(end));
         sherdi_marks_resolve(engine);

@@ -76,7 +76,7 @@ static sherd_status queue_tell(sherd_engine *engine)
 
 static sherd_status queue_wait(sherd_engine *engine)
 {
-    SHERDI_TRY(sherdi_world_follow(engine->world, engine->backend, engine->times.boundary_wire));
+    SHERDI_TRY(sherdi_world_follow(engine->shards, engine->backend, engine->times.boundary_wire));
     SHERDI_TRY(SHERDI_ASK(times, wait, engine));
     return queue_tell(engine);
 }

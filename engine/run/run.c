@@ -38,9 +38,9 @@ static sherd_status op_gather(sherd_engine *engine, const sherdi_op *op, uint64_
 
     if (op->flags & SHERDI_OP_ALONE) { /* it publishes the values of a queued update */
         engine->updater.published_bytes +=
-            sherdi_wire_all_gather(engine->world_size, args.slice_bytes);
+            sherdi_wire_all_gather(engine->plan->world_size, args.slice_bytes);
     }
-    return sherdi_world_all_gather(engine->world, &args, number_out);
+    return sherdi_world_all_gather(engine->shards, &args, number_out);
 }
 
 static sherdi_reduction_args reduction_of(sherd_engine *engine, const sherdi_op *op)
@@ -70,7 +70,7 @@ static sherd_status op_reduce(sherd_engine *engine, const sherdi_op *op, uint64_
 {
     sherdi_reduction_args args = reduction_of(engine, op);
 
-    return sherdi_world_reduce_scatter(engine->world, &args, number_out);
+    return sherdi_world_reduce_scatter(engine->shards, &args, number_out);
 }
 
 static sherd_status op_all_reduce(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
@@ -78,7 +78,7 @@ static sherd_status op_all_reduce(sherd_engine *engine, const sherdi_op *op, uin
     sherdi_reduction_args args = reduction_of(engine, op);
 
     args.send = args.recv;
-    return sherdi_world_all_reduce(engine->world, &args, number_out);
+    return sherdi_world_all_reduce(engine->shards, &args, number_out);
 }
 
 static sherd_status op_fill(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
@@ -89,6 +89,7 @@ static sherd_status op_fill(sherd_engine *engine, const sherdi_op *op, uint64_t 
 
 sherd_status sherdi_run_answer(sherd_engine *engine, const sherdi_op *op)
 {
+    SHERDI_TRY(sherdi_modules_exchanging(engine));
     if (engine->run.all_messages == NULL) {
         return sherdi_world_tell(engine->world, engine->run.own_message, op->elems,
                                  engine->run.message_name, &engine->run.messages);
@@ -178,7 +179,10 @@ void sherdi_lanes_close(sherd_engine *engine)
     if (engine->backend == NULL) {
         return;
     }
-    sherdi_world_drain(engine->world); /* the observer and the marks end */
+    sherdi_world_drain(engine->shards); /* the observer and the marks end */
+    if (engine->group != NULL) {
+        sherdi_world_drain(engine->group);
+    }
     SHERDI_TELL(times, close, engine);
     SHERDI_TELL(lanes, close, engine);
 }

@@ -67,7 +67,9 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
         const sherdi_norm_message *other = sherdi_agree_message(engine, r);
 
         if (r != engine->rank) {
-            sherdi_norm_merge(&own->norm, &other->norm);
+            if (sherdi_plan_is_sharer(plan, r)) {
+                sherdi_norm_merge(&own->norm, &other->norm);
+            }
             own->counts.nonfinite += other->counts.nonfinite;
             own->counts.out_of_range += other->counts.out_of_range;
         }

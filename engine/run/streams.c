@@ -67,13 +67,13 @@ static sherd_status device_measure(sherd_world *world, sherdi_machine *machine)
 
 static sherd_status device_warm(sherd_engine *engine)
 {
-    return sherdi_world_warm(engine->world, engine->settings.numerics.vendor_reduction);
+    return sherdi_world_warm(engine->shards, engine->settings.numerics.vendor_reduction);
 }
 
 static sherd_status room_reserve(sherd_engine *engine)
 {
     return engine->plan->packing.receive_bytes > 0
-               ? sherdi_world_reserve(engine->world, engine->plan->packing.reduced_bytes)
+               ? sherdi_world_reserve(engine->shards, engine->plan->packing.reduced_bytes)
                : SHERD_OK;
 }
 

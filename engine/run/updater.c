@@ -568,7 +568,7 @@ static sherd_status updater_open(sherd_engine *engine)
     }
     own = own_open(engine); /* all ranks come to the board, whatever happened here */
     status =
-        sherdi_board_open(engine->world, engine->plan->layout.num_units + 1, &engine->mem, &board);
+        sherdi_board_open(engine->shards, engine->plan->layout.num_units + 1, &engine->mem, &board);
     if (own != SHERD_OK) {
         sherdi_board_close(board);
         return own;

@@ -182,16 +182,16 @@ static int is_here(const sherd_engine *engine, const value_call *call)
 
     switch (call->part) {
     case SHERDI_VALUE_COMPUTE:
-        return engine->world_size == 1 || segment->is_resident || segment->is_bound;
+        return plan->world_size == 1 || segment->is_resident || segment->is_bound;
     case SHERDI_VALUE_GRADIENT:
-        return engine->world_size == 1 ||
-               !(plan->layout.is_sliced || plan->layout.is_deterministic);
+        return plan->world_size == 1 || !(plan->layout.is_sliced || plan->layout.is_deterministic);
     default:
-        return engine->world_size == 1 || !plan->layout.is_sliced;
+        return plan->world_size == 1 || !plan->layout.is_sliced;
     }
 }
 
-/* Sends the part of the range that `owner` owns to all ranks. A failure on the owner is returned
+/* Sends the part of the range that `owner`, a rank of the first replica, owns to all ranks. A
+ * failure on the owner is returned
  * only after all portions went out, because the other ranks wait for them. */
 static sherd_status owned_share(sherd_engine *engine, const value_call *call, int owner, float *out,
                                 float *room)
@@ -226,7 +226,7 @@ static sherd_status read_run(sherd_engine *engine, const value_call *call, float
         sherdi_outcome_add(&all,
                            range_get(engine, call, call->values.first, call->values.count, out));
     }
-    for (int r = 0; r < engine->world_size && !is_here(engine, call); r++) {
+    for (int r = 0; r < engine->plan->world_size && !is_here(engine, call); r++) {
         sherd_status own = owned_share(engine, call, r, out, room);
 
         if (own == SHERD_E_PEER_LOST) {
@@ -306,7 +306,7 @@ static sherd_status norms_share(sherd_engine *engine, size_t first, size_t count
         sums[i] = engine->kernel_data.results.norm; /* digits below 2^32: the sum over ranks fits */
     }
     if (engine->plan->layout.is_sliced || engine->plan->layout.is_deterministic) {
-        SHERDI_TRY(sherdi_world_sum_u64(engine->world, (uint64_t *)(void *)sums,
+        SHERDI_TRY(sherdi_world_sum_u64(engine->shards, (uint64_t *)(void *)sums,
                                         count * sizeof(*sums) / sizeof(uint64_t)));
     }
     for (size_t i = 0; i < count; i++) {
@@ -349,7 +349,7 @@ sherd_status sherd_param_local(sherd_engine *engine, sherd_param param, size_t *
     SHERDI_TRY(sherdi_model_check_param(&engine->model, "sherd_param_local", param));
     SHERDI_TRY(sherdi_api_need(first_elem_out != NULL, "sherd_param_local", "first_elem_out"));
     SHERDI_TRY(sherdi_api_need(count_elems_out != NULL, "sherd_param_local", "count_elems_out"));
-    sherdi_values_owned(engine, (size_t)param, engine->rank, first_elem_out, count_elems_out);
+    sherdi_values_owned(engine, (size_t)param, engine->plan->rank, first_elem_out, count_elems_out);
     return SHERD_OK;
 }
 
@@ -365,7 +365,7 @@ static sherd_status local_check(const sherd_engine *engine, value_call *call, co
     if (is_here(engine, call)) {
         return SHERD_OK;
     }
-    sherdi_values_slice(engine, call->values.param, engine->rank, &first, &count);
+    sherdi_values_slice(engine, call->values.param, engine->plan->rank, &first, &count);
     if (call->values.count > 0 &&
         (call->values.first < first || call->values.first + call->values.count > first + count)) {
         return sherdi_fail(

@@ -84,7 +84,7 @@ sherd_status sherdi_values_get(sherd_engine *engine, const sherdi_values *values
     size_t        first;
     size_t        count;
 
-    sherdi_values_owned(engine, values->param, engine->rank, &first, &count);
+    sherdi_values_owned(engine, values->param, engine->plan->rank, &first, &count);
     own.first = sherdi_max_size(values->first, first);
     own.count = sherdi_max_size(own.first, sherdi_min_size(end, first + count)) - own.first;
     return sherdi_values_get_here(engine, &own, fn, ctx);

@@ -1,0 +1,135 @@
+/* The worlds of an engine with replicas (sherd.shard_size): of the ranks that share one copy, which
+ * gather and reduce, and of the ranks that have the same slices, which add these up. All ranks
+ * together agree, exchange messages, and send what one of them has. See program_replicas.c. */
+#include "collectives/group.h"
+#include "collectives/sums.h"
+#include "engine/modules.h"
+#include "engine/run/agree.h"
+#include "engine/run/kernels.h"
+#include "engine/run/lanes.h"
+
+/* Refuses copies that would not be whole inside a host each. */
+static sherd_status shard_size_check(const sherd_engine *engine)
+{
+    const sherdi_simulated *simulated = sherdi_world_simulated(engine->world);
+    int                     size      = engine->settings.sharding.shard_size;
+    int                     on_host =
+        simulated != NULL ? simulated->ranks_per_host : sherdi_world_local_size(engine->world);
+
+    if (engine->settings.sharding.stage == 0) {
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "sherd.shard_size is %d at stage 0, which shards nothing; remove the key "
+            "or choose a stage from 1 to 3",
+            size);
+    }
+    if (engine->world_size % size != 0 || on_host % size != 0) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd.shard_size is %d, and rank %d is one of %d ranks, %d of them on "
+                           "its host; choose a number that divides both",
+                           size, engine->rank, engine->world_size, on_host);
+    }
+    if (simulated == NULL && sherd_world_local_rank(engine->world) % size != engine->rank % size) {
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "sherd.shard_size is %d, and rank %d is number %d on its host: the ranks "
+            "of a host do not follow one another; start them host by host (mpirun "
+            "--map-by slot, srun --distribution=block)",
+            size, engine->rank, sherd_world_local_rank(engine->world));
+    }
+    return engine->settings.numerics.deterministic && sherdi_has_device(engine)
+               ? sherdi_fail(SHERD_E_NOTSUP, "sherd.shard_size with deterministic on a device: its "
+                                             "integers are added up in host memory only")
+               : SHERD_OK;
+}
+
+static sherd_status worlds_make(sherd_engine *engine)
+{
+    int          size   = engine->settings.sharding.shard_size;
+    int          place  = engine->rank % size;
+    sherd_world *shards = NULL;
+
+    if (size == 0) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_agree_world(engine->world, shard_size_check(engine)));
+    if (size == engine->world_size) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_world_group(engine->world, engine->rank - place, 1, size, &shards));
+    sherd_world_destroy(engine->shards);
+    engine->shards = shards;
+    return sherdi_world_group(engine->world, place, size, engine->world_size / size,
+                              &engine->group);
+}
+
+static void worlds_close(sherd_engine *engine)
+{
+    sherd_world_destroy(engine->group);
+}
+
+static sherd_status replicas_open(sherd_engine *engine)
+{
+    sherd_status status = SHERD_OK;
+
+    if (engine->group != NULL && engine->settings.sharding.overlap_comm) {
+        status = sherdi_world_overlap(engine->group);
+    }
+    return status == SHERD_E_NOTSUP ? SHERD_OK : status; /* the core warns of it */
+}
+
+/* What ranks of a replica have enqueued may read each other's memory until they meet: an exchange of
+ * all ranks is a meeting when this has ended. */
+static sherd_status exchanging(sherd_engine *engine)
+{
+    if (engine->group != NULL &&
+        (sherdi_world_caps(engine->shards) & SHERDI_WORLD_ON_LANE) == 0) {
+        sherdi_world_drain(engine->shards);
+        return sherdi_world_status(engine->shards);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_call_across(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    void                       *slice = sherdi_run_address(engine, op, SHERDI_USE_DST);
+    const sherdi_reduction_args args  = {
+         .send        = slice,
+         .recv        = slice,
+         .slice_elems = op->elems,
+         .send_dtype  = op->from,
+         .comm_dtype  = op->from,
+         .recv_dtype  = op->from,
+         .scale       = 1,
+         .add         = engine->plan->layout.is_deterministic ? sherdi_integers_add : NULL,
+         .what        = sherdi_run_subject(engine, op),
+         .observer    = engine->times.observer,
+    };
+
+    return sherdi_world_all_reduce(engine->group, &args, number_out);
+}
+
+/* Replicas that have parted would never meet again. */
+static sherd_status outcome_told(const sherd_engine *engine)
+{
+    const sherdi_plan *plan = engine->plan;
+    uint64_t           own  = sherdi_agree_sum(engine);
+
+    for (int k = 0; k < plan->num_replicas && plan->layout.is_sliced; k++) {
+        if (sherdi_agree_sum_of(engine, k) != own) {
+            return sherdi_fail(SHERD_E_STATE,
+                               "the replicas have parted: the parameters of ranks %d to %d and of "
+                               "ranks %d to %d have other fingerprints; load a checkpoint",
+                               plan->replica * plan->world_size,
+                               (plan->replica + 1) * plan->world_size - 1, k * plan->world_size,
+                               (k + 1) * plan->world_size - 1);
+        }
+    }
+    return SHERD_OK;
+}
+
+const sherdi_module sherdi_module_replica_worlds = {.created      = worlds_make,
+                                                    .destroy      = worlds_close,
+                                                    .open         = replicas_open,
+                                                    .exchanging   = exchanging,
+                                                    .outcome_told = outcome_told};
