@@ -392,6 +392,25 @@ static void own_key_say(layout *out, int *count, const char *key)
     }
 }
 
+/* Draws how many ranks share a copy; returns the key for it. */
+static const char *draw_replicas(draw *d, int is_device, layout *out)
+{
+    static char key[32];
+    int         size = 1;
+
+    out->shard_size = out->world_size;
+    if (!draw_begins(d, LAYOUT_replicas) || out->stage == 0 || !is_one_in(d, 3) ||
+        (is_device && out->is_deterministic)) {
+        return "";
+    }
+    do {
+        size = 1 + below(d, out->world_size);
+    } while (out->world_size % size != 0);
+    out->shard_size = size;
+    (void)snprintf(key, sizeof(key), "\"shard_size\": %d", size);
+    return key;
+}
+
 /* Draws the engine's own keys, at most one of each kind. */
 static void draw_own_keys(draw *d, int is_device, layout *out)
 {
@@ -412,6 +431,7 @@ static void draw_own_keys(draw *d, int is_device, layout *out)
                                         : "");
     own_key_say(out, &count, MOMENTS[out->moments]);
     own_key_say(out, &count, out->opens_windows ? "\"open_windows\": true" : "");
+    own_key_say(out, &count, draw_replicas(d, is_device, out));
     say(out, "%s", count > 0 ? "}" : "");
 }
 

@@ -52,7 +52,8 @@
     X(leaves)                                                                                      \
     X(writes)                                                                                      \
     X(open_windows)                                                                                \
-    X(queued)
+    X(queued)                                                                                      \
+    X(replicas)
 
 typedef enum layout_setting {
 #define LAYOUT_ENUM(name) LAYOUT_##name,
@@ -119,6 +120,7 @@ typedef struct layout_window {
 typedef struct layout {
     uint64_t      seed;
     int           world_size;
+    int           shard_size;   /* ranks that share one copy; world_size: all */
     int           is_processes; /* 1: the ranks are processes over shared memory; 0: threads */
     int           is_bound;
     int           num_units, num_params, num_groups;

@@ -478,6 +478,10 @@ static void traffic_check(trainer *t, const sherd_traffic_report *before)
     CHECK_OK(sherd_engine_memory(t->engine, &memory));
     CHECK_INT(now.wire_micro_planned * micro + now.wire_step_planned,
               now.wire_counted - before->wire_counted);
+    if (strcmp(sherd_world_transport(t->world), "nccl") != 0) {
+        CHECK_INT(now.between_micro_planned * micro + now.between_step_planned,
+                  now.between_counted - before->between_counted);
+    }
     CHECK_INT(now.down_micro_planned * micro + now.down_step_planned,
               now.down_counted - before->down_counted);
     CHECK_INT(now.up_micro_planned * micro + now.up_step_planned,

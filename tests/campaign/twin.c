@@ -195,27 +195,61 @@ static float rank_gradient(const element *e, int64_t micro, int k, int rank)
     return g;
 }
 
+/* The reduction inside a replica, to the mean over all ranks. */
+static float replica_mean(const element *e, const float *g)
+{
+    const layout *what = e->what;
+    float         sum  = g[0];
+
+    for (int r = 1; r < what->shard_size; r++) {
+        sum += g[r];
+    }
+    return plain_round(sum * (float)(1.0 / what->world_size), what->params[e->param].comm);
+}
+
+/* Adds up what the replicas have. */
+static float replicas_sum(const element *e, const float *totals)
+{
+    const layout *what = e->what;
+    int           adds = what->accumulation > 1 || what->opens_windows;
+    float         sum  = totals[0];
+
+    if (what->shard_size == what->world_size) {
+        return sum;
+    }
+    for (int k = 1; k < what->world_size / what->shard_size; k++) {
+        sum += totals[k];
+    }
+    return plain_round(sum, adds ? SHERD_F32 : what->params[e->param].comm);
+}
+
 /* Reduces each micro-batch, and adds up the results. */
 static float sum_early(const element *e, int64_t first)
 {
-    float total = 0;
+    float totals[LAYOUT_RANKS];
+    int   size = e->what->shard_size;
 
     for (int k = 0; k < e->window->micro; k++) {
-        float g[LAYOUT_RANKS], mean;
+        float g[LAYOUT_RANKS];
 
         for (int r = 0; r < e->what->world_size; r++) {
             g[r] = rank_gradient(e, first + k, k, r);
         }
-        mean  = plain_mean(g, e->what->world_size, e->what->params[e->param].comm);
-        total = k == 0 ? mean : total + mean;
+        for (int r = 0; r < e->what->world_size; r += size) {
+            float mean = replica_mean(e, g + r);
+
+            totals[r / size] = k == 0 ? mean : totals[r / size] + mean;
+        }
     }
-    return total;
+    return replicas_sum(e, totals);
 }
 
 /* Adds up the micro-batches of each rank, and reduces once. */
 static float sum_late(const element *e, int64_t first)
 {
     float own[LAYOUT_RANKS];
+    float totals[LAYOUT_RANKS];
+    int   size = e->what->shard_size;
 
     for (int r = 0; r < e->what->world_size; r++) {
         float sum = 0;
@@ -227,7 +261,10 @@ static float sum_late(const element *e, int64_t first)
         }
         own[r] = plain_round(sum, e->what->params[e->param].comm);
     }
-    return plain_mean(own, e->what->world_size, e->what->params[e->param].comm);
+    for (int r = 0; r < e->what->world_size; r += size) {
+        totals[r / size] = replica_mean(e, own + r);
+    }
+    return replicas_sum(e, totals);
 }
 
 /* Adds up as deterministic mode does: in fixed point. */

@@ -77,8 +77,10 @@ static void op_use(sherdi_op *op, int role, sherdi_access access, int where, siz
 static sherdi_op access_of(sherdi_lane_id lane, sherdi_access access, size_t offset, size_t bytes)
 {
     static const sherdi_op_kind KINDS[SHERDI_LANES] = {
-        SHERDI_OP_USE,    SHERDI_OP_UPDATE, SHERDI_OP_CAST,  SHERDI_OP_COPY,
-        SHERDI_OP_GATHER, SHERDI_OP_READ,   SHERDI_OP_COMMIT};
+        [SHERDI_LANE_COMPUTE] = SHERDI_OP_USE, [SHERDI_LANE_UPDATE] = SHERDI_OP_UPDATE,
+        [SHERDI_LANE_UP] = SHERDI_OP_CAST,     [SHERDI_LANE_DOWN] = SHERDI_OP_COPY,
+        [SHERDI_LANE_WIRE] = SHERDI_OP_GATHER, [SHERDI_LANE_GROUP] = SHERDI_OP_ACROSS,
+        [SHERDI_LANE_DRIVE] = SHERDI_OP_READ,  [SHERDI_LANE_HOST] = SHERDI_OP_COMMIT};
     sherdi_op op = op_of(KINDS[lane], lane, (int)lane % 4);
 
     op_use(&op, SHERDI_USE_DST, access, SHERDI_BUFFER_GATHER, offset, bytes);
@@ -262,9 +264,9 @@ static void other_lanes_are_followed_at_the_operation(void)
 static void without_a_device_only_wire_and_drive_are_beside_the_host(void)
 {
     for (int lane = 0; lane < SHERDI_LANES; lane++) {
-        sherdi_hazard_params params    = without(SHERDI_LANE_HOST, (sherdi_lane_id)lane);
-        int                  is_beside = lane == SHERDI_LANE_WIRE || lane == SHERDI_LANE_DRIVE;
-        rig                  r;
+        sherdi_hazard_params params = without(SHERDI_LANE_HOST, (sherdi_lane_id)lane);
+        int is_beside = sherdi_lane_is_wire((sherdi_lane_id)lane) || lane == SHERDI_LANE_DRIVE;
+        rig r;
 
         params.has_device = 0;
         rig_open(&r, params);
