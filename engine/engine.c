@@ -181,7 +181,8 @@ sherd_status sherdi_engine_buffer_open(sherd_engine *engine, const sherdi_plan_b
 static sherd_status buffer_open(sherd_engine *engine, const sherdi_plan_buffer *buffer, void **out)
 {
     if (buffer->is_shared) {
-        SHERDI_TRY(sherdi_world_alloc(engine->shards, buffer->bytes, out));
+        SHERDI_TRY(sherdi_world_alloc(buffer->is_group ? engine->group : engine->shards,
+                                      buffer->bytes, out));
         sherdi_mem_note(&engine->mem, buffer->purpose, (int64_t)buffer->bytes);
         return SHERD_OK;
     }
@@ -200,7 +201,7 @@ static void buffer_close(sherd_engine *engine, int b)
     }
     buffer = &engine->plan->packing.buffers[b];
     if (buffer->is_shared) {
-        sherdi_world_free(engine->shards, memory);
+        sherdi_world_free(buffer->is_group ? engine->group : engine->shards, memory);
         sherdi_mem_note(&engine->mem, buffer->purpose, -(int64_t)buffer->bytes);
         return;
     }

@@ -474,6 +474,11 @@ PLAIN("zero_optimization.stage3_max_reuse_distance", SIZE,
     "a unit stays gathered if at most this number of elements of other units is used before its "
     "next use. DeepSpeed's default of 1e9 would keep models below a billion parameters gathered",
     SETS(sharding.max_reuse_distance), NUMBER(0))
+PLAIN("zero_optimization.zero_hpz_partition_size", INT,
+    "stage 3: number of ranks that hold a second copy of the parameters among them (ZeRO++). It "
+    "divides the ranks of each host. A unit is gathered from all ranks once after each update, and "
+    "later from this copy, inside the host. 1: there is none",
+    SETS(copy_ranks), NUMBER(1), RANGE(1, 131072))
 
 /* ---- offload ---- */
 KEY(OFFLOAD_PARAM, "zero_optimization.offload_param", BLOCK,

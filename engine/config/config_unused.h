@@ -111,8 +111,6 @@ HINT("zero_optimization.stage3_module_granularity_threshold", SIZE,
 HINT("zero_optimization.stage3_use_all_reduce_for_fetch_params", BOOL,
     "it is a speed hint for gathers")
 HINT("zero_optimization.stage3_allgather_sequential", BOOL, "it is a speed hint for gathers")
-HINT("zero_optimization.zero_hpz_partition_size", INT,
-    "it is a speed hint: each host holds a second copy of the parameters", NUMBER(1))
 HINT("zero_optimization.zero_quantized_weights", BOOL,
     "it compresses weights on the wire with loss; sherd sends them whole")
 HINT("zero_optimization.zero_quantized_nontrainable_weights", BOOL,
@@ -121,7 +119,8 @@ HINT("zero_optimization.zero_quantized_gradients", BOOL,
     "it compresses gradients on the wire with loss; sherd sends them whole")
 HINT("zero_optimization.zeropp_loco_param", OPAQUE, "it is about quantized gradients", NULLABLE)
 HINT("zero_optimization.mics_shard_size", INT,
-    "it is a speed hint: shards lie on fewer ranks", NUMBER(-1), AT_LEAST(-1))
+    "it is a speed hint: shards lie on fewer ranks, which sherd.shard_size sets", NUMBER(-1),
+    AT_LEAST(-1))
 HINT("zero_optimization.mics_hierarchical_params_gather", BOOL,
     "it is a speed hint: shards lie on fewer ranks")
 HINT("zero_optimization.zenflow", OPAQUE,

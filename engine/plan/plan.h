@@ -60,6 +60,7 @@ typedef struct sherdi_segment {
     size_t       param_offset;         /* in its space's arena: of the whole when resident, else of
                                   the slice; none: bound, or on NVMe */
     size_t       first_piece, num_pieces; /* on NVMe: the pieces of the slice */
+    size_t       copy_offset;   /* of this rank's part of the second copy, where there is one */
     size_t       gather_offset; /* inside the gathered unit; none when resident or bound */
     /* in the grads arena: of the whole at stages 0 and 1, else of the slice; none if frozen. Where
      * is_staged, the blocks say where their parts rest */
@@ -141,6 +142,7 @@ typedef struct sherdi_plan_buffer {
     const char        *name;
     sherdi_mem_purpose purpose;
     size_t             bytes;
+    int                is_group;  /* peers of the engine's second world */
     int                is_shared; /* peers read it; the world allocates it */
     int                is_host;   /* in host memory, else in the device's */
     int                is_pinned;
@@ -157,6 +159,7 @@ typedef enum sherdi_buffer_id {
     SHERDI_BUFFER_DIRECTIONS,   /* a whole segment of matrices, and the workspace for one of them */
     SHERDI_BUFFER_SCALARS,      /* small data of kernels: see sherdi_plan_scalars */
     SHERDI_BUFFER_ACTIVATIONS,
+    SHERDI_BUFFER_COPIES,      /* parts of the second copies of parameters */
     SHERDI_BUFFER_HOST_PARAMS, /* this one and all that follow are in host memory */
     SHERDI_BUFFER_HOST_GRADS,
     SHERDI_BUFFER_HOST_STATE,
@@ -306,6 +309,7 @@ typedef struct sherdi_plan {
      * they have, and the number of copies. All ranks: world_size * num_replicas */
     int                  rank, world_size;
     int                  replica, num_replicas;
+    int                  copy_ranks; /* ranks of a host that share a second copy; 0: none do */
     sherdi_plan_layout   layout;
     sherdi_plan_schedule schedule;
     sherdi_plan_packing  packing;

@@ -173,6 +173,7 @@ typedef struct sherdi_unit_state {
     int    held_backward; /* the part of `held` that is for BACKWARD */
     int    is_gathered;   /* gathered, or on its way, at offset gathered_at in the pool */
     size_t gathered_at;
+    int    is_copied;      /* this host's second copy has its parameters as they are */
     int    has_gradient;   /* its gradient was zeroed in this micro-batch and is not complete */
     int    is_complete;    /* its last planned use of this micro-batch is over */
     int    is_measured;    /* the squares of its staged slices are summed where these are made */

@@ -144,9 +144,14 @@ static sherd_status segment_gather(const sherdi_program *program, const sherdi_s
     sherdi_range whole = sherdi_range_of(SHERDI_BUFFER_GATHER, offset + segment->gather_offset,
                                          segment->padded_elems * elem);
     sherdi_range own   = whole;
+    int          is_taken = 0;
     sherdi_op    op;
 
     if (slice == 0) { /* its parameters have no elements; a call without bytes would still meet */
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_modules_gather_take(program, segment, &whole, &is_taken));
+    if (is_taken) {
         return SHERD_OK;
     }
     if (segment->param_space != SHERDI_SPACE_DEVICE) { /* not there when the ranks last met */
@@ -351,6 +356,7 @@ sherd_status sherdi_program_forget(const sherdi_program *program)
 {
     for (size_t u = 0; u < program->plan->layout.num_units; u++) {
         SHERDI_TRY(sherdi_program_unit_leave(program, (int)u));
+        sherdi_program_unit(program, (int)u)->is_copied = 0;
     }
     program->progress->train.next = 0;
     program->progress->eval.next  = 0;

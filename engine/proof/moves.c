@@ -5,7 +5,8 @@
 
 uint64_t sherdi_op_wire(const sherdi_plan *plan, const sherdi_op *op)
 {
-    uint64_t slices = sherdi_wire_all_gather(plan->world_size, op->elems);
+    int      ranks  = op->lane == SHERDI_LANE_GROUP ? plan->copy_ranks : plan->world_size;
+    uint64_t slices = sherdi_wire_all_gather(ranks, op->elems);
 
     switch (op->kind) {
     case SHERDI_OP_GATHER:
@@ -43,7 +44,9 @@ static meeting meeting_of(const sherdi_plan *plan, const sherdi_op *op)
                                      .local      = (uint64_t)machine->local_size,
                                      .local_rank = (uint64_t)machine->local_rank};
 
-    if (op->lane == SHERDI_LANE_GROUP) {
+    if (op->kind == SHERDI_OP_GATHER && op->lane == SHERDI_LANE_GROUP) {
+        all.hosts = 1;
+    } else if (op->lane == SHERDI_LANE_GROUP) {
         shard = (uint64_t)plan->world_size;
     } else if (op->kind != SHERDI_OP_EXCHANGE && plan->num_replicas > 1) {
         all.hosts = 1;

@@ -6,6 +6,12 @@
 
 #include <stdio.h>
 
+/* Whether calls in which other ranks wait can be cancelled: where they wait in one world. */
+static int takes_back(const sherd_engine *engine)
+{
+    return engine->group == NULL && sherdi_world_takes_back(engine->world);
+}
+
 /* A drive's failure keeps this rank out of the world's next calls until the trainer reacts. If the
  * world can cancel the calls in which the other ranks will wait, they need not be notified now:
  * either this rank drops the window, which ends these calls, or it tries again and is late. If it
@@ -16,7 +22,7 @@ static void others_tell(sherd_engine *engine, sherd_status status, const char *t
     if (status != SHERD_E_IO || engine->world_size == 1) {
         return;
     }
-    if (sherdi_world_takes_back(engine->world)) {
+    if (takes_back(engine)) {
         (void)snprintf(engine->window.unsent_text, sizeof(engine->window.unsent_text), "%s", text);
     } else {
         sherd_world_abort(engine->world, text);
@@ -36,7 +42,7 @@ static void window_left(sherd_engine *engine, const sherdi_outcome *why, int mee
 {
     engine->window.is_left |=
         engine->world_size > 1 && (why->status == SHERD_E_IO || why->status == SHERD_E_NOMEM);
-    if (engine->window.is_left && meets && sherdi_world_takes_back(engine->world)) {
+    if (engine->window.is_left && meets && takes_back(engine)) {
         (void)sherdi_world_interrupt(engine->world, why->status, why->text);
     }
 }

@@ -1,6 +1,8 @@
-/* The worlds of an engine with replicas (sherd.shard_size): of the ranks that share one copy, which
- * gather and reduce, and of the ranks that have the same slices, which add these up. All ranks
- * together agree, exchange messages, and send what one of them has. See program_replicas.c. */
+/* The worlds of an engine in addition to that of all ranks. With replicas (sherd.shard_size): of the
+ * ranks that share one copy, which gather and reduce, and of those that have the same slices, which
+ * add these up. With second copies (zero_hpz_partition_size): of the ranks that share one. All ranks
+ * together agree, exchange messages, and send what one of them has. See program_replicas.c and
+ * program_copies.c. */
 #include "collectives/group.h"
 #include "collectives/sums.h"
 #include "engine/modules.h"
@@ -8,50 +10,64 @@
 #include "engine/run/kernels.h"
 #include "engine/run/lanes.h"
 
-/* Refuses copies that would not be whole inside a host each. */
-static sherd_status shard_size_check(const sherd_engine *engine)
+/* Refuses a number of ranks that share a copy, the value of `key`, if they would not be on one host
+ * each. */
+static sherd_status size_check(const sherd_engine *engine, int size, const char *key)
 {
     const sherdi_simulated *simulated = sherdi_world_simulated(engine->world);
-    int                     size      = engine->settings.sharding.shard_size;
+    int                     local     = sherd_world_local_rank(engine->world);
     int                     on_host =
         simulated != NULL ? simulated->ranks_per_host : sherdi_world_local_size(engine->world);
 
-    if (engine->settings.sharding.stage == 0) {
+    if (engine->world_size % size != 0 || on_host % size != 0) {
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "%s is %d, and rank %d is one of %d ranks, %d of them on its host; choose "
+            "a number that divides both",
+            key, size, engine->rank, engine->world_size, on_host);
+    }
+    if (simulated == NULL && local % size != engine->rank % size) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "%s is %d, and rank %d is number %d on its host: the ranks of a host do "
+                           "not follow one another; start them host by host (mpirun --map-by slot, "
+                           "srun --distribution=block)",
+                           key, size, engine->rank, local);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status shard_size_check(const sherd_engine *engine)
+{
+    const sherdi_settings *settings = &engine->settings;
+    int                    size     = settings->sharding.shard_size;
+
+    if (settings->sharding.stage == 0) {
         return sherdi_fail(
             SHERD_E_INVAL,
             "sherd.shard_size is %d at stage 0, which shards nothing; remove the key "
             "or choose a stage from 1 to 3",
             size);
     }
-    if (engine->world_size % size != 0 || on_host % size != 0) {
+    if (settings->copy_ranks > 1) {
         return sherdi_fail(SHERD_E_INVAL,
-                           "sherd.shard_size is %d, and rank %d is one of %d ranks, %d of them on "
-                           "its host; choose a number that divides both",
-                           size, engine->rank, engine->world_size, on_host);
+                           "sherd.shard_size has all that is sharded on each host, and "
+                           "zero_optimization.zero_hpz_partition_size a second copy of the "
+                           "parameters; remove one of the two keys");
     }
-    if (simulated == NULL && sherd_world_local_rank(engine->world) % size != engine->rank % size) {
-        return sherdi_fail(
-            SHERD_E_INVAL,
-            "sherd.shard_size is %d, and rank %d is number %d on its host: the ranks "
-            "of a host do not follow one another; start them host by host (mpirun "
-            "--map-by slot, srun --distribution=block)",
-            size, engine->rank, sherd_world_local_rank(engine->world));
-    }
-    return engine->settings.numerics.deterministic && sherdi_has_device(engine)
+    SHERDI_TRY(size_check(engine, size, "sherd.shard_size"));
+    return settings->numerics.deterministic && sherdi_has_device(engine)
                ? sherdi_fail(SHERD_E_NOTSUP, "sherd.shard_size with deterministic on a device: its "
                                              "integers are added up in host memory only")
                : SHERD_OK;
 }
 
-static sherd_status worlds_make(sherd_engine *engine)
+/* The ranks of this one's replica, and those with the same slices. */
+static sherd_status replicas_make(sherd_engine *engine)
 {
     int          size   = engine->settings.sharding.shard_size;
     int          place  = engine->rank % size;
     sherd_world *shards = NULL;
 
-    if (size == 0) {
-        return SHERD_OK;
-    }
     SHERDI_TRY(sherdi_agree_world(engine->world, shard_size_check(engine)));
     if (size == engine->world_size) {
         return SHERD_OK;
@@ -61,6 +77,30 @@ static sherd_status worlds_make(sherd_engine *engine)
     engine->shards = shards;
     return sherdi_world_group(engine->world, place, size, engine->world_size / size,
                               &engine->group);
+}
+
+/* The ranks that share a second copy. */
+static sherd_status neighbours_make(sherd_engine *engine)
+{
+    int size = engine->settings.copy_ranks;
+
+    SHERDI_TRY(sherdi_agree_world(
+        engine->world, size_check(engine, size, "zero_optimization.zero_hpz_partition_size")));
+    return size == engine->world_size
+               ? SHERD_OK
+               : sherdi_world_group(engine->world, engine->rank - engine->rank % size, 1, size,
+                                    &engine->group);
+}
+
+static sherd_status worlds_make(sherd_engine *engine)
+{
+    const sherdi_settings *settings = &engine->settings;
+
+    if (settings->sharding.shard_size > 0) {
+        return replicas_make(engine);
+    }
+    return settings->copy_ranks > 1 && settings->sharding.stage == 3 ? neighbours_make(engine)
+                                                                     : SHERD_OK;
 }
 
 static void worlds_close(sherd_engine *engine)
@@ -82,8 +122,7 @@ static sherd_status replicas_open(sherd_engine *engine)
  * all ranks is a meeting when this has ended. */
 static sherd_status exchanging(sherd_engine *engine)
 {
-    if (engine->group != NULL &&
-        (sherdi_world_caps(engine->shards) & SHERDI_WORLD_ON_LANE) == 0) {
+    if (engine->group != NULL && (sherdi_world_caps(engine->shards) & SHERDI_WORLD_ON_LANE) == 0) {
         sherdi_world_drain(engine->shards);
         return sherdi_world_status(engine->shards);
     }

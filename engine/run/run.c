@@ -40,7 +40,7 @@ static sherd_status op_gather(sherd_engine *engine, const sherdi_op *op, uint64_
         engine->updater.published_bytes +=
             sherdi_wire_all_gather(engine->plan->world_size, args.slice_bytes);
     }
-    return sherdi_world_all_gather(engine->shards, &args, number_out);
+    return sherdi_world_all_gather(sherdi_world_of(engine, op->lane), &args, number_out);
 }
 
 static sherdi_reduction_args reduction_of(sherd_engine *engine, const sherdi_op *op)

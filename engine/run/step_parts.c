@@ -160,11 +160,21 @@ static void units_let_go(sherd_engine *engine)
     }
 }
 
+/* When all ranks have come, those of the other worlds do: calls that these have queued end too. */
+static sherd_status ranks_regroup(sherd_engine *engine)
+{
+    SHERDI_TRY(sherdi_world_regroup(engine->world));
+    if (engine->shards != engine->world) {
+        SHERDI_TRY(sherdi_world_regroup(engine->shards));
+    }
+    return engine->group == NULL ? SHERD_OK : sherdi_world_regroup(engine->group);
+}
+
 /* The ranks come together first. Some may wait in a gather: its result is not needed any more, nor
  * is anything that was gathered ahead. */
 static sherd_status step_discard(sherd_engine *engine)
 {
-    sherd_status status = sherdi_world_regroup(engine->world);
+    sherd_status status = ranks_regroup(engine);
 
     if (status == SHERD_OK) {
         engine->window.unsent_text[0] = '\0';
