@@ -41,10 +41,11 @@ static void layout_agrees(void)
 
 static const test_case CASES[] = {CASE(layout_agrees)};
 
-/* Whether a host has ranks of only a part of a replica, which is refused. */
+/* Whether a host has only some of the ranks that share a copy, which is refused. */
 static int is_refused(void)
 {
-    double odd = sherdi_world_local_size(world) % what.shard_size != 0;
+    double odd = (what.copy_ranks > 1 && sherdi_world_local_size(world) % what.copy_ranks != 0) ||
+                 sherdi_world_local_size(world) % what.shard_size != 0;
 
     CHECK_OK(sherd_world_sum_f64(world, &odd, 1));
     return odd > 0;
@@ -62,7 +63,8 @@ static int layout_try(uint64_t seed, const char *folder)
         return 0;
     }
     if (is_refused()) {
-        layout_draw(seed, without | (uint64_t)1 << LAYOUT_replicas, folder, 0, &what);
+        layout_draw(seed, without | (uint64_t)1 << LAYOUT_replicas | (uint64_t)1 << LAYOUT_copies,
+                    folder, 0, &what);
     }
     what.is_alike = 1; /* between hosts gathers meet */
     (void)mkdir(folder, 0700);

@@ -340,6 +340,17 @@ static void draw_param_tier(draw *d, const char *folder, layout *out)
     say(out, "}");
 }
 
+/* Draws a number that divides the ranks. */
+static int draw_share(draw *d, int ranks)
+{
+    int size;
+
+    do {
+        size = 1 + below(d, ranks);
+    } while (ranks % size != 0);
+    return size;
+}
+
 static void draw_zero(draw *d, const char *folder, layout *out)
 {
     say(out, ", \"zero_optimization\": {\"stage\": %d, \"stage3_param_persistence_threshold\": %zu",
@@ -359,6 +370,11 @@ static void draw_zero(draw *d, const char *folder, layout *out)
     }
     draw_state_tier(d, folder, out);
     draw_param_tier(d, folder, out);
+    if (draw_begins(d, LAYOUT_copies) && out->stage == 3 && is_one_in(d, 4) &&
+        strcmp(d->param_tier, "nvme") != 0) {
+        out->copy_ranks = draw_share(d, out->world_size);
+        say(out, ", \"zero_hpz_partition_size\": %d", out->copy_ranks);
+    }
     say(out, "}");
 }
 
@@ -396,18 +412,14 @@ static void own_key_say(layout *out, int *count, const char *key)
 static const char *draw_replicas(draw *d, int is_device, layout *out)
 {
     static char key[32];
-    int         size = 1;
 
     out->shard_size = out->world_size;
     if (!draw_begins(d, LAYOUT_replicas) || out->stage == 0 || !is_one_in(d, 3) ||
-        (is_device && out->is_deterministic)) {
+        (is_device && out->is_deterministic) || out->copy_ranks > 1) {
         return "";
     }
-    do {
-        size = 1 + below(d, out->world_size);
-    } while (out->world_size % size != 0);
-    out->shard_size = size;
-    (void)snprintf(key, sizeof(key), "\"shard_size\": %d", size);
+    out->shard_size = draw_share(d, out->world_size);
+    (void)snprintf(key, sizeof(key), "\"shard_size\": %d", out->shard_size);
     return key;
 }
 

@@ -53,7 +53,8 @@
     X(writes)                                                                                      \
     X(open_windows)                                                                                \
     X(queued)                                                                                      \
-    X(replicas)
+    X(replicas)                                                                                    \
+    X(copies)
 
 typedef enum layout_setting {
 #define LAYOUT_ENUM(name) LAYOUT_##name,
@@ -120,6 +121,7 @@ typedef struct layout_window {
 typedef struct layout {
     uint64_t      seed;
     int           world_size;
+    int           copy_ranks;   /* ranks that share a second copy; up to 1: none do */
     int           shard_size;   /* ranks that share one copy; world_size: all */
     int           is_processes; /* 1: the ranks are processes over shared memory; 0: threads */
     int           is_bound;

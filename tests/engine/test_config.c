@@ -665,7 +665,7 @@ static void config_hints_are_ignored_with_a_warning(void)
         "\"fp16\": {\"opt_level\": \"O2\"}",
         "\"bf16\": {\"loss_scale\": 0}",
         "\"zero_optimization\": {\"round_robin_gradients\": true}",
-        "\"zero_optimization\": {\"zero_hpz_partition_size\": 8}",
+        "\"zero_optimization\": {\"mics_shard_size\": 8}",
         "\"zero_optimization\": {\"zenflow\": {}}",
         "\"nebula\": {\"enabled\": true}",
     };

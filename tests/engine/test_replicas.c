@@ -88,6 +88,13 @@ static void what_cannot_be_shared_is_refused(void)
          "\"zero_optimization\": {\"stage\": 1}, \"sherd\": "
          "{\"shard_size\": 8}}",
          "sherd.shard_size is 8, and rank"},
+        {"{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1}}, "
+         "\"zero_optimization\": {\"stage\": 3, \"zero_hpz_partition_size\": 3}}",
+         "zero_optimization.zero_hpz_partition_size is 3, and rank"},
+        {"{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1}}, "
+         "\"zero_optimization\": {\"stage\": 3, \"zero_hpz_partition_size\": 2}, \"sherd\": "
+         "{\"shard_size\": 2}}",
+         "remove one of the two keys"},
     };
 
     for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
@@ -165,20 +172,23 @@ static void values_are_those_of_every_replica(void)
 /* ---------------------------------------------------------------- planned -- */
 
 /* Of a simulated rank, what goes to other hosts: with replicas a slice and its share of the sums. */
-static sherd_traffic_report planned(int ranks, int per_host, int size)
+static sherd_traffic_report planned(int ranks, int per_host, int size, int copies)
 {
     sherd_simulate_params params;
     sherd_traffic_report  traffic;
     sherd_world          *world;
     char                  top[64];
+    char                  zero[64];
     rig                   r;
 
     sherd_simulate_params_init(&params);
     params.ranks_per_host = per_host;
     CHECK_OK(sherd_world_simulate_with(1, ranks, &params, &world));
     (void)snprintf(top, sizeof(top), ", \"sherd\": {\"shard_size\": %d}", size);
-    rig_open(&r, world, &(rig_options){.stage = 3, .dtype = SHERD_BF16, .top = top});
+    (void)snprintf(zero, sizeof(zero), ", \"zero_hpz_partition_size\": %d", copies);
+    rig_open(&r, world, &(rig_options){.stage = 3, .dtype = SHERD_BF16, .top = top, .zero = zero});
     (void)rig_param(&r, rig_unit(&r, "a"), "w", 1 << 20);
+    (void)rig_param(&r, rig_unit(&r, "b"), "v", 64);
     sherd_traffic_report_init(&traffic);
     CHECK_OK(sherd_engine_traffic(r.engine, &traffic));
     rig_close(&r);
@@ -189,17 +199,22 @@ static sherd_traffic_report planned(int ranks, int per_host, int size)
 static void bytes_between_hosts_are_planned(void)
 {
     const uint64_t       bytes  = 2 << 20;
-    sherd_traffic_report flat   = planned(8, 4, 0);
-    sherd_traffic_report hybrid = planned(8, 4, 4);
-    uint64_t             talk   = hybrid.between_step_planned - bytes / 4; /* control data */
+    const uint64_t       small  = 64 * 2; /* of a slice of the second unit, which is padded */
+    sherd_traffic_report flat   = planned(8, 4, 0, 1);
+    sherd_traffic_report hybrid = planned(8, 4, 4, 1);
+    sherd_traffic_report copied = planned(8, 4, 0, 4);
+    uint64_t             talk   = flat.between_step_planned; /* control data */
 
-    /* one gather, each slice to the other host; and data for the slices of four ranks */
-    CHECK_INT(bytes / 8 + 4 * bytes / 8, flat.between_micro_planned);
-    CHECK_INT(0, hybrid.between_micro_planned);
-    CHECK_INT(talk, flat.between_step_planned);
     CHECK(talk > 0 && talk < 1024);
-    CHECK_INT(3 * bytes / 4 + 3 * bytes / 4, hybrid.wire_micro_planned);
-    CHECK_INT(0, planned(8, 8, 4).between_step_planned); /* one host */
+    /* two gathers of the large unit and one of the other, each slice to the other host; and data
+     * for the slices of four ranks */
+    CHECK_INT(2 * bytes / 8 + small + 4 * (bytes / 8 + small), flat.between_micro_planned);
+    CHECK_INT(0, hybrid.between_micro_planned);
+    CHECK_INT(talk + bytes / 4 + 2 * small, hybrid.between_step_planned);
+    CHECK_INT(flat.between_micro_planned - bytes / 8, copied.between_micro_planned);
+    CHECK_INT(talk, copied.between_step_planned);
+    CHECK_INT(flat.wire_micro_planned - 7 * bytes / 8 + 3 * bytes / 4, copied.wire_micro_planned);
+    CHECK_INT(0, planned(8, 8, 4, 1).between_step_planned); /* one host */
 }
 
 static const test_case CASES[] = {
