@@ -144,8 +144,8 @@ SHERDI_TRIED(scaler_update, (struct sherdi_scaler * scaler, int had_overflow),
              (scaler, had_overflow))
 /* The ranks are about to exchange messages. Not on the calling thread alone. */
 SHERDI_TRIED(exchanging, (sherd_engine * engine), (engine))
-/* All ranks have told their shares of the fingerprint of new state: whether these agree. */
-SHERDI_TRIED(outcome_told, (const sherd_engine *engine), (engine))
+/* The ranks have exchanged their shares of the fingerprint of new state: checks that they agree. */
+SHERDI_TRIED(outcome_agreed, (const sherd_engine *engine), (engine))
 /* The step of a boundary is over. Collective. */
 SHERDI_TRIED(stepped, (sherd_engine * engine), (engine))
 /* The report of the last boundary is complete, or will not be. */

@@ -63,11 +63,11 @@ static uint64_t gather_between(const meeting *all, uint64_t slice_bytes)
 /* A rank sends its data for the slices of all ranks of other hosts; of integers, the ranks of a host
  * send its sums, in turn, where these are fewer bytes (mpi_sums.c). */
 static uint64_t reduce_between(const meeting *all, uint64_t elems, uint64_t elem_bytes,
-                               int is_fixed)
+                               int is_deterministic)
 {
     uint64_t remote = all->ranks - all->local;
 
-    if (is_fixed && sizeof(int64_t) < all->local * elem_bytes) {
+    if (is_deterministic && sizeof(int64_t) < all->local * elem_bytes) {
         uint64_t turns = remote / all->local + (all->local_rank < remote % all->local ? 1 : 0);
 
         return turns * elems * sizeof(int64_t);

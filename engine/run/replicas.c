@@ -149,7 +149,7 @@ sherd_status sherdi_call_across(sherd_engine *engine, const sherdi_op *op, uint6
 }
 
 /* Replicas that have parted would never meet again. */
-static sherd_status outcome_told(const sherd_engine *engine)
+static sherd_status outcome_agreed(const sherd_engine *engine)
 {
     const sherdi_plan *plan = engine->plan;
     uint64_t           own  = sherdi_agree_sum(engine);
@@ -167,8 +167,8 @@ static sherd_status outcome_told(const sherd_engine *engine)
     return SHERD_OK;
 }
 
-const sherdi_module sherdi_module_replica_worlds = {.created      = worlds_make,
-                                                    .destroy      = worlds_close,
-                                                    .open         = replicas_open,
-                                                    .exchanging   = exchanging,
-                                                    .outcome_told = outcome_told};
+const sherdi_module sherdi_module_replica_worlds = {.created        = worlds_make,
+                                                    .destroy        = worlds_close,
+                                                    .open           = replicas_open,
+                                                    .exchanging     = exchanging,
+                                                    .outcome_agreed = outcome_agreed};
