@@ -330,8 +330,8 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     }
     engine->phase = SHERDI_PHASE_SEALED;
     sherdi_modules_sealed(engine);
-    engine->wire_at_seal    = sherdi_engine_sent(engine, sherdi_world_sent_bytes);
-    engine->between_at_seal = sherdi_engine_sent(engine, sherdi_world_between_bytes);
+    engine->sent_at_seal.wire    = sherdi_engine_sent(engine, sherdi_world_sent_bytes);
+    engine->sent_at_seal.between = sherdi_engine_sent(engine, sherdi_world_between_bytes);
     sherdi_log(SHERD_LOG_INFO, engine->rank,
                "sealed: stage %d, %zu parameters, %zu elements, %zu bytes on this rank",
                engine->settings.sharding.stage, engine->model.num_params, engine->model.total_elems,

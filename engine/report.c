@@ -205,7 +205,7 @@ static uint64_t between_count(const sherd_engine *engine)
     if (engine->group != NULL) {
         sherdi_world_drain(engine->group);
     }
-    return sherdi_engine_sent(engine, sherdi_world_between_bytes) - engine->between_at_seal -
+    return sherdi_engine_sent(engine, sherdi_world_between_bytes) - engine->sent_at_seal.between -
            (hosts > 1 ? engine->updater.published_bytes / others * (hosts - 1) : 0);
 }
 
@@ -219,8 +219,8 @@ static void traffic_count(sherd_engine *engine, sherd_traffic_report *out)
 
     SHERDI_TELL(updater, settle_ahead, engine);
     files             = SHERDI_IF(storage, traffic, (engine), (sherdi_file_traffic){0});
-    out->wire_counted = sherdi_engine_sent(engine, sherdi_world_sent_bytes) - engine->wire_at_seal -
-                        engine->updater.published_bytes;
+    out->wire_counted = sherdi_engine_sent(engine, sherdi_world_sent_bytes) -
+                        engine->sent_at_seal.wire - engine->updater.published_bytes;
     out->between_counted = between_count(engine);
     out->down_counted    = own->down_bytes + updates->down_bytes;
     out->up_counted      = own->up_bytes + updates->up_bytes;

@@ -3,8 +3,9 @@
  * in each group, add theirs up: once in a window, by one operation for each segment, on a lane of
  * its own. The rest of a step does not know of the other replicas.
  *
- * In the last micro-batch this follows a unit's last planned use, and overlaps with the rest of backward. Where
- * nobody knows before the boundary that a micro-batch is the last, it follows at the boundary. */
+ * In the last micro-batch this follows a unit's last planned use, and overlaps with the rest of
+ * backward. Where nobody knows before the boundary that a micro-batch is the last, it follows at the
+ * boundary. */
 #include "engine/program/program_walk.h"
 
 #include "engine/modules.h"

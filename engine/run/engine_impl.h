@@ -164,6 +164,11 @@ typedef struct sherdi_callback {
     const char *of, *of_world;
 } sherdi_callback;
 
+/* Bytes that the engine's worlds have sent, and what of them went to other hosts. */
+typedef struct sherdi_sent {
+    uint64_t wire, between;
+} sherdi_sent;
+
 struct sherd_engine {
     sherdi_mem            mem;
     sherd_world          *world;   /* of all ranks: they agree, and exchange messages */
@@ -191,8 +196,7 @@ struct sherd_engine {
     sherdi_kernel_data   kernel_data;
     sherdi_exchange      exchange;
     sherdi_fingerprints  fingerprints;
-    uint64_t             wire_at_seal;    /* bytes that its worlds had sent by then, and ... */
-    uint64_t             between_at_seal; /* ... what of it went to other hosts */
+    sherdi_sent          sent_at_seal;
     sherdi_storage       storage;
     sherdi_run           run;
     sherdi_updater       updater;

@@ -14,26 +14,24 @@
  * each. */
 static sherd_status size_check(const sherd_engine *engine, int size, const char *key)
 {
-    const sherdi_simulated *simulated = sherdi_world_simulated(engine->world);
-    int                     local     = sherd_world_local_rank(engine->world);
-    int                     on_host =
-        simulated != NULL ? simulated->ranks_per_host : sherdi_world_local_size(engine->world);
+    sherdi_machine machine;
 
-    if (engine->world_size % size != 0 || on_host % size != 0) {
+    SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
+    if (engine->world_size % size != 0 || machine.local_size % size != 0) {
         return sherdi_fail(
             SHERD_E_INVAL,
             "%s is %d, and rank %d is one of %d ranks, %d of them on its host; choose "
             "a number that divides both",
-            key, size, engine->rank, engine->world_size, on_host);
+            key, size, engine->rank, engine->world_size, machine.local_size);
     }
-    if (simulated == NULL && local % size != engine->rank % size) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "%s is %d, and rank %d is number %d on its host: the ranks of a host do "
-                           "not follow one another; start them host by host (mpirun --map-by slot, "
-                           "srun --distribution=block)",
-                           key, size, engine->rank, local);
-    }
-    return SHERD_OK;
+    return machine.local_rank % size == engine->rank % size
+               ? SHERD_OK
+               : sherdi_fail(
+                     SHERD_E_INVAL,
+                     "%s is %d, and rank %d is number %d on its host: the ranks of a host do "
+                     "not follow one another; start them host by host (mpirun --map-by slot, "
+                     "srun --distribution=block)",
+                     key, size, engine->rank, machine.local_rank);
 }
 
 static sherd_status shard_size_check(const sherd_engine *engine)
