@@ -5,6 +5,7 @@
  * program_copies.c. */
 #include "collectives/group.h"
 #include "collectives/sums.h"
+#include "engine/engine.h"
 #include "engine/modules.h"
 #include "engine/run/agree.h"
 #include "engine/run/kernels.h"
