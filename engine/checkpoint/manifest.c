@@ -39,6 +39,7 @@ void sherdi_manifest_fini(sherdi_manifest *manifest)
     sherdi_free(manifest->params);
     sherdi_free(manifest->segments);
     sherdi_free(manifest->files);
+    sherdi_free(manifest->hosts);
     sherdi_manifest_init(manifest, manifest->mem);
 }
 
@@ -185,12 +186,15 @@ static const sherdi_field SEGMENT[] = {
 typedef struct file_row {
     char                 name[SHERDI_CHECKPOINT_NAME_BYTES];
     int                  rank;
+    int                  has_host;
+    char                 host[SHERDI_CHECKPOINT_HOST_BYTES];
     sherdi_manifest_file file;
 } file_row;
 
 static const sherdi_field FILE_ROW[] = {
     SHERDI_FIELD(TEXT, "name", file_row, name),
     SHERDI_FIELD(NUMBER, "rank", file_row, rank, .most = MOST_RANKS),
+    SHERDI_FIELD_IF(has_host, TEXT, "host", file_row, host),
     SHERDI_FIELD(NUMBER, "bytes", file_row, file.bytes, .least = 1),
     SHERDI_FIELD(HASH, "header_checksum", file_row, file.header_checksum),
     SHERDI_FIELD_END,
@@ -243,6 +247,8 @@ static json_t *files_json(const sherdi_manifest *m)
     for (int at = -1; sherdi_manifest_next_file(m, &at, row.name);) {
         row.rank = at / SHERDI_DATA_FILES;
         row.file = (&m->files[0][0])[at];
+        (void)snprintf(row.host, sizeof(row.host), "%s", sherdi_manifest_host(m, row.rank));
+        row.has_host = row.host[0] != '\0';
         (void)json_array_append_new(all, sherdi_fields_json(FILE_ROW, m, &row));
     }
     return all;
@@ -409,6 +415,29 @@ static sherd_status params_check(const sherdi_fields_reader *r, sherdi_manifest 
     return SHERD_OK;
 }
 
+/* Messages have the name, so it must be as plain as names of hosts are. */
+static sherd_status host_take(const sherdi_fields_reader *r, sherdi_manifest *m,
+                              const file_row *row)
+{
+    if (!row->has_host) {
+        return SHERD_OK;
+    }
+    for (const char *at = row->host; at == row->host || *at != '\0'; at++) {
+        if (*at <= ' ' || *at > '~') {
+            return sherdi_fields_damaged(r, "a data file has a host whose name is none");
+        }
+    }
+    if (m->hosts == NULL) {
+        m->hosts = sherdi_alloc_array(m->mem, SHERDI_MEM_CONTROL, (size_t)m->world_size,
+                                      sizeof(*m->hosts));
+    }
+    if (m->hosts == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    (void)snprintf(m->hosts[row->rank], sizeof(row->host), "%s", row->host);
+    return SHERD_OK;
+}
+
 /* The name must be the one that follows from kind and rank, so no path that a manifest gives is
  * ever opened. */
 static sherd_status file_take(const sherdi_fields_reader *r, sherdi_manifest *m,
@@ -422,7 +451,7 @@ static sherd_status file_take(const sherdi_fields_reader *r, sherdi_manifest *m,
         sherdi_data_file_name((sherdi_data_file)f, row->rank, m->world_size, expected);
         if (strcmp(row->name, expected) == 0 && file->bytes == 0) {
             *file = row->file;
-            return SHERD_OK;
+            return host_take(r, m, row);
         }
     }
     return sherdi_fields_damaged(

@@ -18,6 +18,7 @@
 #define SHERDI_CHECKPOINT_OPTIMIZERS      16
 #define SHERDI_CHECKPOINT_OPTIMIZER_BYTES 32
 #define SHERDI_CHECKPOINT_NAME_BYTES      256
+#define SHERDI_CHECKPOINT_HOST_BYTES      64
 
 /* The two data files of a rank. Frozen parameters do not change and have a file of their own, which
  * later checkpoints share. */
@@ -98,10 +99,18 @@ typedef struct sherdi_manifest {
     sherdi_manifest_segment *segments;
     size_t                   num_segments, cap_segments;
     sherdi_manifest_file (*files)[SHERDI_DATA_FILES]; /* by rank */
+    /* The host that has a rank's files, by rank; "": unknown. NULL: one folder has all. */
+    char (*hosts)[SHERDI_CHECKPOINT_HOST_BYTES];
 } sherdi_manifest;
 
 void sherdi_manifest_init(sherdi_manifest *manifest, sherdi_mem *mem);
 void sherdi_manifest_fini(sherdi_manifest *manifest);
+
+/** Returns the host on which a rank's files were written; "": one folder had all files. */
+static inline const char *sherdi_manifest_host(const sherdi_manifest *manifest, int rank)
+{
+    return manifest->hosts == NULL ? "" : manifest->hosts[rank];
+}
 
 /** Returns the name of the encoding in which the run had a part. */
 static inline const char *sherdi_manifest_held(const sherdi_manifest *manifest, int part)

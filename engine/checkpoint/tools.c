@@ -43,39 +43,62 @@ static void manifest_describe(const sherdi_manifest *m, sherd_checkpoint_info *i
     }
 }
 
-static int file_is_there(sherd_checkpoint *c, int rank, sherdi_data_file which)
+/* Describes the first file that is not as the manifest says, as the reason why the checkpoint is
+ * not complete. */
+static void problem_describe(sherd_checkpoint *c, int rank, sherdi_data_file which, int64_t bytes)
 {
-    const sherdi_manifest *m = sherdi_reader_manifest(c->reader);
-    int64_t                bytes =
-        m->files[rank][which].bytes == 0 ? 0 : sherdi_reader_file_bytes(c->reader, which, rank);
-    char name[SHERDI_CHECKPOINT_NAME_BYTES];
+    const sherdi_manifest *m    = sherdi_reader_manifest(c->reader);
+    const char            *host = sherdi_manifest_host(m, rank);
+    char                   name[SHERDI_CHECKPOINT_NAME_BYTES];
 
-    if (bytes == (int64_t)m->files[rank][which].bytes) {
-        return 1;
-    }
     sherdi_data_file_name(which, rank, m->world_size, name);
-    if (bytes < 0) {
+    if (bytes < 0 && host[0] != '\0') {
+        (void)snprintf(c->info.problem, sizeof(c->info.problem),
+                       "%s is missing, which was written on host %s", name, host);
+    } else if (bytes < 0) {
         (void)snprintf(c->info.problem, sizeof(c->info.problem), "%s is missing", name);
     } else {
         (void)snprintf(c->info.problem, sizeof(c->info.problem),
                        "%s has %" PRId64 " bytes, and the manifest says %" PRIu64, name, bytes,
                        m->files[rank][which].bytes);
     }
-    return 0;
+}
+
+/* Adds how many files of a checkpoint of several hosts are missing, and what to do. */
+static void problem_complete(sherd_checkpoint *c, int missing)
+{
+    size_t used = strlen(c->info.problem);
+    char   more[64];
+
+    (void)snprintf(more, sizeof(more), "; %d more files are missing", missing - 1);
+    (void)snprintf(c->info.problem + used, sizeof(c->info.problem) - used,
+                   "%s; copy what the folder %s of each host has into one folder",
+                   missing > 1 ? more : "", c->info.tag);
 }
 
 static int files_are_there(sherd_checkpoint *c)
 {
-    const sherdi_manifest *m = sherdi_reader_manifest(c->reader);
+    const sherdi_manifest *m       = sherdi_reader_manifest(c->reader);
+    int                    is_all  = 1;
+    int                    missing = 0;
 
     for (int r = 0; r < m->world_size; r++) {
         for (int f = 0; f < SHERDI_DATA_FILES; f++) {
-            if (!file_is_there(c, r, (sherdi_data_file)f)) {
-                return 0;
+            int64_t said = (int64_t)m->files[r][f].bytes;
+            int64_t bytes =
+                said == 0 ? 0 : sherdi_reader_file_bytes(c->reader, (sherdi_data_file)f, r);
+
+            if (bytes != said && is_all) {
+                problem_describe(c, r, (sherdi_data_file)f, bytes);
+                is_all = 0;
             }
+            missing += bytes < 0;
         }
     }
-    return 1;
+    if (m->hosts != NULL && missing > 0) {
+        problem_complete(c, missing);
+    }
+    return is_all;
 }
 
 /* Fills in the properties that the folder itself shows. */

@@ -125,7 +125,12 @@ static void put_files(sherdi_text *text, const sherdi_manifest *m)
 
     sherdi_text_print(text, "\n%14s  %s\n", "bytes", "file");
     for (int at = -1; sherdi_manifest_next_file(m, &at, name);) {
-        sherdi_text_print(text, "%14" PRIu64 "  %s\n", (&m->files[0][0])[at].bytes, name);
+        const char *host = sherdi_manifest_host(m, at / SHERDI_DATA_FILES);
+
+        sherdi_text_print(text, "%14" PRIu64 "  %s%s", (&m->files[0][0])[at].bytes, name,
+                          host[0] == '\0' ? "" : "  on host ");
+        put_plain(text, host);
+        sherdi_text_put(text, "\n", 1);
     }
 }
 
@@ -204,9 +209,16 @@ static void put_files_json(sherdi_text *text, const sherdi_manifest *m)
 
     sherdi_text_print(text, " \"files\": [");
     for (int at = -1; sherdi_manifest_next_file(m, &at, name); is_first = 0) {
-        sherdi_text_print(text, "%s{\"name\": \"%s\", \"rank\": %d, \"bytes\": %" PRIu64 "}",
+        const char *host = sherdi_manifest_host(m, at / SHERDI_DATA_FILES);
+
+        sherdi_text_print(text, "%s{\"name\": \"%s\", \"rank\": %d, \"bytes\": %" PRIu64,
                           is_first ? "\n  " : ",\n  ", name, at / SHERDI_DATA_FILES,
                           (&m->files[0][0])[at].bytes);
+        if (host[0] != '\0') {
+            sherdi_text_print(text, ", \"host\": ");
+            sherdi_text_quote(text, host);
+        }
+        sherdi_text_put(text, "}", 1);
     }
     sherdi_text_print(text, "]\n");
 }

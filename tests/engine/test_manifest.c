@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* With %016llx for the checksum. */
+/* With %s for the host of a file, and %016llx for the checksum. */
 static const char TEXT[] =
     "{\n \"sherd_checkpoint\": 1,\n \"version\": \"a version\",\n \"tag\": \"a tag\",\n"
     " \"saved\": 11,\n \"world_size\": 2,\n \"stage\": 3,\n \"compute_type\": \"bf16\",\n"
@@ -35,7 +35,7 @@ static const char TEXT[] =
     "[\n"
     "    \"master\",\n    \"exp_avg\"\n   ]\n  }\n ],\n"
     " \"files\": [\n  {\n   \"name\": \"frozen-00001-of-00002.safetensors\",\n   \"rank\": 1,\n"
-    "   \"bytes\": 25,\n   \"header_checksum\": \"00000000000000fc\"\n  }\n ],\n"
+    "%s   \"bytes\": 25,\n   \"header_checksum\": \"00000000000000fc\"\n  }\n ],\n"
     "\"checksum\": \"%016llx\"}\n";
 
 static void check_head(const sherdi_manifest *m)
@@ -70,22 +70,29 @@ static void check_rows(const sherdi_manifest *m)
     CHECK_INT(0xfc, m->files[1][SHERDI_DATA_FROZEN].header_checksum);
 }
 
-static void manifest_is_written_as_it_was_read(void)
+static size_t text_make(const char *host, char text[4096])
+{
+    int len = snprintf(text, 4096, TEXT, host, 0ull);
+
+    (void)snprintf(text, 4096, TEXT, host,
+                   (unsigned long long)sherdi_checksum(text, (size_t)len - 19));
+    return (size_t)len;
+}
+
+static void check_text(const char *host, const char *name)
 {
     char            text[4096];
     char           *again;
     sherdi_mem      mem;
     sherdi_manifest m;
-    int             len = snprintf(text, sizeof(text), TEXT, 0ull);
+    size_t          len = text_make(host, text);
     size_t          again_len;
 
-    saved_need_checksums();
     sherdi_mem_init(&mem);
-    (void)snprintf(text, sizeof(text), TEXT,
-                   (unsigned long long)sherdi_checksum(text, (size_t)len - 19));
-    CHECK_OK(sherdi_manifest_parse(&m, &mem, "golden", text, (size_t)len));
+    CHECK_OK(sherdi_manifest_parse(&m, &mem, "golden", text, len));
     check_head(&m);
     check_rows(&m);
+    CHECK(strcmp(name, sherdi_manifest_host(&m, 1)) == 0);
     CHECK_OK(sherdi_manifest_text(&m, &again, &again_len));
     CHECK_INT(len, again_len);
     CHECK_BYTES_EQUAL(text, again, again_len);
@@ -94,8 +101,37 @@ static void manifest_is_written_as_it_was_read(void)
     CHECK_INT(0, sherdi_mem_held_all(&mem));
 }
 
+static void manifest_is_written_as_it_was_read(void)
+{
+    saved_need_checksums();
+    check_text("", "");
+    check_text("   \"host\": \"b.cluster\",\n", "b.cluster");
+}
+
+static void a_host_has_a_plain_name(void)
+{
+    static const char *const HOSTS[] = {"", "a b", "\\u001b[31m", "\\u00e4"};
+
+    saved_need_checksums();
+    for (size_t i = 0; i < sizeof(HOSTS) / sizeof(HOSTS[0]); i++) {
+        char            host[64];
+        char            text[4096];
+        sherdi_mem      mem;
+        sherdi_manifest m;
+        size_t          len;
+
+        (void)snprintf(host, sizeof(host), "   \"host\": \"%s\",\n", HOSTS[i]);
+        len = text_make(host, text);
+        sherdi_mem_init(&mem);
+        CHECK_STATUS(SHERD_E_INVAL, sherdi_manifest_parse(&m, &mem, "odd", text, len));
+        CHECK_ERROR_SAYS("a host whose name is none");
+        CHECK_INT(0, sherdi_mem_held_all(&mem));
+    }
+}
+
 static const test_case CASES[] = {
     CASE(manifest_is_written_as_it_was_read),
+    CASE(a_host_has_a_plain_name),
 };
 
 RUN_MAIN(CASES)
