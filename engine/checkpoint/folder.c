@@ -17,9 +17,10 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#define PARTIAL ".partial"
-#define REMOVED ".removed"
-#define LATEST  "latest"
+#define PARTIAL  ".partial"
+#define REMOVED  ".removed"
+#define PREPARED ".prepared"
+#define LATEST   "latest"
 
 static sherd_status io_fail(const char *what, const char *path)
 {
@@ -324,6 +325,45 @@ sherd_status sherdi_checkpoint_mark(const char *path)
     return fd >= 0 && close(fd) == 0 ? SHERD_OK : io_fail("make", path);
 }
 
+/* Making a folder or a file asks the server of a network folder, where looking asks the cache of
+ * names. */
+static int mark_is_met(const char *folder, const char *path)
+{
+    int fd;
+
+    if (mkdir(folder, 0777) == 0) {
+        (void)rmdir(folder);
+        return 0;
+    }
+    fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (fd < 0) {
+        return errno == EEXIST;
+    }
+    (void)close(fd);
+    (void)unlink(path);
+    return 0;
+}
+
+sherd_status sherdi_checkpoint_sees(const char *dir, const char *tag, const char *name,
+                                    int *is_seen_out)
+{
+    char         folder[SHERDI_CHECKPOINT_PATH_BYTES];
+    char         path[SHERDI_CHECKPOINT_PATH_BYTES];
+    sherdi_claim names = {0};
+
+    SHERDI_TRY(sherdi_checkpoint_partial_path(dir, tag, NULL, folder));
+    SHERDI_TRY(sherdi_checkpoint_partial_path(dir, tag, name, path));
+    *is_seen_out = sherdi_checkpoint_has(path);
+    if (*is_seen_out) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_folders_make(dir, "the folder of checkpoints"));
+    SHERDI_TRY(sherdi_claim_dir(dir, &names));
+    *is_seen_out = mark_is_met(folder, path);
+    sherdi_claim_drop(&names);
+    return SHERD_OK;
+}
+
 static sherd_status all_read(int fd, const char *path, char *data, size_t len_bytes)
 {
     size_t at = 0;
@@ -456,7 +496,7 @@ sherd_status sherdi_checkpoint_latest(const char *dir, char tag_out[SHERDI_CHECK
         "%s is damaged: its checksum is wrong; name the checkpoint that is to be loaded", path);
 }
 
-/* --------------------------------------------------------------- finish, remove -- */
+/* ---------------------------------------------------------------------- finish -- */
 
 /* Renames `partial` to `path`. If a checkpoint of that name exists already, one atomic call
  * exchanges the two, and the old one has the partial name then. */
@@ -470,7 +510,15 @@ static int folders_exchange(const char *partial, const char *path)
                : -1;
 }
 
-/* The part of a removal for which the folder's lock has to be held. */
+/* Completes a checkpoint whose folder has its name, while the folder's lock is held. */
+static sherd_status name_finish(const char *dir, const char *tag, const char *path)
+{
+    sherdi_claim_unlink(path);
+    SHERDI_TRY(sherdi_folder_sync(dir));
+    return latest_put(dir, tag);
+}
+
+/* The part of a save for which the folder's lock has to be held. */
 static sherd_status partial_finish(const char *dir, const char *tag)
 {
     char partial[SHERDI_CHECKPOINT_PATH_BYTES];
@@ -482,9 +530,7 @@ static sherd_status partial_finish(const char *dir, const char *tag)
     if (folders_exchange(partial, path) != 0) {
         return io_fail("give its name to the checkpoint", path);
     }
-    sherdi_claim_unlink(path);
-    SHERDI_TRY(sherdi_folder_sync(dir));
-    SHERDI_TRY(latest_put(dir, tag));
+    SHERDI_TRY(name_finish(dir, tag, path));
     (void)folder_clear(partial); /* the replaced checkpoint, if there was one */
     return SHERD_OK;
 }
@@ -503,6 +549,193 @@ sherd_status sherdi_checkpoint_finish(const char *dir, const char *tag, sherdi_c
     sherdi_claim_drop(&names);
     return sherdi_outcome_end(&outcome);
 }
+
+/* ---------------------------------------------------------------------- parts -- */
+
+static sherd_status prepared_path(const char *dir, const char *tag,
+                                  char out[SHERDI_CHECKPOINT_PATH_BYTES])
+{
+    return path_make(dir, ".", tag, PREPARED, NULL, out);
+}
+
+sherd_status sherdi_checkpoint_prepare(const char *dir, const char *tag)
+{
+    char         partial[SHERDI_CHECKPOINT_PATH_BYTES];
+    char         prepared[SHERDI_CHECKPOINT_PATH_BYTES];
+    sherdi_claim names = {0};
+    sherd_status status;
+
+    SHERDI_TRY(sherdi_checkpoint_partial_path(dir, tag, NULL, partial));
+    SHERDI_TRY(prepared_path(dir, tag, prepared));
+    SHERDI_TRY(sherdi_folder_sync(partial));
+    SHERDI_TRY(sherdi_claim_dir(dir, &names));
+    status = rename(partial, prepared) == 0 ? sherdi_folder_sync(dir)
+                                            : io_fail("give its name to the folder", prepared);
+    sherdi_claim_drop(&names);
+    return status;
+}
+
+void sherdi_checkpoint_withdraw(const char *dir, const char *tag)
+{
+    char partial[SHERDI_CHECKPOINT_PATH_BYTES];
+    char prepared[SHERDI_CHECKPOINT_PATH_BYTES];
+
+    if (sherdi_checkpoint_partial_path(dir, tag, NULL, partial) == SHERD_OK &&
+        prepared_path(dir, tag, prepared) == SHERD_OK) {
+        (void)rename(prepared, partial);
+    }
+}
+
+/* The same for a part. A checkpoint that it replaces is removed first, since rank 0 has replaced it:
+ * what is prepared is always newer than what has the name. */
+static sherd_status prepared_finish(const char *dir, const char *tag)
+{
+    char prepared[SHERDI_CHECKPOINT_PATH_BYTES];
+    char removed[SHERDI_CHECKPOINT_PATH_BYTES];
+    char path[SHERDI_CHECKPOINT_PATH_BYTES];
+
+    SHERDI_TRY(prepared_path(dir, tag, prepared));
+    SHERDI_TRY(removed_path(dir, tag, removed));
+    SHERDI_TRY(sherdi_checkpoint_path(dir, tag, NULL, path));
+    SHERDI_TRY(folder_clear(removed));
+    if (rename(path, removed) != 0 && errno != ENOENT) {
+        return io_fail("replace the checkpoint", path);
+    }
+    if (rename(prepared, path) != 0) {
+        return io_fail("give its name to the checkpoint", path);
+    }
+    SHERDI_TRY(name_finish(dir, tag, path));
+    (void)folder_clear(removed);
+    return SHERD_OK;
+}
+
+sherd_status sherdi_checkpoint_finish_part(const char *dir, const char *tag, sherdi_claim *claim)
+{
+    sherdi_claim names  = {0};
+    sherd_status status = sherdi_claim_dir(dir, &names);
+
+    status = status == SHERD_OK ? prepared_finish(dir, tag) : status;
+    sherdi_claim_drop(claim);
+    sherdi_claim_drop(&names);
+    return status;
+}
+
+size_t sherdi_checkpoint_prepared(const char *dir, char (*tags)[SHERDI_CHECKPOINT_NAME_BYTES],
+                                  size_t      most)
+{
+    DIR           *folder = opendir(dir);
+    size_t         count  = 0;
+    struct dirent *entry;
+    char           path[SHERDI_CHECKPOINT_PATH_BYTES];
+    char           who[128];
+
+    while (folder != NULL && count < most && (entry = readdir(folder)) != NULL) {
+        size_t len = strlen(entry->d_name);
+
+        if (entry->d_name[0] == '.' && len > sizeof(PREPARED) &&
+            strcmp(entry->d_name + len - (sizeof(PREPARED) - 1), PREPARED) == 0 &&
+            path_make(dir, "", entry->d_name, "", NULL, path) == SHERD_OK &&
+            !sherdi_claim_is_held(path, who, sizeof(who))) {
+            (void)snprintf(tags[count++], SHERDI_CHECKPOINT_NAME_BYTES, "%.*s",
+                           (int)(len - sizeof(PREPARED)), entry->d_name + 1);
+        }
+    }
+    if (folder != NULL) {
+        (void)closedir(folder);
+    }
+    return count;
+}
+
+/* Gives the checksum of a folder's manifest; 0: there is none, or it is damaged. */
+static sherd_status manifest_checksum(sherdi_mem *mem, const char *folder, uint64_t *out)
+{
+    char            path[SHERDI_CHECKPOINT_PATH_BYTES];
+    sherdi_manifest m;
+    char           *text;
+    size_t          len;
+    sherd_status    status;
+
+    *out = 0;
+    SHERDI_TRY(path_make(folder, "", SHERDI_MANIFEST_NAME, "", NULL, path));
+    if (access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR)) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_checkpoint_get(mem, path, SHERDI_MANIFEST_MOST_BYTES, &text, &len));
+    status = sherdi_manifest_parse(&m, mem, path, text, len);
+    sherdi_free(text);
+    if (status == SHERD_OK) {
+        *out = m.checksum;
+        sherdi_manifest_fini(&m);
+    }
+    return status == SHERD_E_INVAL ? SHERD_OK : status;
+}
+
+sherd_status sherdi_checkpoint_checksum(sherdi_mem *mem, const char *dir, const char *tag,
+                                        int is_prepared, uint64_t *out)
+{
+    char path[SHERDI_CHECKPOINT_PATH_BYTES];
+
+    SHERDI_TRY(is_prepared ? prepared_path(dir, tag, path)
+                           : sherdi_checkpoint_path(dir, tag, NULL, path));
+    return manifest_checksum(mem, path, out);
+}
+
+/* The part of settling for which the folder's lock has to be held. */
+static sherd_status prepared_settle(sherdi_mem *mem, const char *dir, const char *tag,
+                                    const char *prepared, uint64_t checksum, int is_removed)
+{
+    uint64_t own;
+
+    if (!sherdi_checkpoint_has(prepared)) { /* another rank has settled it */
+        return SHERD_OK;
+    }
+    SHERDI_TRY(manifest_checksum(mem, prepared, &own));
+    if (checksum != 0 && own == checksum) {
+        return prepared_finish(dir, tag);
+    }
+    return is_removed ? folder_clear(prepared) : SHERD_OK;
+}
+
+sherd_status sherdi_checkpoint_settle(sherdi_mem *mem, const char *dir, const char *tag,
+                                      uint64_t checksum, int is_removed)
+{
+    char         prepared[SHERDI_CHECKPOINT_PATH_BYTES];
+    char         who[128];
+    sherdi_claim names = {0};
+    sherd_status status;
+
+    SHERDI_TRY(sherdi_tag_check(tag));
+    SHERDI_TRY(prepared_path(dir, tag, prepared));
+    if (!sherdi_checkpoint_has(prepared) || sherdi_claim_is_held(prepared, who, sizeof(who))) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_claim_dir(dir, &names));
+    status = prepared_settle(mem, dir, tag, prepared, checksum, is_removed);
+    sherdi_claim_drop(&names);
+    return status;
+}
+
+/* The ranks of a host come here at the same time, so one does it. */
+sherd_status sherdi_checkpoint_adopt(const char *dir, const char *tag, const char *manifest,
+                                     size_t len_bytes)
+{
+    char         folder[SHERDI_CHECKPOINT_PATH_BYTES];
+    char         path[SHERDI_CHECKPOINT_PATH_BYTES];
+    sherdi_claim names  = {0};
+    sherd_status status = SHERD_OK;
+
+    SHERDI_TRY(sherdi_checkpoint_path(dir, tag, NULL, folder));
+    SHERDI_TRY(sherdi_checkpoint_path(dir, tag, SHERDI_MANIFEST_NAME, path));
+    SHERDI_TRY(sherdi_folders_make(folder, "the folder of a checkpoint"));
+    SHERDI_TRY(sherdi_claim_dir(dir, &names));
+    if (!sherdi_checkpoint_has(path)) {
+        status = sherdi_checkpoint_put(folder, SHERDI_MANIFEST_NAME, manifest, len_bytes);
+    }
+    sherdi_claim_drop(&names);
+    return status;
+}
+
+/* ----------------------------------------------------------------- find, remove -- */
 
 static int found_order(const void *a, const void *b)
 {

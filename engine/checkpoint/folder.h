@@ -6,6 +6,11 @@
  * checkpoints and folders that begin with a dot. The next save clears these away. Several engines
  * may save different tags at the same time: claim.h says which folders are being written.
  *
+ * If hosts do not share DIR, each has a part of the checkpoint in its own DIR/TAG. The rename at rank
+ * 0 is what makes the checkpoint complete. Until then the parts of the other hosts are
+ * DIR/.TAG.prepared: only the folders of other hosts say whether such a part belongs to a
+ * checkpoint.
+ *
  * save.c, load.c, reader.c and the tools use this; symbolic links in these folders are not
  * followed. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_FOLDER_H
@@ -16,6 +21,8 @@
 
 #define SHERDI_CHECKPOINT_PATH_BYTES 4096
 #define SHERDI_MANIFEST_NAME         "manifest.json"
+/* A limit for the length of manifests, which grows with the parameters of the model. */
+#define SHERDI_MANIFEST_MOST_BYTES ((size_t)1 << 30)
 
 /** Write the paths DIR/TAG and DIR/.TAG.partial, with /NAME appended if `name` is not NULL.
  *  E_INVAL: the path is too long. */
@@ -42,6 +49,10 @@ sherd_status sherdi_checkpoint_put(const char *folder, const char *name, const v
                                    size_t len_bytes);
 /** Makes an empty file that other hosts can see. Nothing is synced. E_IO. */
 sherd_status sherdi_checkpoint_mark(const char *path);
+/** Says whether a mark that another rank has made in its partial folder is in the folder of that
+ *  path here. Makes DIR if it is missing. E_IO. */
+sherd_status sherdi_checkpoint_sees(const char *dir, const char *tag, const char *name,
+                                    int *is_seen_out);
 /** Reads a small file into memory of the account, with a zero byte after it; the caller frees it.
  *  E_IO: the file does not exist, or is longer than `most_bytes`. E_NOMEM. */
 sherd_status sherdi_checkpoint_get(sherdi_mem *mem, const char *path, size_t most_bytes,
@@ -50,6 +61,28 @@ sherd_status sherdi_checkpoint_get(sherdi_mem *mem, const char *path, size_t mos
  *  replaces a checkpoint of the same name. The claim ends, also after a failure, which removes the
  *  partial folder. E_IO. */
 sherd_status sherdi_checkpoint_finish(const char *dir, const char *tag, sherdi_claim *claim);
+
+/** The same in two steps, for a part of a checkpoint: syncs and renames the partial folder, which
+ *  sherdi_checkpoint_withdraw undoes; then makes it DIR/TAG. If that fails, the part stays prepared.
+ *  E_IO. */
+sherd_status sherdi_checkpoint_prepare(const char *dir, const char *tag);
+void         sherdi_checkpoint_withdraw(const char *dir, const char *tag);
+sherd_status sherdi_checkpoint_finish_part(const char *dir, const char *tag, sherdi_claim *claim);
+/** Lists the tags of prepared parts that no save is working on, at most `most`; returns how many. */
+size_t sherdi_checkpoint_prepared(const char *dir, char (*tags)[SHERDI_CHECKPOINT_NAME_BYTES],
+                                  size_t      most);
+/** Makes a prepared part DIR/TAG if it belongs to the checkpoint whose manifest has this checksum. If
+ *  it does not, it is removed or, unless `is_removed`, left alone. Does nothing if there is none, or
+ *  a save is working on it. E_IO. */
+sherd_status sherdi_checkpoint_settle(sherdi_mem *mem, const char *dir, const char *tag,
+                                      uint64_t checksum, int is_removed);
+/** Gives the checksum of the manifest of DIR/TAG or, if is_prepared, of a prepared part; 0: there is
+ *  none, or it is damaged. E_IO, E_NOMEM. */
+sherd_status sherdi_checkpoint_checksum(sherdi_mem *mem, const char *dir, const char *tag,
+                                        int is_prepared, uint64_t *out);
+/** Makes DIR/TAG, if it does not exist, with this manifest and no other file. E_IO. */
+sherd_status sherdi_checkpoint_adopt(const char *dir, const char *tag, const char *manifest,
+                                     size_t len_bytes);
 /** Removes the files of a failed save, and ends its claim; does nothing without one. */
 void sherdi_checkpoint_abandon(const char *dir, const char *tag, sherdi_claim *claim);
 
