@@ -118,6 +118,18 @@ void sherdi_linked_name(int rank, int world_size, char out[SHERDI_CHECKPOINT_NAM
     (void)snprintf(out, SHERDI_CHECKPOINT_NAME_BYTES, "slots-%05d-of-%05d", rank, world_size);
 }
 
+void sherdi_linked_stripe_name(int rank, int world_size, int stripe,
+                               char out[SHERDI_CHECKPOINT_NAME_BYTES])
+{
+    size_t used;
+
+    sherdi_linked_name(rank, world_size, out);
+    used = strlen(out);
+    if (stripe > 0) {
+        (void)snprintf(out + used, SHERDI_CHECKPOINT_NAME_BYTES - used, ".%d", stripe);
+    }
+}
+
 /* ------------------------------------------------------------------- describing -- */
 
 static void slots_print(sherdi_text *text, const sherdi_plan *plan, const sherdi_state *state)
@@ -369,6 +381,11 @@ size_t sherdi_linked_count(const sherdi_linked *linked)
 const sherdi_linked_tensor *sherdi_linked_tensor_at(const sherdi_linked *linked, size_t index)
 {
     return &linked->tensors[index];
+}
+
+int sherdi_linked_stripes(const sherdi_linked *linked)
+{
+    return linked->file.num_stripes;
 }
 
 size_t sherdi_linked_extents(const sherdi_linked *linked)

@@ -15,6 +15,9 @@
 
 /** Writes "slots-00003-of-00008"; the names of stripes after the first add ".1", ".2", ... */
 void sherdi_linked_name(int rank, int world_size, char out[SHERDI_CHECKPOINT_NAME_BYTES]);
+/** Writes the name of a stripe. */
+void sherdi_linked_stripe_name(int rank, int world_size, int stripe,
+                               char out[SHERDI_CHECKPOINT_NAME_BYTES]);
 
 /** Describes the linked state (sherdi_state_keep) as JSON, in memory of the account, which the
  *  caller frees. E_NOMEM. */
@@ -53,6 +56,7 @@ sherd_status sherdi_linked_parse(sherdi_mem *mem, const char *label, const char 
                                  sherdi_linked **out);
 size_t       sherdi_linked_count(const sherdi_linked *linked);
 const sherdi_linked_tensor *sherdi_linked_tensor_at(const sherdi_linked *linked, size_t index);
+int                         sherdi_linked_stripes(const sherdi_linked *linked);
 size_t                      sherdi_linked_extents(const sherdi_linked *linked);
 size_t                      sherdi_linked_extent_bytes(const sherdi_linked *linked, size_t extent);
 

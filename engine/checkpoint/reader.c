@@ -19,9 +19,6 @@
 /* The most files that are open at once. */
 #define MOST_OPEN 8
 
-/* A limit for the length of manifests, which grows with the parameters of the model. */
-#define MOST_MANIFEST_BYTES ((size_t)1 << 30)
-
 /* ----------------------------------------------------------------------- open -- */
 
 static sherd_status names_sort(sherdi_reader *reader)
@@ -58,7 +55,8 @@ static sherd_status manifest_read(sherdi_reader *reader)
     SHERDI_TRY(sherdi_checkpoint_check_folder(reader->params.dir, reader->params.tag));
     SHERDI_TRY(
         sherdi_checkpoint_path(reader->params.dir, reader->params.tag, SHERDI_MANIFEST_NAME, path));
-    SHERDI_TRY(sherdi_checkpoint_get(reader->params.mem, path, MOST_MANIFEST_BYTES, &text, &len));
+    SHERDI_TRY(
+        sherdi_checkpoint_get(reader->params.mem, path, SHERDI_MANIFEST_MOST_BYTES, &text, &len));
     status = sherdi_manifest_parse(&reader->manifest, reader->params.mem, path, text, len);
     sherdi_free(text);
     return status == SHERD_OK ? names_sort(reader) : status;
@@ -415,6 +413,35 @@ static void files_make_room(sherdi_reader *reader)
     }
 }
 
+int sherdi_reader_is_elsewhere(const sherdi_reader *reader, const sherdi_reader_file *file,
+                               char *text, size_t len_bytes)
+{
+    sherdi_data_file which;
+    int              rank;
+
+    file_identify(reader, file, &rank, &which);
+    if (reader->manifest.hosts == NULL || sherdi_reader_file_bytes(reader, which, rank) >= 0) {
+        return 0;
+    }
+    (void)snprintf(text, len_bytes,
+                   "it is not here: rank %d wrote it on host %s; copy the files of that host's "
+                   "folder into this one",
+                   rank, sherdi_manifest_host(&reader->manifest, rank));
+    return 1;
+}
+
+static sherd_status presence_check(const sherdi_reader *reader, const sherdi_reader_file *file)
+{
+    char path[SHERDI_CHECKPOINT_PATH_BYTES];
+    char text[SHERDI_READER_ELSEWHERE_BYTES];
+
+    if (!sherdi_reader_is_elsewhere(reader, file, text, sizeof(text))) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_reader_path(reader, file, path));
+    return sherdi_fail(SHERD_E_IO, "%s: %s", path, text);
+}
+
 /* Reads the header the first time. */
 sherd_status sherdi_reader_use(sherdi_reader *reader, sherdi_reader_file *file)
 {
@@ -440,6 +467,7 @@ sherd_status sherdi_reader_use(sherdi_reader *reader, sherdi_reader_file *file)
         return file_damaged(reader, file,
                             "the manifest does not name this file, which should hold a tensor");
     }
+    SHERDI_TRY(presence_check(reader, file));
     sherdi_data_file_name(which, rank, reader->manifest.world_size, name);
     SHERDI_TRY(sherdi_checkpoint_path(reader->params.dir, reader->params.tag, NULL, folder));
     SHERDI_TRY(sherdi_file_open(reader->params.queue, &params, &file->open));
@@ -852,6 +880,46 @@ sherd_status sherdi_reader_blobs(sherdi_reader *reader, sherdi_blob_kind kind, i
         if (key != NULL) {
             SHERDI_TRY(blob_read(reader, tensor, key, kind, rank, is_large, out));
         }
+    }
+    return SHERD_OK;
+}
+
+void sherdi_reader_mark(const sherdi_reader *reader, size_t param, size_t first, size_t count,
+                        unsigned char (*flags)[SHERDI_DATA_FILES])
+{
+    const sherdi_manifest_param *p     = &reader->manifest.params[param];
+    size_t                       slice = reader->manifest.segments[p->segment].slice_elems;
+    size_t                       begin = p->offset_elems + first;
+
+    for (size_t r = begin / slice; count > 0 && r <= (begin + count - 1) / slice; r++) {
+        flags[r][p->is_frozen ? SHERDI_DATA_FROZEN : SHERDI_DATA_STATE] = 1;
+    }
+}
+
+int sherdi_reader_stripes(const sherdi_reader *reader, int rank)
+{
+    const sherdi_reader_file *file = &reader->files[rank][SHERDI_DATA_STATE];
+
+    return file->linked == NULL ? 0 : sherdi_linked_stripes(file->linked);
+}
+
+sherd_status sherdi_reader_look(sherdi_reader *reader, sherdi_data_file which, int rank,
+                                int *is_there_out)
+{
+    sherdi_reader_file *file = &reader->files[rank][which];
+    char                name[SHERDI_CHECKPOINT_NAME_BYTES];
+    char                path[SHERDI_CHECKPOINT_PATH_BYTES];
+
+    *is_there_out = sherdi_reader_file_bytes(reader, which, rank) ==
+                    (int64_t)sherdi_reader_said(reader, file)->bytes;
+    if (!*is_there_out || which != SHERDI_DATA_STATE || reader->manifest.has_state_fingerprint) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_reader_use(reader, file));
+    for (int i = 0; i < sherdi_reader_stripes(reader, rank); i++) {
+        sherdi_linked_stripe_name(rank, reader->manifest.world_size, i, name);
+        SHERDI_TRY(sherdi_checkpoint_path(reader->params.dir, reader->params.tag, name, path));
+        *is_there_out = *is_there_out && sherdi_checkpoint_has(path);
     }
     return SHERD_OK;
 }

@@ -64,6 +64,16 @@ typedef struct sherdi_reader_watch {
  *  continues. Damage is not an error here; E_NOMEM. */
 sherd_status sherdi_reader_verify(sherdi_reader *reader, sherdi_data_file which, int rank,
                                   const sherdi_reader_watch *watch);
+/** Says whether a data file that has bytes is there, with its length, and with its linked state.
+ *  E_INVAL (its header is damaged), E_IO, E_NOMEM. */
+sherd_status sherdi_reader_look(sherdi_reader *reader, sherdi_data_file which, int rank,
+                                int *is_there_out);
+/** Returns the number of files of a rank's linked state; 0: it has none. Call it after
+ *  sherdi_reader_look has found the data file. */
+int sherdi_reader_stripes(const sherdi_reader *reader, int rank);
+/** Marks the data files that have elements of a parameter, in flags by rank and kind. */
+void sherdi_reader_mark(const sherdi_reader *reader, size_t param, size_t first, size_t count,
+                        unsigned char (*flags)[SHERDI_DATA_FILES]);
 /** Returns the real length of a data file; -1: it does not exist, or is not a file. */
 int64_t sherdi_reader_file_bytes(const sherdi_reader *reader, sherdi_data_file which, int rank);
 /** Returns the bytes that were read from the drive so far. */

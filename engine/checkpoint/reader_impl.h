@@ -64,6 +64,12 @@ const sherdi_manifest_file *sherdi_reader_said(const sherdi_reader      *reader,
                                                const sherdi_reader_file *file);
 sherd_status                sherdi_reader_use(sherdi_reader *reader, sherdi_reader_file *file);
 
+#define SHERDI_READER_ELSEWHERE_BYTES 256
+/** Returns whether a file is missing in a checkpoint of several hosts; the text then says where it
+ *  may be. */
+int sherdi_reader_is_elsewhere(const sherdi_reader *reader, const sherdi_reader_file *file,
+                               char *text, size_t len_bytes);
+
 /** Returns slot `number` of the current file, and starts reading the slots that follow.
  *  *is_new_out: its checksums have not been checked. */
 sherd_status sherdi_reader_fetch(sherdi_reader *reader, size_t number, sherdi_reader_slot **out,

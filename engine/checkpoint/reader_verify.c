@@ -217,6 +217,7 @@ sherd_status sherdi_reader_verify(sherdi_reader *reader, sherdi_data_file which,
                       .watch  = watch,
                       .which  = which,
                       .rank   = rank};
+    char         where[SHERDI_READER_ELSEWHERE_BYTES];
     sherd_status status;
 
     SHERDI_TRY(sherdi_reader_path(reader, v.file, v.path));
@@ -225,6 +226,10 @@ sherd_status sherdi_reader_verify(sherdi_reader *reader, sherdi_data_file which,
             damage_report(&v, NULL, 0, 0,
                           "the manifest does not name this file, which should be there");
         }
+        return SHERD_OK;
+    }
+    if (sherdi_reader_is_elsewhere(reader, v.file, where, sizeof(where))) {
+        damage_report(&v, NULL, 0, 0, where);
         return SHERD_OK;
     }
     status = sherdi_reader_use(reader, v.file);
