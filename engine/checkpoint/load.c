@@ -10,6 +10,7 @@
 #include "collectives/broadcast.h"
 #include "engine/checkpoint/fit.h"
 #include "engine/checkpoint/frozen.h"
+#include "engine/checkpoint/parts.h"
 #include "engine/checkpoint/reader.h"
 #include "engine/checkpoint/save.h"
 #include "engine/checkpoint/shard.h"
@@ -505,10 +506,29 @@ static sherd_status same_check(const load *l, sherd_status own, uint64_t word, c
                                   odd, what);
 }
 
+/* Finds the latest tag of rank 0 or, if there is none, of the first rank that has one: rank 0 may be
+ * on a host that had no part in the save. Collective. */
+static sherd_status latest_find(load *l)
+{
+    sherd_engine        *engine     = l->engine;
+    const sherdi_outcome own        = sherdi_outcome_of(sherdi_checkpoint_latest(l->dir, l->tag));
+    int                  is_damaged = own.status != SHERD_OK && own.status != SHERD_E_IO;
+    int                  root       = 0;
+
+    SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_PARTS,
+                                 engine->rank == 0 && is_damaged ? own.status : SHERD_OK,
+                                 own.status == SHERD_OK, NULL));
+    while (root < engine->world_size && sherdi_agree_word_of(engine, root) == 0) {
+        root++;
+    }
+    return root == engine->world_size
+               ? sherdi_outcome_end(&own)
+               : sherdi_world_broadcast(engine->world, l->tag, sizeof(l->tag), root);
+}
+
 static sherd_status tag_find(load *l, const char *tag)
 {
-    sherd_engine *engine = l->engine;
-    sherd_status  status = tag == NULL ? SHERD_OK : sherdi_tag_check(tag);
+    sherd_status status = tag == NULL ? SHERD_OK : sherdi_tag_check(tag);
 
     SHERDI_TRY(
         same_check(l, status, arguments_hash(l, tag), "gives another tag, or other params,"));
@@ -516,11 +536,7 @@ static sherd_status tag_find(load *l, const char *tag)
         (void)snprintf(l->tag, sizeof(l->tag), "%s", tag);
         return SHERD_OK;
     }
-    if (engine->rank == 0) {
-        status = sherdi_checkpoint_latest(l->dir, l->tag);
-    }
-    SHERDI_TRY(sherdi_agree_status(engine, status));
-    return sherdi_world_broadcast(engine->world, l->tag, sizeof(l->tag), 0);
+    return latest_find(l);
 }
 
 static sherd_status open_local(load *l)
@@ -556,6 +572,52 @@ static void load_close(load *l)
     sherdi_free(l->slots);
     sherdi_free(l->found);
     sherdi_free(l->parts);
+    l->reader = NULL;
+    l->queue  = NULL;
+    l->slots  = NULL;
+    l->found  = NULL;
+    l->parts  = NULL;
+}
+
+static uint64_t checksum_of(const load *l, sherd_status status)
+{
+    return status == SHERD_OK ? sherdi_reader_manifest(l->reader)->checksum : 0;
+}
+
+static int is_absent(const load *l)
+{
+    char path[SHERDI_CHECKPOINT_PATH_BYTES];
+
+    return sherdi_checkpoint_path(l->dir, l->tag, SHERDI_MANIFEST_NAME, path) == SHERD_OK &&
+           !sherdi_checkpoint_has(path);
+}
+
+/* Opens the checkpoint of the first rank that has one of this name; other ranks may get its manifest.
+ * Collective. */
+static sherd_status same_open(load *l)
+{
+    sherdi_outcome opened = sherdi_outcome_of(open_local(l));
+    uint64_t       own    = checksum_of(l, opened.status);
+    sherd_status   status = opened.status;
+    int            root   = 0;
+    uint64_t       wanted;
+    int            odd;
+
+    SHERDI_TRY(sherdi_agree_same(l->engine, "sherd_checkpoint_load",
+                                 is_absent(l) ? SHERD_OK : status, own, &odd));
+    if (odd == 0) {
+        return sherdi_outcome_end(&opened); /* all have it, or none has it */
+    }
+    while (sherdi_agree_word_of(l->engine, root) == 0) {
+        root++;
+    }
+    wanted = sherdi_agree_word_of(l->engine, root);
+    SHERDI_TRY(sherdi_parts_adopt(l->engine, l->dir, l->tag, root, wanted, own != wanted));
+    if (own != wanted) {
+        load_close(l);
+        status = open_local(l);
+    }
+    return same_check(l, status, checksum_of(l, status), "finds another checkpoint in its folder");
 }
 
 typedef struct loaded_message {
@@ -702,13 +764,9 @@ static uint64_t bytes_wanted(const load *l)
 static sherd_status load_run(load *l, const char *tag)
 {
     sherd_engine *engine = l->engine;
-    sherd_status  status;
 
     SHERDI_TRY(tag_find(l, tag));
-    status = open_local(l);
-    SHERDI_TRY(same_check(l, status,
-                          status == SHERD_OK ? sherdi_reader_manifest(l->reader)->checksum : 0,
-                          "finds another checkpoint in its folder"));
+    SHERDI_TRY(same_open(l));
     losses_warn(l);
     l->all_bytes               = bytes_wanted(l);
     engine->failure.why.status = SHERD_OK;
