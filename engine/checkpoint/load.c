@@ -48,6 +48,10 @@ typedef struct load {
     int      is_whole; /* nothing is missing, extra, or rounded: the fingerprints must agree */
     uint64_t fingerprint, state_fingerprint; /* of the values that this rank has read */
     uint64_t done_bytes, all_bytes;
+    int      is_adopted; /* some rank had no manifest */
+
+    sherdi_blobs blobs; /* of the run, if has_blobs: another rank has sent them */
+    int          has_blobs;
 
     /* the part that is being read */
     const sherdi_op          *op;
@@ -611,13 +615,80 @@ static sherd_status same_open(load *l)
     while (sherdi_agree_word_of(l->engine, root) == 0) {
         root++;
     }
-    wanted = sherdi_agree_word_of(l->engine, root);
+    wanted        = sherdi_agree_word_of(l->engine, root);
+    l->is_adopted = 1;
     SHERDI_TRY(sherdi_parts_adopt(l->engine, l->dir, l->tag, root, wanted, own != wanted));
     if (own != wanted) {
         load_close(l);
         status = open_local(l);
     }
     return same_check(l, status, checksum_of(l, status), "finds another checkpoint in its folder");
+}
+
+/* Marks the files that this rank reads. */
+static void needs_mark(const load *l, unsigned char (*needs)[SHERDI_DATA_FILES])
+{
+    const sherd_engine *engine = l->engine;
+    const sherdi_plan  *plan   = engine->plan;
+    size_t              begin;
+    size_t              end;
+
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        sherdi_shard_ranges ranges =
+            sherdi_shard_all(plan, &engine->model, &plan->layout.blocks[b]);
+        sherdi_shard_range range;
+
+        while (sherdi_shard_next(&ranges, &range)) {
+            if (l->found[range.param] != NOT_THERE) {
+                sherdi_reader_mark(l->reader, (size_t)l->found[range.param], range.first,
+                                   range.count, needs);
+            }
+        }
+    }
+    for (size_t p = 0; p < engine->model.num_params; p++) {
+        if (engine->model.params[p].is_frozen && l->found[p] != NOT_THERE) {
+            sherdi_plan_held(plan, p, engine->model.params[p].elems, &begin, &end);
+            sherdi_reader_mark(l->reader, (size_t)l->found[p], begin, end - begin, needs);
+        }
+    }
+    for (int r = engine->rank;
+         r < sherdi_reader_manifest(l->reader)->world_size && !l->params.weights_only;
+         r += engine->world_size) {
+        needs[r][SHERDI_DATA_STATE] = 1;
+    }
+}
+
+/* Of a checkpoint in parts, or one that hosts lack, gets what this rank needs from others.
+ * Collective. */
+static sherd_status parts_complete(load *l)
+{
+    const sherdi_plan *plan   = l->engine->plan;
+    sherdi_parts       parts  = {.engine      = l->engine,
+                                 .reader      = l->reader,
+                                 .dir         = l->dir,
+                                 .tag         = l->tag,
+                                 .needs_blobs = !l->params.weights_only,
+                                 .buffer      = l->slots,
+                                 .buffer_bytes =
+                                     plan->packing.checkpoint_slots * plan->packing.checkpoint_slot_bytes,
+                                 .blobs = &l->blobs};
+    sherd_status       status = SHERD_OK;
+
+    if (!l->is_adopted && sherdi_reader_manifest(l->reader)->hosts == NULL) {
+        return SHERD_OK;
+    }
+    parts.needs = sherdi_alloc_array(&l->engine->mem, SHERDI_MEM_CONTROL,
+                                     (size_t)sherdi_reader_manifest(l->reader)->world_size,
+                                     sizeof(*parts.needs));
+    if (parts.needs == NULL) {
+        status = SHERD_E_NOMEM;
+    } else {
+        needs_mark(l, parts.needs);
+    }
+    status       = sherdi_parts_complete(&parts, status);
+    l->has_blobs = parts.has_blobs;
+    sherdi_free(parts.needs);
+    return status;
 }
 
 typedef struct loaded_message {
@@ -676,6 +747,17 @@ static void counters_take(const load *l)
     sherdi_scaler_resume(&engine->scaler, &m->scaler);
 }
 
+static sherd_status blobs_copy(const load *l)
+{
+    for (size_t i = 0; i < l->blobs.count; i++) {
+        const sherdi_blob *blob = &l->blobs.list[i];
+
+        SHERDI_TRY(sherdi_blobs_put(l->engine->blobs, blob->key, blob->kind, 0, blob->is_large,
+                                    blob->data, blob->len_bytes));
+    }
+    return SHERD_OK;
+}
+
 /* Takes the run's blobs and those of ranks. If fewer ranks load than saved, rank r also takes those
  * of ranks r + world_size, and so on. */
 static sherd_status blobs_take(load *l)
@@ -687,7 +769,8 @@ static sherd_status blobs_take(load *l)
         return SHERD_OK;
     }
     sherdi_blobs_clear(engine->blobs, 1);
-    SHERDI_TRY(sherdi_reader_blobs(l->reader, SHERDI_BLOB_GLOBAL, 0, engine->blobs));
+    SHERDI_TRY(l->has_blobs ? blobs_copy(l)
+                            : sherdi_reader_blobs(l->reader, SHERDI_BLOB_GLOBAL, 0, engine->blobs));
     for (int r = engine->rank; r < saved; r += engine->world_size) {
         SHERDI_TRY(sherdi_reader_blobs(l->reader, SHERDI_BLOB_OF_RANK, r, engine->blobs));
     }
@@ -767,6 +850,7 @@ static sherd_status load_run(load *l, const char *tag)
 
     SHERDI_TRY(tag_find(l, tag));
     SHERDI_TRY(same_open(l));
+    SHERDI_TRY(parts_complete(l));
     losses_warn(l);
     l->all_bytes               = bytes_wanted(l);
     engine->failure.why.status = SHERD_OK;
@@ -811,10 +895,12 @@ sherd_status sherd_checkpoint_load(sherd_engine *engine, const char *dir, const 
                                 l.params.may_be_extra, l.params.num_may_be_extra));
     SHERDI_TRY(sherd_checkpoint_wait(engine, NULL));
     sherd_checkpoint_report_init(&engine->checkpoints->report);
+    sherdi_blobs_init(&l.blobs, &engine->mem);
     outcome                           = sherdi_outcome_of(load_run(&l, tag));
     engine->checkpoints->report.bytes = l.reader == NULL ? 0 : sherdi_reader_bytes(l.reader);
     engine->checkpoints->report.step  = engine->counters.step;
     load_close(&l);
+    sherdi_blobs_fini(&l.blobs);
     engine->checkpoints->report.blocked_s = engine->checkpoints->report.all_s =
         (double)(sherdi_now_ns() - start) / 1e9;
     return sherdi_engine_outcome(engine, sherdi_outcome_end(&outcome));

@@ -24,4 +24,21 @@ sherd_status sherdi_text_share(sherd_engine *engine, sherd_status own, int root,
 sherd_status sherdi_parts_adopt(sherd_engine *engine, const char *dir, const char *tag, int root,
                                 uint64_t checksum, int is_other);
 
+/* The files that a load reads. */
+typedef struct sherdi_parts {
+    sherd_engine  *engine;
+    sherdi_reader *reader;
+    const char    *dir, *tag;
+    unsigned char (*needs)[SHERDI_DATA_FILES]; /* by rank and kind: this rank reads it */
+    int            needs_blobs;                /* of the run, which the file of rank 0 has */
+    unsigned char *buffer;                     /* no slot of the reader is in use */
+    size_t         buffer_bytes;
+    sherdi_blobs  *blobs;     /* out: those of the run, if has_blobs */
+    int            has_blobs; /* out: a rank without the file got them from another */
+} sherdi_parts;
+
+/** Brings every file that a rank needs to it. `own` is the outcome of this rank so far. Collective.
+ *  E_IO (nobody has a file, or it cannot be written), E_INVAL (a damaged file), E_NOMEM. */
+sherd_status sherdi_parts_complete(sherdi_parts *parts, sherd_status own);
+
 #endif
