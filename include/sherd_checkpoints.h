@@ -97,13 +97,14 @@ SHERD_API void sherd_save_params_init(sherd_save_params *params);
 
 /** Saves parameters, optimizer state, counters, loss scaler and blobs to DIR/TAG (NULL: "step-" and
  *  the number of updates, six digits). Creates missing folders, and replaces a checkpoint of the
- *  same name atomically. Every rank writes its own part; nothing is gathered. Collective: all ranks
- *  pass the same names, and the checkpoint is complete for all or for none. is_async says how long
+ *  same name atomically. Every rank writes its own part; nothing is gathered. If hosts do not share
+ *  DIR, each has the part of its ranks there. Collective: all ranks pass the same names, and the
+ *  checkpoint is complete for all or for none. is_async says how long
  *  the call blocks. It first waits for an earlier asynchronous save. Call it between steps: no unit
  *  is acquired, and, without may_be_in_window, the window has had no backward pass and no
  *  sherd_step. A failure does not affect earlier checkpoints, and training may continue. Errors:
  *  E_STATE (a window is open; another engine is saving this tag), E_INVAL (tag, ranks that differ),
- *  E_IO (too little space, with the number of missing bytes; a folder that a rank does not see; a
+ *  E_IO (too little space, with the number of missing bytes; a folder that a rank cannot make; a
  *  file or folder of this name that is no checkpoint; a failure of the drive), E_NOTSUP
  *  (asynchronous without checkpoint.async, a build without libxxhash), E_NOMEM. */
 SHERD_CALL sherd_checkpoint_save(sherd_engine *engine, const char *dir, const char *tag,
@@ -153,10 +154,12 @@ SHERD_API void sherd_load_params_init(sherd_load_params *params);
 
 /** Loads the checkpoint DIR/TAG (NULL: the one that DIR/latest names) and continues from it. The
  *  training run that saved it may have had any world size, stage, tier, device and precision. Every
- *  rank reads the elements that it stores and compares them with the checksums. At the end the
+ *  rank reads the elements that it stores and compares them with the checksums. Files that a host
+ *  lacks come from a host that has them, and stay there. At the end the
  *  fingerprints must equal those of the manifest. Called after seal instead of filling, or later
  *  between steps; also for an engine whose update failed in the middle. Collective, blocking.
- *  Errors: E_STATE (a window is open), E_IO (no checkpoint of this name), E_INVAL (another model,
+ *  Errors: E_STATE (a window is open), E_IO (no checkpoint of this name, or no rank has one of its
+ *  files), E_INVAL (another model,
  *  or a damaged file: the message names the tensor and the rank), E_PEER_LOST. A failure before the
  *  first value is written does not change the engine. After a later failure it accepts only load,
  *  undo if a spare generation exists, or destroy. */

@@ -8,8 +8,6 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "base/random.h"
-#include "collectives/broadcast.h"
 #include "engine/checkpoint/linked.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/run/blobs.h"
@@ -191,13 +189,10 @@ static uint64_t saved_fingerprint(const sherdi_save *save)
     return sum;
 }
 
-/* Completes and writes the manifest on rank 0, after all ranks have described their files. */
-static sherd_status manifest_publish(sherdi_save *save)
+/* Completes the manifest on rank 0, after all ranks have described their files. */
+static sherd_status manifest_complete(sherdi_save *save, char **text_out, size_t *len_bytes_out)
 {
     sherdi_manifest *m = &save->manifest;
-    char            *text;
-    size_t           len;
-    sherd_status     status;
 
     m->fingerprint           = saved_fingerprint(save);
     m->has_state_fingerprint = 1;
@@ -209,11 +204,30 @@ static sherd_status manifest_publish(sherdi_save *save)
             m->data_bytes += save->all[r].files[f].bytes;
         }
     }
-    SHERDI_TRY(sherdi_manifest_text(m, &text, &len));
-    status = sherdi_checkpoint_put(save->folder, SHERDI_MANIFEST_NAME, text, len);
+    return sherdi_manifest_text(m, text_out, len_bytes_out);
+}
+
+/* Publishes the checkpoint, if `status` is OK on all ranks. Collective. */
+static sherd_status manifest_publish(sherdi_save *save, sherd_status status)
+{
+    char  *text = NULL;
+    size_t len  = 0;
+
+    if (status == SHERD_OK && save->engine->rank == 0) {
+        status = manifest_complete(save, &text, &len);
+        if (status == SHERD_OK && save->num_owners == 1) {
+            status = sherdi_checkpoint_put(save->folder, SHERDI_MANIFEST_NAME, text, len);
+            status = status == SHERD_OK
+                         ? sherdi_checkpoint_finish(save->dir, save->tag, &save->claim)
+                         : status;
+        }
+    }
+    status = sherdi_agree_status(save->engine, status);
+    if (status == SHERD_OK && save->num_owners > 1) {
+        status = sherdi_save_publish_parts(save, text, len);
+    }
     sherdi_manifest_text_free(text);
-    SHERDI_TRY(status);
-    return sherdi_checkpoint_finish(save->dir, save->tag, &save->claim);
+    return status;
 }
 
 /* Removes checkpoints older than the newest keep_last. If that fails, the save has not failed. */
@@ -249,49 +263,18 @@ static sherd_status files_exchange(sherdi_save *save, sherd_status own)
                            "while it saved its part");
 }
 
-/* Makes the partial folder, and checks that all ranks see a file that rank 0 makes in it: the hosts
- * must share the folder. Collective. */
-static sherd_status folder_share(sherdi_save *save)
-{
-    sherd_engine *engine = save->engine;
-    char          name[32];
-    char          path[SHERDI_CHECKPOINT_PATH_BYTES];
-    uint64_t      nonce  = 0;
-    sherd_status  status = SHERD_OK;
-
-    if (engine->rank == 0) {
-        nonce  = sherdi_random_u64();
-        status = sherdi_checkpoint_begin(save->dir, save->tag, &save->claim);
-    }
-    SHERDI_TRY(sherdi_agree_status(engine, status));
-    SHERDI_TRY(sherdi_world_broadcast(engine->world, &nonce, sizeof(nonce), 0));
-    (void)snprintf(name, sizeof(name), "seen-%016llx", (unsigned long long)nonce);
-    SHERDI_TRY(sherdi_checkpoint_partial_path(save->dir, save->tag, name, path));
-    SHERDI_TRY(
-        sherdi_agree_status(engine, engine->rank == 0 ? sherdi_checkpoint_mark(path) : SHERD_OK));
-    if (!sherdi_checkpoint_has(path)) {
-        status = sherdi_fail(SHERD_E_IO,
-                             "rank %d does not see what rank 0 writes to %s: all hosts must share "
-                             "the folder of checkpoints; name a folder that they share",
-                             engine->rank, save->dir);
-    }
-    status = sherdi_agree_status(engine, status);
-    if (engine->rank == 0) {
-        sherdi_checkpoint_unlink(path);
-    }
-    return status;
-}
-
+/* Checks the room in each folder for the files of the ranks that see it. Collective. */
 static sherd_status space_check(sherdi_save *save)
 {
-    uint64_t need = 0;
+    sherd_engine *engine = save->engine;
+    uint64_t      need   = 0;
 
-    for (int r = 0; r < save->engine->world_size; r++) {
-        need += save->all[r].bytes;
+    for (int r = 0; r < engine->world_size; r++) {
+        need += save->owners[r] == engine->rank ? save->all[r].bytes : 0;
     }
-    return sherdi_agree_status(save->engine, save->engine->rank == 0
-                                                 ? sherdi_checkpoint_check_space(save->dir, need)
-                                                 : SHERD_OK);
+    return sherdi_agree_status(engine, save->owners[engine->rank] == engine->rank
+                                           ? sherdi_checkpoint_check_space(save->dir, need)
+                                           : SHERD_OK);
 }
 
 /* Links the frozen file of the checkpoint before, which has the same bytes, into this one. Returns
@@ -459,6 +442,7 @@ static void save_close(sherdi_save *save)
     sherdi_free(save->blobs);
     sherdi_manifest_fini(&save->manifest);
     sherdi_free(save->all);
+    sherdi_free(save->owners);
     save->engine->checkpoints->save = NULL;
     sherdi_free(save);
 }
@@ -472,10 +456,7 @@ static sherd_status save_end(sherdi_save *save, sherd_status own)
     sherdi_outcome all;
 
     if (status != SHERD_E_PEER_LOST) {
-        if (status == SHERD_OK && engine->rank == 0) {
-            status = manifest_publish(save);
-        }
-        status = sherdi_agree_status(engine, status);
+        status = manifest_publish(save, status);
     }
     all                                    = sherdi_outcome_of(status);
     engine->checkpoints->report.is_running = 0;
@@ -487,7 +468,10 @@ static sherd_status save_end(sherdi_save *save, sherd_status own)
     if (status == SHERD_OK && engine->rank == 0) {
         old_remove(save);
     }
-    if (status != SHERD_OK && engine->rank == 0) {
+    if (status == SHERD_OK && save->num_owners > 1) {
+        sherdi_save_parts_remove(save);
+    }
+    if (status != SHERD_OK && save->claim.is_held) {
         for (int f = 0; f < SHERDI_DATA_FILES; f++) {
             sherdi_writer_close(&save->writers[f]);
         }
@@ -510,7 +494,7 @@ static sherd_status save_prepare(sherdi_save *save)
     sherd_status status;
 
     SHERDI_TRY(sherdi_agree_status(save->engine, open_local(save)));
-    SHERDI_TRY(folder_share(save));
+    SHERDI_TRY(sherdi_save_folders_make(save));
     SHERDI_TRY(state_reserve(save));
     status = files_open(save);
     SHERDI_TRY(files_exchange(save, status));
@@ -558,9 +542,11 @@ static sherd_status save_create(sherd_engine *engine, const char *dir, const cha
     (void)snprintf(name, sizeof(name), "step-%06lld", (long long)engine->counters.step);
     text_copy(save->dir, sizeof(save->dir), dir);
     text_copy(save->tag, sizeof(save->tag), tag == NULL ? name : tag);
-    save->all = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, (size_t)engine->world_size,
-                                   sizeof(*save->all));
-    return save->all == NULL
+    save->all    = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, (size_t)engine->world_size,
+                                      sizeof(*save->all));
+    save->owners = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, (size_t)engine->world_size,
+                                      sizeof(*save->owners));
+    return save->all == NULL || save->owners == NULL
                ? SHERD_E_NOMEM
                : sherdi_checkpoint_partial_path(save->dir, save->tag, NULL, save->folder);
 }
@@ -714,8 +700,8 @@ static void save_abandon(sherd_engine *engine)
             "the asynchronous save of %s/%s was not over when the engine was destroyed, and is "
             "dropped; call sherd_checkpoint_wait before sherd_engine_destroy",
             save->dir, save->tag);
-        sherdi_checkpoint_abandon(save->dir, save->tag, &save->claim);
     }
+    sherdi_checkpoint_abandon(save->dir, save->tag, &save->claim);
     save_close(save);
 }
 

@@ -21,6 +21,7 @@ struct sherdi_checkpoints {
     sherdi_outcome          failure; /* of an asynchronous save, until the trainer asks for it */
     sherd_checkpoint_report report;  /* of the last save or load */
     sherdi_frozen_file      frozen;
+    int                     has_told; /* that hosts do not share the folder */
 };
 typedef struct sherdi_checkpoints sherdi_checkpoints;
 

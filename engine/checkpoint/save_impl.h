@@ -1,5 +1,6 @@
-/* A save in progress, which save.c and save_data.c share: save.c has the collective steps,
- * save_data.c writes the data of each rank. */
+/* A save in progress, which save.c, save_data.c and save_parts.c share: save.c has the collective
+ * steps, save_data.c writes the data of each rank, save_parts.c has what hosts that do not share the
+ * folder need. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_SAVE_IMPL_H
 #define SHERDI_ENGINE_CHECKPOINT_SAVE_IMPL_H
 
@@ -26,8 +27,11 @@ struct sherdi_save {
     char              dir[SHERDI_CHECKPOINT_PATH_BYTES];
     char              tag[SHERDI_CHECKPOINT_NAME_BYTES];
     char              folder[SHERDI_CHECKPOINT_PATH_BYTES]; /* the partial folder */
-    sherdi_claim      claim;                                /* of that folder; on rank 0 */
-    int               is_async;
+    sherdi_claim      claim;                                /* of that folder; on its owner */
+    /* By rank: its owner, the first rank that sees the same folder; below 0: not known yet. */
+    int *owners;
+    int  num_owners;
+    int  is_async;
 
     sherdi_ioq                 *queue;
     unsigned char              *slots; /* NULL: the snapshot is used */
@@ -50,6 +54,16 @@ struct sherdi_save {
     atomic_int     is_over; /* the thread has done its work */
     sherdi_outcome thread_outcome;
 };
+
+/** Makes the partial folder, one wherever a rank does not see those before it, and finds the owners.
+ *  Collective. E_IO, E_STATE. */
+sherd_status sherdi_save_folders_make(sherdi_save *save);
+/** Writes the manifest that rank 0 gives into the folders of all owners, and makes the checkpoint
+ *  complete on rank 0 and then on the others. Collective. E_IO, E_NOMEM. */
+sherd_status sherdi_save_publish_parts(sherdi_save *save, const char *text, size_t len_bytes);
+/** Removes what old_remove removes at rank 0 from the folders of the other owners, too: checkpoints
+ *  older than the newest keep_last that rank 0 does not have. Collective. */
+void sherdi_save_parts_remove(const sherdi_save *save);
 
 /** Makes the header of a file of this rank that has data. Its length is known then; its checksums
  *  are not yet. E_NOMEM. */
