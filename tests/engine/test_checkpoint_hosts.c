@@ -1,16 +1,24 @@
 /* Checkpoints of hosts that do not share the folder: each host has its part, and all of them or none
  * have the checkpoint. A host here is a working directory of a rank's thread, or process: all save
- * into the same relative path. */
+ * into the same relative path. test_checkpoint_hosts.sh does it on hosts with a network between
+ * them. */
 #include "engine/checkpoint/folder.h"
+#include "engine/run/engine_impl.h"
 #include "sherd_tools.h"
+#include "tests/collectives/ranks.h"
 #include "tests/engine/saved.h"
 #include "tests/lib/check.h"
 
+#include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MOST_RANKS   6
@@ -443,6 +451,286 @@ static void linked_state_is_sent(void)
     CHECK(sherdi_checkpoint_has(host_path(&to, 2, "ckpt/step-000002/slots-00001-of-00002", path)));
 }
 
+/* ------------------------------------------------------------------------ failures -- */
+
+typedef struct failing {
+    job job;
+    int rank; /* whose allocations fail */
+    int failed;
+} failing;
+
+static void save_memory_body(sherd_world *world, void *raw)
+{
+    failing *f       = raw;
+    int      is_mine = sherd_world_rank(world) == f->rank;
+    size_t   made;
+    rig      r;
+
+    open_there(&r, world, &f->job);
+    saved_fill(&r);
+    saved_train(&r, 1);
+    CHECK_OK(sherd_checkpoint_save(r.engine, "ckpt", "a", NULL));
+    (void)sherdi_mem_fail_nth(0);
+    CHECK_OK(sherd_checkpoint_save(r.engine, "ckpt", "b", NULL));
+    made = sherdi_mem_fail_nth(0);
+    CHECK_OK(sherd_world_broadcast(world, &made, sizeof(made), f->rank));
+    for (size_t nth = 1; nth <= made; nth += test_is_long() ? 1 : 7) {
+        sherd_status status;
+
+        (void)sherdi_mem_fail_nth(is_mine ? nth : 0);
+        status = sherd_checkpoint_save(r.engine, "ckpt", "b", NULL);
+        (void)sherdi_mem_fail_nth(0);
+        CHECK(status == SHERD_OK || status == SHERD_E_NOMEM);
+        f->failed += is_mine && status != SHERD_OK;
+        CHECK_OK(sherd_checkpoint_load(r.engine, "ckpt", "b", NULL));
+    }
+    CHECK_OK(sherd_checkpoint_load(r.engine, "ckpt", "a", NULL));
+    saved_train(&r, 1);
+    rig_close(&r);
+}
+
+/* The host of the rank has nothing, so others send to it. */
+static void load_memory_body(sherd_world *world, void *raw)
+{
+    failing *f       = raw;
+    int      rank    = sherd_world_rank(world);
+    int      is_mine = rank == f->rank;
+    size_t   made    = 0;
+    size_t   held    = 0;
+    rig      r;
+
+    open_there(&r, world, &f->job);
+    saved_fill(&r);
+    for (size_t nth = 0; nth <= made; nth += nth == 0 || test_is_long() ? 1 : 7) {
+        sherd_status status;
+
+        CHECK(rank != 1 || system("rm -rf ckpt") == 0);
+        CHECK_OK(sherd_world_barrier(world));
+        (void)sherdi_mem_fail_nth(is_mine ? nth : 0);
+        status = sherd_checkpoint_load(r.engine, "ckpt", NULL, NULL);
+        made   = nth > 0 ? made : sherdi_mem_fail_nth(0);
+        (void)sherdi_mem_fail_nth(0);
+        CHECK(status == SHERD_OK || status == SHERD_E_NOMEM);
+        if (status != SHERD_OK) {
+            f->failed += is_mine;
+            CHECK_OK(sherd_checkpoint_load(r.engine, "ckpt", NULL, NULL));
+        }
+        held = nth > 0 ? held : sherdi_mem_held_all(&r.engine->mem);
+        CHECK_INT(held, sherdi_mem_held_all(&r.engine->mem));
+        CHECK_OK(sherd_world_broadcast(world, &made, sizeof(made), f->rank));
+    }
+    rig_close(&r);
+}
+
+/* What stands in the way on host b. */
+typedef struct obstacle {
+    job         job;
+    const char *path;    /* a folder in its ckpt */
+    int         is_held; /* as by a save of another engine that is complete there */
+} obstacle;
+
+static void obstacle_body(sherd_world *world, void *raw)
+{
+    obstacle *o  = raw;
+    int       fd = -1;
+    char      command[600], path[600];
+    rig       r;
+
+    open_there(&r, world, &o->job);
+    saved_fill(&r);
+    saved_train(&r, 1);
+    CHECK_OK(sherd_checkpoint_save(r.engine, "ckpt", "before", NULL));
+    if (sherd_world_rank(world) == 1) {
+        (void)snprintf(command, sizeof(command), "mkdir -p ckpt/%s && touch ckpt/%s/lock", o->path,
+                       o->path);
+        (void)snprintf(path, sizeof(path), "ckpt/%s/lock", o->path);
+        CHECK_INT(0, system(command));
+        fd = open(path, O_RDWR | O_CLOEXEC);
+        CHECK(fd >= 0 && (!o->is_held || flock(fd, LOCK_EX) == 0));
+    }
+    CHECK_OK(sherd_world_barrier(world));
+    CHECK_STATUS(SHERD_E_IO, sherd_checkpoint_save(r.engine, "ckpt", "after", NULL));
+    CHECK_ERROR_SAYS(sherd_world_rank(world) == 1 ? o->path : "rank 1 failed");
+    CHECK_OK(sherd_world_barrier(world)); /* the owners have removed what they made */
+    CHECK(!sherdi_checkpoint_has("ckpt/.after.partial"));
+    CHECK(!sherdi_checkpoint_has("ckpt/after/" SHERDI_MANIFEST_NAME));
+    CHECK_OK(sherd_checkpoint_load(r.engine, "ckpt", NULL, NULL));
+    if (sherd_world_rank(world) == 1) {
+        (void)snprintf(command, sizeof(command), "rm -r ckpt/%s", o->path);
+        CHECK_INT(0, system(command));
+        CHECK(close(fd) == 0);
+    }
+    CHECK_OK(sherd_world_barrier(world));
+    CHECK_OK(sherd_checkpoint_save(r.engine, "ckpt", "after", NULL));
+    rig_close(&r);
+}
+
+static void a_host_that_cannot_save_leaves_nothing_on_all(void)
+{
+    obstacle at_begin = {.job = job_make("begin", "ab", 3), .path = "after"};
+    obstacle at_end   = {.job = job_make("end", "abb", 3), .path = ".after.prepared", .is_held = 1};
+
+    test_world(2, obstacle_body, &at_begin);
+    parts_check(&at_begin.job, "after");
+    test_world(3, obstacle_body, &at_end);
+    parts_check(&at_end.job, "after");
+}
+
+static void every_allocation_fails_once(void)
+{
+    job from = job_make("memory-from", "ab", 3);
+
+    test_world(from.world_size, save_body, &from);
+    for (int rank = 0; rank < 3; rank++) {
+        failing saving  = {.job = job_make("memory", "abb", 3), .rank = rank};
+        failing loading = {.job = job_make("memory-from", "acb", 3), .rank = rank};
+
+        test_world(3, save_memory_body, &saving);
+        CHECK(saving.failed > 5);
+        test_world(3, load_memory_body, &loading);
+        CHECK(loading.failed > 5);
+    }
+}
+
+/* --------------------------------------------------------------------------- kills -- */
+
+#define KILL_STEPS 40
+
+/* From the latest on: a step, a save, and so on. */
+static void killed_body(sherd_world *world, void *raw)
+{
+    job              *j = raw;
+    sherd_save_params params;
+    sherd_engine_info info;
+    rig               r;
+    char              latest[SHERDI_CHECKPOINT_NAME_BYTES];
+    int               is_first;
+
+    open_there(&r, world, j);
+    is_first = sherdi_checkpoint_latest("ckpt", latest) != SHERD_OK;
+    CHECK_OK(sherd_world_broadcast(world, &is_first, sizeof(is_first), 0));
+    if (!is_first) {
+        CHECK_OK(sherd_checkpoint_load(r.engine, "ckpt", NULL, NULL));
+    }
+    saved_fill(&r);
+    sherd_save_params_init(&params);
+    params.keep_last = j->keep_last;
+    sherd_engine_info_init(&info);
+    for (;;) {
+        saved_train(&r, 1);
+        CHECK_OK(sherd_checkpoint_save(r.engine, "ckpt", j->tag, &params));
+    }
+}
+
+static void after_body(sherd_world *world, void *raw)
+{
+    job              *j = raw;
+    sherd_engine_info info;
+    rig               r;
+
+    open_there(&r, world, j);
+    CHECK_OK(sherd_checkpoint_load(r.engine, "ckpt", NULL, NULL));
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r.engine, &info));
+    CHECK(info.step >= j->steps);
+    if (sherd_world_rank(world) == 0) {
+        j->steps = (int)info.step;
+    }
+    CHECK_OK(sherd_world_barrier(world));
+    rig_close(&r);
+}
+
+/* The whole job is killed at any moment, again and again: the latest of rank 0 loads on all hosts. */
+static void killed_at_any_moment(const char *name, const char *tag)
+{
+    job      j    = job_make(name, "abc", 3);
+    uint64_t seed = 20261129;
+
+    j.tag       = tag;
+    j.keep_last = 2;
+    j.steps     = 1;
+    test_world(j.world_size, save_body, &j);
+    for (int i = 0; i < (test_is_long() ? 100 : 8); i++) {
+        const uint64_t        us   = 20000 + test_random(&seed) % 60000;
+        const struct timespec rest = {0, (long)us * 1000};
+        pid_t                 child;
+        int                   status;
+
+        child = fork();
+        if (child == 0) {
+            test_world(j.world_size, killed_body, &j);
+            _exit(1);
+        }
+        (void)nanosleep(&rest, NULL);
+        CHECK(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child);
+        CHECK(WIFSIGNALED(status));
+        test_world(j.world_size, after_body, &j);
+    }
+}
+
+static void killed_in_saves_the_latest_loads(void)
+{
+    killed_at_any_moment("kills", NULL);
+}
+
+static void killed_in_saves_of_one_tag_it_loads(void)
+{
+    killed_at_any_moment("kills-tag", "same");
+}
+
+/* ---- one rank is killed, and the others live ---- */
+
+#define KILLED_RANK 2
+
+static void die(void *ctx, uint64_t done_bytes, uint64_t all_bytes)
+{
+    (void)ctx, (void)done_bytes, (void)all_bytes;
+    (void)raise(SIGKILL);
+}
+
+static void part_dies_in_its_save(void)
+{
+    job               j = job_make("", "aab", 3);
+    sherd_world      *world;
+    sherd_save_params params;
+    rig               r;
+
+    (void)snprintf(j.base, sizeof(j.base), "%s", getenv("SHERD_TEST_BASE"));
+    CHECK_OK(sherd_world_from_env(NULL, &world));
+    open_there(&r, world, &j);
+    CHECK_OK(sherd_checkpoint_load(r.engine, "ckpt", NULL, NULL));
+    saved_train(&r, 1);
+    sherd_save_params_init(&params);
+    params.progress = sherd_world_rank(world) == KILLED_RANK ? die : NULL;
+    /* a rank may find first that rank 0 has removed the folder */
+    CHECK(sherd_checkpoint_save(r.engine, "ckpt", NULL, &params) != SHERD_OK);
+    sherd_engine_destroy(r.engine);
+    sherd_world_destroy(world);
+}
+
+static void a_rank_that_dies_leaves_the_checkpoint_before(void)
+{
+    job        j = job_make("dies", "aab", 3);
+    char       base[300], text[3][64], meeting[200], path[512];
+    rank_start starts[3];
+
+    test_world(j.world_size, save_body, &j);
+    (void)snprintf(base, sizeof(base), "SHERD_TEST_BASE=%s", j.base);
+    (void)snprintf(meeting, sizeof(meeting), "SHERD_RENDEZVOUS=%s", ranks_address());
+    for (int r = 0; r < 3; r++) {
+        (void)snprintf(text[r], sizeof(text[r]), "SHERD_RANK=%d", r);
+        starts[r] = (rank_start){.part        = "part_dies_in_its_save",
+                                 .environment = {text[r], "SHERD_WORLD_SIZE=3", meeting, base},
+                                 .ends        = r == KILLED_RANK ? RANK_IS_KILLED : RANK_PASSES};
+    }
+    ranks_run(starts, 3);
+    CHECK_INT(0, saved_left_behind(host_path(&j, 0, "ckpt", path)));
+    CHECK_INT(1, saved_left_behind(host_path(&j, 1, "ckpt", path)));
+    (void)go_on(&j, &j);
+    test_world(j.world_size, save_body, &j);
+    parts_check(&j, "step-000002");
+}
+
 static const test_case CASES[] = {
     CASE(parts_load_on_the_hosts_that_saved_them),
     CASE(parts_in_one_folder_load_on_any_layout),
@@ -454,6 +742,13 @@ static const test_case CASES[] = {
     CASE(old_parts_go_on_all_hosts),
     CASE(asynchronous_saves_have_parts),
     CASE(linked_state_is_sent),
+    CASE(a_host_that_cannot_save_leaves_nothing_on_all),
+    CASE(every_allocation_fails_once),
+    CASE(killed_in_saves_the_latest_loads),
+    CASE(killed_in_saves_of_one_tag_it_loads),
+    CASE(a_rank_that_dies_leaves_the_checkpoint_before),
 };
 
-RUN_MAIN(CASES)
+static const rank_part PARTS[] = {PART(part_dies_in_its_save)};
+
+RANKS_MAIN(CASES, PARTS)
