@@ -64,6 +64,8 @@ SAME("checkpoint.tag_validation", TEXT,
     "ranks that save under different tags are always refused",
     FIRST_OF("Warn", "Ignore|Fail"), ANY_CASE)
 SAME("checkpoint.parallel_write", OPAQUE, "every rank always writes its own part")
+SAME("checkpoint.use_node_local_storage", BOOL,
+    "each save finds out which hosts share the folder (docs/checkpoints.md)")
 SAME("checkpoint.writer", OPAQUE, "it only chooses between implementations", NULLABLE)
 SAME("checkpoint.checkpoint_serialization", BOOL, "it only chooses between implementations", ON)
 
@@ -142,7 +144,6 @@ HINT("comms_logger.debug", BOOL, "a line of comms_logger.verbose names the unit 
 HINT("flops_profiler", OPAQUE, "sherd does not count operations")
 HINT("timers", OPAQUE, "the trainer has clocks of its own")
 HINT("autotuning", OPAQUE, "sherd uses the values of the file and does not tune them")
-HINT("checkpoint.use_node_local_storage", BOOL, "a checkpoint is one folder that all hosts share")
 HINT("nebula", OPAQUE,
     "it is a service that stores checkpoints; sherd_checkpoint_save writes to a folder")
 HINT("datastates_ckpt", OPAQUE, "checkpoint.async writes a checkpoint while training goes on")
