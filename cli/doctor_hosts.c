@@ -185,7 +185,8 @@ static int folder_compare(sherd_world *world, const char *folder, const doctor_h
         doctor_add(host, "shared folder", DOCTOR_OK, NULL, "all ranks see the same %.160s", folder);
     } else {
         doctor_add(host, "shared folder", DOCTOR_FAULT,
-                   "name a folder that all hosts mount (NFS, Lustre, ...)",
+                   "name a folder that all hosts mount (NFS, Lustre, ...), or let each host keep "
+                   "its part of the checkpoints (docs/checkpoints.md)",
                    "%.140s of %s is not the folder of that name on %.120s", folder, all[0].name,
                    names);
     }
