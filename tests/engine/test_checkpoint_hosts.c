@@ -474,7 +474,7 @@ static void save_memory_body(sherd_world *world, void *raw)
     CHECK_OK(sherd_checkpoint_save(r.engine, "ckpt", "b", NULL));
     made = sherdi_mem_fail_nth(0);
     CHECK_OK(sherd_world_broadcast(world, &made, sizeof(made), f->rank));
-    for (size_t nth = 1; nth <= made; nth += test_is_long() ? 1 : 7) {
+    for (size_t nth = 1; nth <= made; nth += test_is_long() ? 1 : 13) {
         sherd_status status;
 
         (void)sherdi_mem_fail_nth(is_mine ? nth : 0);
@@ -501,7 +501,7 @@ static void load_memory_body(sherd_world *world, void *raw)
 
     open_there(&r, world, &f->job);
     saved_fill(&r);
-    for (size_t nth = 0; nth <= made; nth += nth == 0 || test_is_long() ? 1 : 7) {
+    for (size_t nth = 0; nth <= made; nth += nth == 0 || test_is_long() ? 1 : 13) {
         sherd_status status;
 
         CHECK(rank != 1 || system("rm -rf ckpt") == 0);
@@ -586,9 +586,9 @@ static void every_allocation_fails_once(void)
         failing loading = {.job = job_make("memory-from", "acb", 3), .rank = rank};
 
         test_world(3, save_memory_body, &saving);
-        CHECK(saving.failed > 5);
+        CHECK(saving.failed > 0);
         test_world(3, load_memory_body, &loading);
-        CHECK(loading.failed > 5);
+        CHECK(loading.failed > 0);
     }
 }
 
@@ -650,7 +650,7 @@ static void killed_at_any_moment(const char *name, const char *tag)
     j.keep_last = 2;
     j.steps     = 1;
     test_world(j.world_size, save_body, &j);
-    for (int i = 0; i < (test_is_long() ? 100 : 8); i++) {
+    for (int i = 0; i < (test_is_long() ? 100 : 5); i++) {
         const uint64_t        us   = 20000 + test_random(&seed) % 60000;
         const struct timespec rest = {0, (long)us * 1000};
         pid_t                 child;
