@@ -264,7 +264,10 @@ static void walk_over(sherd_engine *engine)
 
 static sherd_status wire_wait(sherd_engine *engine)
 {
-    return sherdi_world_wait(engine->world, engine->run.submitted[SHERDI_LANE_WIRE]);
+    if (engine->group != NULL) {
+        SHERDI_TRY(sherdi_world_wait(engine->group, engine->run.submitted[SHERDI_LANE_GROUP]));
+    }
+    return sherdi_world_wait(engine->shards, engine->run.submitted[SHERDI_LANE_WIRE]);
 }
 
 static void lanes_drain(sherd_engine *engine)
