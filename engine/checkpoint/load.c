@@ -711,11 +711,12 @@ static sherd_status fingerprints_check(void *ctx)
                                      .state_fingerprint = l->state_fingerprint};
     uint64_t               sum    = engine->fingerprints.frozen;
     uint64_t               state  = 0;
-    int                    parts  = engine->plan->layout.is_sliced ? engine->world_size : 1;
+    int                    parts  = engine->plan->layout.is_sliced ? engine->plan->world_size : 1;
 
     SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_LOADED, SHERD_OK, &mine, NULL, NULL));
     for (int r = 0; r < parts; r++) {
-        const loaded_message *other = sherdi_agree_message(engine, r);
+        const loaded_message *other =
+            sherdi_agree_message(engine, sherdi_plan_rank_of_all(engine->plan, r));
 
         sum += other->fingerprint;
         state += other->state_fingerprint;

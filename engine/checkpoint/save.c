@@ -314,6 +314,13 @@ static sherd_status open_local(sherdi_save *save)
     return manifest_begin(save);
 }
 
+/* Whether this rank's state can be linked into a checkpoint: it is on a drive, and this rank saves
+ * it. */
+static int is_linkable(const sherd_engine *engine)
+{
+    return engine->plan->has_generations && sherdi_shard_is_saver(engine->plan);
+}
+
 /* If the state is going to be linked, a new set is written in its place later. Either every rank
  * reserves room for it, or no rank keeps anything. If the state is copied instead, space_check
  * checks the room. Collective. */
@@ -324,7 +331,7 @@ static sherd_status state_reserve(sherdi_save *save)
     char          name[SHERDI_CHECKPOINT_NAME_BYTES];
     sherd_status  status = SHERD_OK;
 
-    if (engine->plan->has_generations) {
+    if (is_linkable(engine)) {
         sherdi_linked_name(engine->rank, engine->world_size, name);
         status = sherdi_run_settle(engine, SHERDI_RING_STATE);
         status = status == SHERD_OK ? sherdi_state_keep_check(state, save->folder, name) : status;
@@ -333,7 +340,7 @@ static sherd_status state_reserve(sherdi_save *save)
                                             : status;
     }
     status = sherdi_agree_status(engine, status);
-    if (status != SHERD_OK && engine->plan->has_generations) {
+    if (status != SHERD_OK && is_linkable(engine)) {
         sherdi_state_unreserve(state);
     }
     return status;
@@ -348,7 +355,7 @@ static sherd_status state_link(sherdi_save *save)
     char                    name[SHERDI_CHECKPOINT_NAME_BYTES];
     sherd_status            status;
 
-    if (!engine->plan->has_generations) {
+    if (!is_linkable(engine)) {
         return SHERD_OK;
     }
     sherdi_linked_name(engine->rank, engine->world_size, name);

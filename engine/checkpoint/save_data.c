@@ -268,7 +268,8 @@ static sherd_status snapshot_write(sherdi_save *save)
 static sherd_status own_fingerprint(sherdi_save *save)
 {
     SHERDI_TRY(sherdi_update_fingerprint(save->engine));
-    save->mine.fingerprint = save->engine->plan->layout.is_sliced || save->engine->rank == 0
+    save->mine.fingerprint = (save->engine->plan->layout.is_sliced || save->engine->rank == 0) &&
+                                     sherdi_shard_is_saver(save->engine->plan)
                                  ? save->engine->fingerprints.own
                                  : 0;
     return SHERD_OK;
@@ -313,8 +314,8 @@ static sherd_status fingerprint_check(const sherdi_save *save)
 {
     const sherd_engine *engine = save->engine;
 
-    if (engine->plan->layout.is_sliced && save->known.has_own &&
-        save->mine.fingerprint != save->known.own) {
+    if (engine->plan->layout.is_sliced && sherdi_shard_is_saver(engine->plan) &&
+        save->known.has_own && save->mine.fingerprint != save->known.own) {
         return sherdi_fail(SHERD_E_NUMERIC,
                            "the master weights of rank %d have fingerprint %016llx and had "
                            "%016llx after the last step: they changed in memory in between; go "

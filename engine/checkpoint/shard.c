@@ -20,7 +20,8 @@ sherdi_shard_ranges sherdi_shard_saved(const sherdi_plan *plan, const sherdi_mod
     size_t slice = sherdi_block_segment(plan, block)->slice_elems;
     size_t begin = (size_t)plan->rank * slice;
 
-    return ranges_of(plan, model, block, begin, begin + slice);
+    return ranges_of(plan, model, block, begin,
+                     sherdi_shard_is_saver(plan) ? begin + slice : begin);
 }
 
 sherdi_shard_ranges sherdi_shard_all(const sherdi_plan *plan, const sherdi_model *model,
@@ -64,7 +65,9 @@ size_t sherdi_shard_frozen(const sherdi_plan *plan, const sherdi_model *model, s
     begin  = sherdi_max_size(begin, start);
     end    = sherdi_min_size(end, start + model->params[param].elems);
     *first = begin - start;
-    return segment->kind == SHERDI_SEGMENT_FROZEN && begin < end ? end - begin : 0;
+    return segment->kind == SHERDI_SEGMENT_FROZEN && begin < end && sherdi_shard_is_saver(plan)
+               ? end - begin
+               : 0;
 }
 
 char *sherdi_shard_tensor_name(sherdi_mem *mem, const char *param, const char *part, size_t first)

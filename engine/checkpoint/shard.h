@@ -25,6 +25,13 @@ typedef struct sherdi_shard_ranges {
     size_t              next;       /* the next span */
 } sherdi_shard_ranges;
 
+/** Returns whether this rank saves values: those of the first replica do, since the others have the
+ *  same. Blobs are saved by every rank. */
+static inline int sherdi_shard_is_saver(const sherdi_plan *plan)
+{
+    return plan->replica == 0;
+}
+
 sherdi_shard_ranges sherdi_shard_saved(const sherdi_plan *plan, const sherdi_model *model,
                                        const sherdi_block *block);
 sherdi_shard_ranges sherdi_shard_all(const sherdi_plan *plan, const sherdi_model *model,

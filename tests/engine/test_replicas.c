@@ -3,11 +3,13 @@
 #include "engine/run/engine_impl.h"
 #include "sherd_tools.h"
 #include "tests/engine/rig.h"
+#include "tests/engine/saved.h"
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define GLOBAL_BATCH 24
 
@@ -169,6 +171,103 @@ static void values_are_those_of_every_replica(void)
     }
 }
 
+/* ------------------------------------------------------------ checkpoints -- */
+
+/* Ranks, how many of them share a copy (0: all), and the stage; and where the state is. */
+typedef struct saved_layout {
+    int         ranks, size, stage;
+    const char *zero;
+} saved_layout;
+
+typedef struct saved_scene {
+    const saved_layout *layout;
+    const char         *dir;
+    uint64_t            fingerprint; /* two steps after the save; 0: not known yet */
+    int                 is_first;    /* it saves; the others load */
+} saved_scene;
+
+static void saved_body(sherd_world *world, void *raw)
+{
+    saved_scene        *scene = raw;
+    const saved_layout *how   = scene->layout;
+    char                top[96];
+    uint64_t            fingerprint;
+    rig                 r;
+
+    (void)snprintf(top, sizeof(top), ", \"deterministic\": true, \"sherd\": {\"shard_size\": %d}",
+                   how->size);
+    saved_open(&r, world,
+               &(rig_options){.stage        = how->stage,
+                              .accumulation = 12 / how->ranks,
+                              .dtype        = SHERD_BF16,
+                              .zero         = how->zero,
+                              .top          = top});
+    saved_fill(&r);
+    if (scene->is_first) {
+        saved_train(&r, 2);
+        CHECK_OK(sherd_checkpoint_save(r.engine, scene->dir, "two", NULL));
+    } else {
+        CHECK_OK(sherd_checkpoint_load(r.engine, scene->dir, "two", NULL));
+    }
+    saved_train(&r, 2);
+    fingerprint = rig_fingerprint(&r);
+    CHECK(scene->fingerprint == 0 || scene->fingerprint == fingerprint);
+    if (sherd_world_rank(world) == 0) {
+        scene->fingerprint = fingerprint;
+    }
+    rig_close(&r);
+}
+
+/* Saves on the first layout, and goes on from there on all. Returns the bytes of the folder. */
+static uint64_t layouts_go_on(const saved_layout *layouts, size_t count, const char *dir)
+{
+    saved_scene       scene = {.layout = layouts, .dir = dir, .is_first = 1};
+    sherd_checkpoint *opened;
+    uint64_t          bytes;
+
+    test_world(layouts[0].ranks, saved_body, &scene);
+    scene.is_first = 0;
+    CHECK_INT(2, saved_verify(dir, "two"));
+    for (size_t i = 0; i < count; i++) {
+        scene.layout = &layouts[i];
+        test_world(layouts[i].ranks, saved_body, &scene);
+    }
+    CHECK_OK(sherd_checkpoint_open(dir, "two", &opened));
+    bytes = sherd_checkpoint_describe(opened)->data_bytes;
+    sherd_checkpoint_close(opened);
+    return bytes;
+}
+
+static void checkpoints_have_one_copy_and_fit_every_layout(void)
+{
+    static const char *const CPU = ", \"offload_optimizer\": {\"device\": \"cpu\"}";
+    char                     drive[256];
+    char                     nvme[400];
+    const saved_layout       FROM[] = {
+              {4, 0, 3, NULL}, {4, 2, 3, NULL}, {6, 3, 1, NULL}, {2, 1, 2, NULL}, {4, 2, 3, nvme}};
+    const saved_layout TO[] = {{4, 2, 3, NULL}, {1, 0, 3, NULL}, {6, 2, 2, CPU}, {3, 0, 1, nvme},
+                               {6, 3, 3, NULL}, {4, 2, 3, nvme}, {2, 1, 3, NULL}};
+    saved_layout       all[8];
+    uint64_t           bytes[5];
+    char               dir[256];
+    char               name[16];
+
+    saved_need_checksums();
+    (void)snprintf(nvme, sizeof(nvme),
+                   ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}",
+                   saved_dir("drive", drive));
+    CHECK(mkdir(drive, 0700) == 0);
+    for (size_t i = 0; i < 5; i++) {
+        (void)snprintf(name, sizeof(name), "from%zu", i);
+        all[0] = FROM[i];
+        memcpy(all + 1, TO, sizeof(TO));
+        bytes[i] = layouts_go_on(all, 8, saved_dir(name, dir));
+    }
+    for (size_t i = 1; i < 4; i++) { /* files differ in their headers */
+        CHECK(bytes[i] < bytes[0] + bytes[0] / 8);
+    }
+}
+
 /* ---------------------------------------------------------------- planned -- */
 
 /* Of a simulated rank, what goes to other hosts: with replicas a slice and its share of the sums. */
@@ -222,6 +321,7 @@ static const test_case CASES[] = {
     CASE(what_cannot_be_shared_is_refused),
     CASE(replicas_that_part_are_named),
     CASE(values_are_those_of_every_replica),
+    CASE(checkpoints_have_one_copy_and_fit_every_layout),
     CASE(bytes_between_hosts_are_planned),
 };
 
