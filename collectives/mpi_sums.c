@@ -1,8 +1,9 @@
 /* Reductions of a world over MPI. Every rank adds up its own slice. The ranks of other hosts send
  * their data for it, in the type of the wire, and it is added in the order of ranks, so the bits are
  * those of every other transport. Integers have no order: the ranks of a host add theirs up first,
- * where the 8 bytes of a sum are fewer than what the ranks would send. Which hosts do so follows from
- * their numbers of ranks, so both ends of a message know it. */
+ * where the 8 bytes of a sum are fewer than what the ranks would send. With SHERDI_COLL_HOST_SUM
+ * gradients are added up host by host too, in fp32, whether a host sends the sum or its ranks' data.
+ * Which hosts send sums follows from their numbers of ranks, so both ends of a message know it. */
 #include "collectives/mpi_world.h"
 
 #include "base/checked.h"
@@ -12,11 +13,38 @@
 #define STAGE_BYTES       ((size_t)8 << 20)
 #define STAGE_PORTION_MIN ((size_t)64 << 10)
 
+/* Elements of the sums of all hosts that are added up at a time. */
+#define SUMS_ELEMS ((size_t)4096)
+
+static int adds_by_host(const sherdi_reduction_args *args)
+{
+    return (args->flags & SHERDI_COLL_HOST_SUM) != 0 && args->fixed == NULL && args->add == NULL;
+}
+
+/* Returns the bytes of an element of a host's sum. */
+static size_t sum_bytes(const sherdi_reduction_args *args)
+{
+    return adds_by_host(args) ? sizeof(float) : sizeof(int64_t);
+}
+
 /* Whether a host of so many ranks sends sums. */
 static int sends_sums(const sherdi_reduction_args *args, int ranks)
 {
-    return args->fixed != NULL &&
-           sizeof(int64_t) < (size_t)ranks * sherdi_reduction_send_bytes(args);
+    return (args->fixed != NULL || adds_by_host(args)) &&
+           sum_bytes(args) < (size_t)ranks * sherdi_reduction_send_bytes(args);
+}
+
+/* Returns the arguments by which the data of a host are added up. */
+static sherdi_reduction_args host_args(const sherdi_reduction_args *args)
+{
+    sherdi_reduction_args host = *args;
+
+    host.accumulate = 0;
+    if (adds_by_host(args)) {
+        host.comm_dtype = host.recv_dtype = SHERD_F32;
+        host.scale                        = 1;
+    }
+    return host;
 }
 
 /* Where a rank of another host is received: remote rank number i. */
@@ -36,8 +64,8 @@ static sherd_status receives_start(mpi_world *mpi, const reduction_work *work, s
             SHERDI_TRY(sherdi_mpi_receive(mpi, mpi->remote[i], stage_at(mpi, i),
                                           count * work->elem_bytes));
         } else if (mpi->remote[i] == host->leader) {
-            SHERDI_TRY(
-                sherdi_mpi_receive(mpi, host->partner, stage_at(mpi, i), count * sizeof(int64_t)));
+            SHERDI_TRY(sherdi_mpi_receive(mpi, host->partner, stage_at(mpi, i),
+                                          count * sum_bytes(work->args)));
         }
     }
     return SHERD_OK;
@@ -60,13 +88,12 @@ static sherd_status parts_send(mpi_world *mpi, const reduction_work *work, size_
 
 /* Adds up the data of this host's ranks for the slices that they have in this round. */
 static sherd_status round_sum(mpi_world *mpi, const reduction_work *work, const int *slices,
-                              size_t first, size_t count, int64_t *sum)
+                              size_t first, size_t count, unsigned char *sum)
 {
     sherdi_peers         *peers   = &mpi->procs.peers;
     size_t                portion = sherdi_peers_sum_portion(peers, work, count);
-    sherdi_reduction_args args    = *work->args;
+    sherdi_reduction_args args    = host_args(work->args);
 
-    args.accumulate = 0;
     for (size_t at = 0; at < count; at += portion) {
         size_t here = sherdi_min_size(portion, count - at);
 
@@ -76,8 +103,8 @@ static sherd_status round_sum(mpi_world *mpi, const reduction_work *work, const 
             mpi->parts[i] = peers->srcs[peers->ranks[i]];
         }
         if (slices[peers->me] >= 0) {
-            sherdi_world_reduce_local(peers->lane, &args, mpi->parts, peers->count, sum + at, here,
-                                      NULL, 0);
+            sherdi_world_reduce_local(peers->lane, &args, mpi->parts, peers->count,
+                                      sum + at * sum_bytes(work->args), here, NULL, 0);
         }
     }
     return SHERD_OK;
@@ -92,14 +119,15 @@ static sherd_status sums_send(mpi_world *mpi, const reduction_work *work, size_t
     int           round = 0;
 
     for (int begin = 0; begin < mpi->num_remote; begin += peers->count, round++) {
-        int64_t *sum = (int64_t *)(void *)(mpi->sums + (size_t)round * mpi->portion_bytes);
+        unsigned char *sum = mpi->sums + (size_t)round * mpi->portion_bytes;
 
         for (int i = 0; i < peers->count; i++) {
             mpi->slices[i] = begin + i < mpi->num_remote ? mpi->remote[begin + i] : -1;
         }
         SHERDI_TRY(round_sum(mpi, work, mpi->slices, first, count, sum));
         if (mpi->slices[peers->me] >= 0) {
-            SHERDI_TRY(sherdi_mpi_send(mpi, mpi->slices[peers->me], sum, count * sizeof(*sum)));
+            SHERDI_TRY(
+                sherdi_mpi_send(mpi, mpi->slices[peers->me], sum, count * sum_bytes(work->args)));
         }
     }
     return SHERD_OK;
@@ -141,6 +169,62 @@ static void sums_add(mpi_world *mpi, const sherdi_reduction_args *args, int64_t 
     }
 }
 
+/* Gives the sum of a host for elements of this rank's slice, from element `at` of the messages on:
+ * this host's if `number` is -1. It is where it was received, or is made at *to. */
+static const void *host_sum(mpi_world *mpi, const reduction_work *work, int number, size_t at,
+                            size_t count, float *to)
+{
+    sherdi_peers         *peers = &mpi->procs.peers;
+    sherdi_reduction_args args  = host_args(work->args);
+    int                   parts = 0;
+
+    for (int i = 0; i < peers->count && number < 0; i++) {
+        mpi->parts[parts++] = (const unsigned char *)peers->srcs[peers->ranks[i]];
+    }
+    for (int i = 0; i < mpi->num_remote && number >= 0; i++) {
+        if (mpi->host_of[i] != number) {
+            continue;
+        }
+        if (sends_sums(work->args, mpi->hosts[number].num_ranks)) {
+            return stage_at(mpi, i) + at * sizeof(float); /* the leader's place */
+        }
+        mpi->parts[parts++] = stage_at(mpi, i) + at * work->elem_bytes;
+    }
+    sherdi_world_reduce_local(peers->lane, &args, mpi->parts, parts, to, count, NULL, 0);
+    return to;
+}
+
+/* Adds up elements of this rank's slice host by host, in the order of their first ranks. */
+static sherd_status hosts_sum(mpi_world *mpi, const reduction_work *work, size_t first,
+                              size_t count)
+{
+    sherdi_peers         *peers      = &mpi->procs.peers;
+    sherdi_reduction_args args       = *work->args;
+    size_t                recv_bytes = sherdi_reduction_recv_bytes(&args);
+    size_t portion = sherdi_min_size(sherdi_peers_sum_portion(peers, work, count), SUMS_ELEMS);
+
+    args.send_dtype = SHERD_F32;
+    for (size_t at = 0; at < count; at += portion) {
+        size_t here = sherdi_min_size(portion, count - at);
+        int    sums = 0;
+
+        SHERDI_TRY(sherdi_peers_sources_find(
+            peers, work, peers->ranks, (first + at) * work->elem_bytes, here * work->elem_bytes));
+        SHERDI_TRY(sherdi_mpi_wait_all(mpi));
+        for (int h = 0; h <= mpi->num_hosts; h++) {
+            int is_own = h == mpi->own_host;
+
+            mpi->host_sums[sums] = host_sum(mpi, work, is_own ? -1 : h - (h > mpi->own_host), at,
+                                            here, mpi->partials + (size_t)sums * SUMS_ELEMS);
+            sums++;
+        }
+        sherdi_world_reduce_local(peers->lane, &args, mpi->host_sums, sums,
+                                  (unsigned char *)args.recv + (first + at) * recv_bytes, here,
+                                  NULL, 0);
+    }
+    return SHERD_OK;
+}
+
 /* Adds up elements of this rank's slice, whose messages are under way. */
 static sherd_status slice_sum(mpi_world *mpi, const reduction_work *work, size_t first,
                               size_t count)
@@ -172,8 +256,9 @@ static sherd_status slice_sum(mpi_world *mpi, const reduction_work *work, size_t
 static sherd_status slices_reduce(mpi_world *mpi, const reduction_work *work)
 {
     const sherdi_reduction_args *args = work->args;
-    size_t                       portion =
-        mpi->portion_bytes / (args->fixed != NULL ? sizeof(int64_t) : work->elem_bytes);
+    size_t portion = mpi->portion_bytes / (args->fixed != NULL || adds_by_host(args)
+                                               ? sherdi_max_size(sum_bytes(args), work->elem_bytes)
+                                               : work->elem_bytes);
 
     for (size_t first = 0; first < args->slice_elems; first += portion) {
         size_t count = sherdi_min_size(portion, args->slice_elems - first);
@@ -181,7 +266,8 @@ static sherd_status slices_reduce(mpi_world *mpi, const reduction_work *work)
         SHERDI_TRY(receives_start(mpi, work, count));
         SHERDI_TRY(sends_sums(args, mpi->procs.peers.count) ? sums_send(mpi, work, first, count)
                                                             : parts_send(mpi, work, first, count));
-        SHERDI_TRY(slice_sum(mpi, work, first, count));
+        SHERDI_TRY(adds_by_host(args) ? hosts_sum(mpi, work, first, count)
+                                      : slice_sum(mpi, work, first, count));
     }
     return sherdi_peers_reduction_end(&mpi->procs.peers, work);
 }
@@ -214,7 +300,8 @@ sherd_status sherdi_mpi_sums_open(mpi_world *mpi)
     sherd_world *world  = &mpi->procs.world;
     size_t       count  = (size_t)mpi->num_remote;
     size_t       locals = (size_t)mpi->procs.peers.count;
-    size_t rounds = sizeof(int64_t) < locals * sizeof(float) ? sherdi_div_up(count, locals) : 0;
+    size_t       rounds = locals > 1 ? sherdi_div_up(count, locals) : 0;
+    size_t       hosts  = (size_t)mpi->num_hosts + 1;
 
     mpi->portion_bytes = sherdi_max_size(STAGE_PORTION_MIN, STAGE_BYTES / count / 4096 * 4096);
     mpi->staging = sherdi_alloc_array(&world->mem, SHERDI_MEM_TRANSPORT, count, mpi->portion_bytes);
@@ -222,10 +309,20 @@ sherd_status sherdi_mpi_sums_open(mpi_world *mpi)
     mpi->parts  = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)world->world_size,
                                      sizeof(*mpi->parts));
     mpi->slices = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, locals, sizeof(*mpi->slices));
-    if (mpi->staging == NULL || mpi->sums == NULL || mpi->parts == NULL || mpi->slices == NULL) {
+    mpi->host_sums =
+        sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, hosts, sizeof(*mpi->host_sums));
+    mpi->partials = sherdi_alloc_array(&world->mem, SHERDI_MEM_TRANSPORT, hosts * SUMS_ELEMS,
+                                       sizeof(*mpi->partials));
+    while (mpi->own_host < mpi->num_hosts &&
+           mpi->hosts[mpi->own_host].leader < mpi->procs.peers.ranks[0]) {
+        mpi->own_host++;
+    }
+    if (mpi->host_sums == NULL || mpi->partials == NULL || mpi->staging == NULL ||
+        mpi->sums == NULL || mpi->parts == NULL || mpi->slices == NULL) {
         return SHERD_E_NOMEM;
     }
-    world->held.overhead_bytes += (count + rounds) * mpi->portion_bytes;
+    world->held.overhead_bytes +=
+        (count + rounds) * mpi->portion_bytes + hosts * SUMS_ELEMS * sizeof(float);
     return SHERD_OK;
 }
 
@@ -233,6 +330,8 @@ void sherdi_mpi_sums_close(mpi_world *mpi)
 {
     sherdi_free(mpi->staging);
     sherdi_free(mpi->sums);
+    sherdi_free(mpi->host_sums);
+    sherdi_free(mpi->partials);
     sherdi_free(mpi->parts);
     sherdi_free(mpi->slices);
 }

@@ -48,6 +48,9 @@ typedef struct mpi_world {
     unsigned char *sums;          /* [portion_bytes] for each slice that this rank adds up */
     const void   **parts;         /* [world_size] scratch of a reduction */
     int           *slices;        /* [ranks of this host] */
+    int            own_host;      /* other hosts whose first rank comes before this host's */
+    const void   **host_sums;     /* [num_hosts + 1] scratch: sums of hosts, and ... */
+    float         *partials;      /* ... room for them */
 } mpi_world;
 
 /* ---- mpi_messages.c */

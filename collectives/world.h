@@ -32,6 +32,10 @@ typedef uint64_t sherdi_ticket;
  * vendor likes, instead of the one reduction. No effect where the transport has no such sum, and on
  * one rank. */
 #define SHERDI_COLL_VENDOR_SUM 4u
+/* For a reduction to fp32, bf16 or fp16 over several hosts: adds the ranks of a host up first, in
+ * fp32, and then the hosts in the order of their first ranks; a transport that knows hosts then
+ * sends a sum where that is fewer bytes. Others ignore it. */
+#define SHERDI_COLL_HOST_SUM 8u
 
 struct world_call;
 

@@ -45,6 +45,7 @@ typedef struct sherdi_numerics_settings {
     sherdi_scaler_params scaler;         /* without fp16 the scale is fixed at 1 */
     int                  deterministic;
     int                  vendor_reduction; /* gives up the promise of equal bits */
+    int                  host_sums;        /* gradients are added up host by host */
 } sherdi_numerics_settings;
 
 /* Where neither the user nor the optimizer has a number. */

@@ -115,6 +115,11 @@ KEY(VENDOR_REDUCTION, "sherd.vendor_reduction", BOOL,
     "lets the transport reduce gradients with its own reduction (NCCL). The bits then depend on "
     "the layout, and the promise of equal bits does not hold. Other transports ignore this key",
     SETS(numerics.vendor_reduction))
+PLAIN("sherd.host_sums", BOOL,
+    "over MPI on several hosts: gradients of the ranks of a host are added up first, in fp32, and "
+    "one sum goes to each other host where that is fewer bytes. The last bits then depend on the "
+    "ranks of each host. Other transports ignore this key, and so does `deterministic`",
+    SETS(numerics.host_sums))
 KEY(SHARD_SIZE, "sherd.shard_size", INT,
     "stages 1 to 3: number of ranks that share one copy of what is sharded (hybrid sharding, HSDP, "
     "MiCS). It divides the ranks of each host. Gradients are reduced inside these groups, and once "

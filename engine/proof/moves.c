@@ -60,19 +60,27 @@ static uint64_t gather_between(const meeting *all, uint64_t slice_bytes)
     return (all->hosts - 1) * slice_bytes;
 }
 
-/* A rank sends its data for the slices of all ranks of other hosts; of integers, the ranks of a host
- * send its sums, in turn, where these are fewer bytes (mpi_sums.c). */
+/* A rank sends its data for the slices of all ranks of other hosts. Where a host's sum has fewer
+ * bytes (sum_bytes of an element; 0: it is not made), its ranks send sums, in turn (mpi_sums.c). */
 static uint64_t reduce_between(const meeting *all, uint64_t elems, uint64_t elem_bytes,
-                               int is_deterministic)
+                               uint64_t sum_bytes)
 {
     uint64_t remote = all->ranks - all->local;
 
-    if (is_deterministic && sizeof(int64_t) < all->local * elem_bytes) {
+    if (sum_bytes > 0 && sum_bytes < all->local * elem_bytes) {
         uint64_t turns = remote / all->local + (all->local_rank < remote % all->local ? 1 : 0);
 
-        return turns * elems * sizeof(int64_t);
+        return turns * elems * sum_bytes;
     }
     return remote * elems * elem_bytes;
+}
+
+/* Returns the bytes of an element of a host's sum of gradients; 0: none is made. */
+static uint64_t host_sum_bytes(const sherdi_plan *plan)
+{
+    return plan->layout.is_deterministic       ? sizeof(int64_t)
+           : plan->settings.numerics.host_sums ? sizeof(float)
+                                               : 0;
 }
 
 static uint64_t sum_between(const meeting *all, size_t count)
@@ -102,10 +110,10 @@ static uint64_t op_between(const sherdi_plan *plan, const sherdi_op *op)
     case SHERDI_OP_GATHER:
         return gather_between(&all, bytes);
     case SHERDI_OP_REDUCE:
-        return reduce_between(&all, op->elems, sherd_dtype_bytes(op->from),
-                              plan->layout.is_deterministic);
+        return reduce_between(&all, op->elems, sherd_dtype_bytes(op->from), host_sum_bytes(plan));
     case SHERDI_OP_ALL_REDUCE:
-        return reduce_between(&all, bytes, 1, 0) + gather_between(&all, bytes);
+        return reduce_between(&all, op->elems, sherd_dtype_bytes(op->from), host_sum_bytes(plan)) +
+               gather_between(&all, bytes);
     case SHERDI_OP_ACROSS:
         bytes = op->uses[SHERDI_USE_DST].bytes / all.ranks;
         return reduce_between(&all, bytes, 1, 0) + gather_between(&all, bytes);

@@ -60,9 +60,10 @@ static sherdi_reduction_args reduction_of(sherd_engine *engine, const sherdi_op 
         .scale       = (float)(1.0 / engine->world_size),
         .accumulate  = (op->flags & SHERDI_OP_ADDS) != 0,
         .fixed       = fixed,
-        .flags       = engine->settings.numerics.vendor_reduction ? SHERDI_COLL_VENDOR_SUM : 0,
-        .what        = sherdi_run_subject(engine, op),
-        .observer    = engine->times.observer,
+        .flags       = (engine->settings.numerics.vendor_reduction ? SHERDI_COLL_VENDOR_SUM : 0) |
+                 (engine->settings.numerics.host_sums ? SHERDI_COLL_HOST_SUM : 0),
+        .what     = sherdi_run_subject(engine, op),
+        .observer = engine->times.observer,
     };
 }
 

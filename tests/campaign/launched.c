@@ -41,6 +41,20 @@ static void layout_agrees(void)
 
 static const test_case CASES[] = {CASE(layout_agrees)};
 
+/* Finds the ranks of each host, which follow one another. */
+static void hosts_find(void)
+{
+    int ranks = sherd_world_size(world);
+
+    what.num_hosts = 0;
+    for (int r = 0; r < ranks; r += what.hosts[what.num_hosts++]) {
+        double local = r == sherd_world_rank(world) ? sherdi_world_local_size(world) : 0;
+
+        CHECK_OK(sherd_world_sum_f64(world, &local, 1));
+        what.hosts[what.num_hosts] = (int)local;
+    }
+}
+
 /* Whether a host has only some of the ranks that share a copy, which is refused. */
 static int is_refused(void)
 {
@@ -66,6 +80,7 @@ static int layout_try(uint64_t seed, const char *folder)
         layout_draw(seed, without | (uint64_t)1 << LAYOUT_replicas | (uint64_t)1 << LAYOUT_copies,
                     folder, 0, &what);
     }
+    hosts_find();
     what.is_alike = 1; /* between hosts gathers meet */
     (void)mkdir(folder, 0700);
     (void)setenv("SHERD_DEBUG", what.is_debug ? "1" : "0", 1);

@@ -444,6 +444,8 @@ static void draw_own_keys(draw *d, int is_device, layout *out)
     own_key_say(out, &count, MOMENTS[out->moments]);
     own_key_say(out, &count, out->opens_windows ? "\"open_windows\": true" : "");
     own_key_say(out, &count, draw_replicas(d, is_device, out));
+    out->adds_by_host = draw_begins(d, LAYOUT_host_sums) && is_one_in(d, 3);
+    own_key_say(out, &count, out->adds_by_host ? "\"host_sums\": true" : "");
     say(out, "%s", count > 0 ? "}" : "");
 }
 

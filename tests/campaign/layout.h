@@ -54,7 +54,8 @@
     X(open_windows)                                                                                \
     X(queued)                                                                                      \
     X(replicas)                                                                                    \
-    X(copies)
+    X(copies)                                                                                      \
+    X(host_sums)
 
 typedef enum layout_setting {
 #define LAYOUT_ENUM(name) LAYOUT_##name,
@@ -121,6 +122,8 @@ typedef struct layout_window {
 typedef struct layout {
     uint64_t      seed;
     int           world_size;
+    int           num_hosts, hosts[LAYOUT_RANKS]; /* the ranks of each host; 0 hosts: one */
+    int           adds_by_host;                   /* gradients are added up host by host */
     int           copy_ranks;   /* ranks that share a second copy; up to 1: none do */
     int           shard_size;   /* ranks that share one copy; world_size: all */
     int           is_processes; /* 1: the ranks are processes over shared memory; 0: threads */

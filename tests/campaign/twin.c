@@ -195,14 +195,31 @@ static float rank_gradient(const element *e, int64_t micro, int k, int rank)
     return g;
 }
 
-/* The reduction inside a replica, to the mean over all ranks. */
+static float sum_of(const float *g, int count)
+{
+    float sum = g[0];
+
+    for (int r = 1; r < count; r++) {
+        sum += g[r];
+    }
+    return sum;
+}
+
+/* The reduction inside a replica, to the mean over all ranks. Without replicas the hosts may be
+ * added up first. */
 static float replica_mean(const element *e, const float *g)
 {
     const layout *what = e->what;
-    float         sum  = g[0];
+    float         hosts[LAYOUT_RANKS];
+    float         sum   = sum_of(g, what->shard_size);
+    int           first = 0;
 
-    for (int r = 1; r < what->shard_size; r++) {
-        sum += g[r];
+    for (int h = 0; h < what->num_hosts; h++) {
+        hosts[h] = sum_of(g + first, what->hosts[h]);
+        first += what->hosts[h];
+    }
+    if (what->adds_by_host && what->num_hosts > 1 && what->shard_size == what->world_size) {
+        sum = sum_of(hosts, what->num_hosts);
     }
     return plain_round(sum * (float)(1.0 / what->world_size), what->params[e->param].comm);
 }
