@@ -50,10 +50,17 @@ static double mib(size_t bytes)
 static void print_head(printer *out, const sherdi_plan *plan, const sherdi_model *model)
 {
     print(out, "plan of rank %d of %d: stage %d, compute %s, wire %s, gradients stored in %s\n",
-          plan->rank, plan->world_size, plan->settings.sharding.stage,
-          sherd_dtype_name(plan->settings.numerics.compute_dtype),
+          sherdi_plan_rank_of_all(plan, plan->rank), sherdi_plan_all_ranks(plan),
+          plan->settings.sharding.stage, sherd_dtype_name(plan->settings.numerics.compute_dtype),
           sherd_dtype_name(plan->settings.numerics.comm_dtype),
           sherd_dtype_name(plan->layout.types.grad));
+    if (plan->num_replicas > 1) {
+        print(out, "%d replicas: %d ranks share a copy of all that is sharded\n",
+              plan->num_replicas, plan->world_size);
+    }
+    if (plan->copy_ranks > 1) {
+        print(out, "second copies: %d ranks share one of the parameters\n", plan->copy_ranks);
+    }
     print(out, "%zu parameters in %zu units, %zu elements (%zu trainable), %zu of padding\n\n",
           model->num_params, model->num_units, model->total_elems, model->trainable_elems,
           plan->layout.padding_elems);
@@ -252,6 +259,14 @@ static sherd_status print_ops(printer *out, const sherdi_plan *plan, const sherd
           (unsigned long long)sherdi_plan_moves_of(plan)->step[SHERDI_MOVES_WIRE],
           (unsigned long long)sherdi_plan_moved(plan, SHERDI_MOVES_WIRE),
           plan->settings.batch.accumulation);
+    if (plan->machine.num_hosts > 1) {
+        print(out,
+              "of these to other hosts: %llu bytes per micro-batch, %llu per boundary, %llu per "
+              "step\n",
+              (unsigned long long)sherdi_plan_moves_of(plan)->micro[SHERDI_MOVES_BETWEEN],
+              (unsigned long long)sherdi_plan_moves_of(plan)->step[SHERDI_MOVES_BETWEEN],
+              (unsigned long long)sherdi_plan_moved(plan, SHERDI_MOVES_BETWEEN));
+    }
     return out->status;
 }
 
@@ -495,6 +510,10 @@ static void sizes_set(json_t *root, const sherdi_plan *plan)
         {"nvme_bytes", nvme[0] + nvme[1] + nvme[2] + nvme[3]},
         {"wire_bytes_per_micro_batch", sherdi_plan_moves_of(plan)->micro[SHERDI_MOVES_WIRE]},
         {"wire_bytes_per_boundary", sherdi_plan_moves_of(plan)->step[SHERDI_MOVES_WIRE]},
+        {"between_bytes_per_micro_batch", sherdi_plan_moves_of(plan)->micro[SHERDI_MOVES_BETWEEN]},
+        {"between_bytes_per_boundary", sherdi_plan_moves_of(plan)->step[SHERDI_MOVES_BETWEEN]},
+        {"shard_size", (uint64_t)plan->world_size},
+        {"copy_ranks", (uint64_t)plan->copy_ranks},
     };
 
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
@@ -505,8 +524,9 @@ static void sizes_set(json_t *root, const sherdi_plan *plan)
 static json_t *plan_json(const sherdi_plan *plan, const sherdi_model *model)
 {
     json_t *root =
-        json_pack("{s:i, s:i, s:i, s:s, s:s, s:s, s:i, s:o, s:o, s:o}", "rank", plan->rank,
-                  "world_size", plan->world_size, "stage", plan->settings.sharding.stage,
+        json_pack("{s:i, s:i, s:i, s:s, s:s, s:s, s:i, s:o, s:o, s:o}", "rank",
+                  sherdi_plan_rank_of_all(plan, plan->rank), "world_size",
+                  sherdi_plan_all_ranks(plan), "stage", plan->settings.sharding.stage,
                   "compute_dtype", sherd_dtype_name(plan->settings.numerics.compute_dtype),
                   "wire_dtype", sherd_dtype_name(plan->settings.numerics.comm_dtype), "grad_dtype",
                   sherd_dtype_name(plan->layout.types.grad), "accumulation",
