@@ -271,6 +271,7 @@ typedef struct sherdi_plan_packing {
     /* whole of the largest reduction, where the world receives into room of its own */
     size_t reduced_bytes;
     size_t receive_bytes;    /* that room: the other ranks' slices; not in the buffers here */
+    size_t group_bytes;      /* with replicas: the largest sum over them, received into such room */
     size_t workspace_offset; /* in the directions: where the workspace begins */
     /* in addition to the buffers, while a checkpoint is saved or loaded: slots for the transfers of
      * its files */

@@ -8,6 +8,8 @@
  * boundary. */
 #include "engine/program/program_walk.h"
 
+#include "base/checked.h"
+
 #include "engine/modules.h"
 
 /* Returns this rank's slice of a segment's gradient. */
@@ -18,6 +20,26 @@ static sherdi_range slice_of(const sherdi_plan *plan, const sherdi_segment *segm
 
     return sherdi_range_of(SHERDI_BUFFER_GRADS, segment->grad_offset + first * elem,
                            segment->slice_elems * elem);
+}
+
+/* Plans the room into which the transport receives the slices of the other replicas. */
+static sherd_status room_size(sherdi_plan *plan, const sherdi_model *model)
+{
+    size_t whole = 0;
+
+    (void)model;
+    for (size_t s = 0; s < plan->layout.num_segments && plan->num_replicas > 1; s++) {
+        const sherdi_segment *segment = &plan->layout.segments[s];
+        size_t                bytes   = segment->slice_elems * sherdi_grad_bytes(plan, segment);
+
+        whole = segment->has_gradient ? sherdi_max_size(whole, bytes) : whole;
+    }
+    if (plan->machine.has_receive) {
+        plan->packing.group_bytes = whole;
+        plan->packing.receive_bytes +=
+            whole - (plan->machine.receives_own ? 0 : whole / (size_t)plan->num_replicas);
+    }
+    return SHERD_OK;
 }
 
 static sherd_status unit_across(const sherdi_program *program, int unit)
@@ -62,5 +84,6 @@ static sherd_status window_reduced(const sherdi_program *program)
     return SHERD_OK;
 }
 
-const sherdi_module sherdi_module_replicas = {.gradient_completed = gradient_completed,
+const sherdi_module sherdi_module_replicas = {.lay_out            = room_size,
+                                              .gradient_completed = gradient_completed,
                                               .window_reduced     = window_reduced};

@@ -67,12 +67,18 @@ static sherd_status device_measure(sherd_world *world, sherdi_machine *machine)
 
 static sherd_status device_warm(sherd_engine *engine)
 {
+    if (engine->group != NULL) {
+        SHERDI_TRY(sherdi_world_warm(engine->group, 0));
+    }
     return sherdi_world_warm(engine->shards, engine->settings.numerics.vendor_reduction);
 }
 
 static sherd_status room_reserve(sherd_engine *engine)
 {
-    return engine->plan->packing.receive_bytes > 0
+    if (engine->plan->packing.group_bytes > 0) {
+        SHERDI_TRY(sherdi_world_reserve(engine->group, engine->plan->packing.group_bytes));
+    }
+    return engine->plan->packing.reduced_bytes > 0 && engine->plan->world_size > 1
                ? sherdi_world_reserve(engine->shards, engine->plan->packing.reduced_bytes)
                : SHERD_OK;
 }
