@@ -101,17 +101,21 @@ sherd_status sherdi_world_fail_differ(sherd_world *world, int rank, const char *
                              "ranks disagree: rank %d calls %s, rank %d %s%s; all ranks must make "
                              "the same calls in the same order, and " SHERDI_USUAL_CAUSE
                              "; this world is lost",
-                             rank, text, other, other_text, more);
+                             sherdi_world_number(world, rank), text,
+                             sherdi_world_number(world, other), other_text, more);
 }
 
 sherd_status sherdi_world_fail_left(sherd_world *world, int rank)
 {
+    int other = sherdi_world_number(world, rank);
+
     return sherdi_world_fail(world, SHERD_E_PEER_LOST,
                              "rank %d ended its part (sherd_world_destroy) while rank %d still "
                              "waited for it%s%s; the output of rank %d says why; where it says "
                              "nothing, " SHERDI_USUAL_CAUSE,
-                             rank, world->rank, world->running == NULL ? "" : " in ",
-                             world->running == NULL ? "" : world->running, rank);
+                             other, sherdi_world_number(world, world->rank),
+                             world->running == NULL ? "" : " in ",
+                             world->running == NULL ? "" : world->running, other);
 }
 
 sherd_status sherdi_world_fail_late(sherd_world *world, const char *fmt, ...)
@@ -123,9 +127,9 @@ sherd_status sherdi_world_fail_late(sherd_world *world, const char *fmt, ...)
     (void)vsnprintf(what, sizeof(what), fmt, args);
     va_end(args);
     return sherdi_world_fail(
-        world, SHERD_E_PEER_LOST, "rank %d waited %.1f s (the time limit) for %s%s%s", world->rank,
-        (double)world->timeout_ns * 1e-9, what, world->running == NULL ? "" : " in ",
-        world->running == NULL ? "" : world->running);
+        world, SHERD_E_PEER_LOST, "rank %d waited %.1f s (the time limit) for %s%s%s",
+        sherdi_world_number(world, world->rank), (double)world->timeout_ns * 1e-9, what,
+        world->running == NULL ? "" : " in ", world->running == NULL ? "" : world->running);
 }
 
 sherd_status sherdi_world_drop(sherd_world *world, sherd_status status)

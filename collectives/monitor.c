@@ -81,14 +81,19 @@ static void line_close(sherdi_monitor *monitor, monitor_line *line)
 }
 
 /* Handles a message from a rank. Rank 0 passes it on to the others; for another rank there is
- * nobody to pass it to. Of the failures that ranks report, only the first is forwarded: all ranks
- * have it then. */
+ * nobody to pass it to. It does so first: when the program of this rank sees a failure, it may end
+ * at once, and the others would take that for the cause. Of the failures that ranks report, only the
+ * first is forwarded: all ranks have it then. */
 static void news_take(sherdi_monitor *monitor, monitor_line *line)
 {
-    monitor_news *news   = &line->in.news;
-    int           is_old = 0;
+    monitor_news *news       = &line->in.news;
+    int           is_failure = news->kind == NEWS_FAILED || news->kind == NEWS_DIED;
+    int           is_old     = is_failure && atomic_exchange(&monitor->is_told, 1);
 
     news->text[sizeof(news->text) - 1] = '\0';
+    if (!is_old || news->kind == NEWS_DIED) {
+        news_send(monitor, news, line);
+    }
     if (news->kind == NEWS_LEFT) {
         if (news->rank == line->rank) {
             line->is_leaving = 1;
@@ -97,12 +102,8 @@ static void news_take(sherdi_monitor *monitor, monitor_line *line)
     } else if (news->kind == NEWS_ENDING) {
         sherdi_world_told(monitor->params.world, news->key, news->is_agreed != 0);
     } else {
-        is_old = atomic_exchange(&monitor->is_told, 1) && news->kind == NEWS_FAILED;
         monitor->params.failed(monitor->params.world, (sherd_status)news->status, news->text,
                                news->kind == NEWS_DIED);
-    }
-    if (!is_old) {
-        news_send(monitor, news, line);
     }
 }
 
@@ -110,11 +111,12 @@ static void news_take(sherdi_monitor *monitor, monitor_line *line)
  * process's end; one that timed out says nothing of the process. */
 static void line_ended(sherdi_monitor *monitor, monitor_line *line, int error)
 {
-    const rendezvous_card *card = &monitor->params.meeting->cards[line->rank];
-    monitor_news           news = {
-                  .kind   = NEWS_DIED,
-                  .rank   = line->rank,
-                  .status = (int32_t)SHERD_E_PEER_LOST,
+    const rendezvous_card *card   = &monitor->params.meeting->cards[line->rank];
+    int                    number = sherdi_world_number(monitor->params.world, line->rank);
+    monitor_news           news   = {
+                    .kind   = NEWS_DIED,
+                    .rank   = line->rank,
+                    .status = (int32_t)SHERD_E_PEER_LOST,
     };
 
     line_close(monitor, line);
@@ -125,18 +127,18 @@ static void line_ended(sherdi_monitor *monitor, monitor_line *line, int error)
         (void)snprintf(news.text, sizeof(news.text),
                        "rank %d is lost: its process (%d on %s) ended without sherd_world_destroy; "
                        "its own output says why",
-                       line->rank, card->process, card->host_name);
+                       number, card->process, card->host_name);
     } else {
         (void)snprintf(news.text, sizeof(news.text),
                        "rank %d is lost: %s, where its process is (%d), does not answer: %s (the "
                        "limit is %.1f s); look at that host and at the network, or set "
                        "SHERD_HOST_TIMEOUT to more seconds",
-                       line->rank, card->host_name, card->process, strerror(error),
+                       number, card->host_name, card->process, strerror(error),
                        (double)monitor->params.world->host_timeout_ns * 1e-9);
     }
     atomic_store(&monitor->is_told, 1);
-    monitor->params.failed(monitor->params.world, SHERD_E_PEER_LOST, news.text, 1);
     news_send(monitor, &news, line);
+    monitor->params.failed(monitor->params.world, SHERD_E_PEER_LOST, news.text, 1);
 }
 
 static void line_read(sherdi_monitor *monitor, monitor_line *line)

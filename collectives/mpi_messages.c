@@ -19,7 +19,8 @@ static sherd_status mpi_error(sherd_world *world, int code)
 }
 
 /* Adds the ranks whose messages have not been transferred to a list such as "1, 3". */
-static void pending_list(const mpi_requests *requests, char *text, size_t len_bytes)
+static void pending_list(const mpi_world *mpi, const mpi_requests *requests, char *text,
+                         size_t len_bytes)
 {
     int last = -1;
 
@@ -29,7 +30,7 @@ static void pending_list(const mpi_requests *requests, char *text, size_t len_by
         (void)sherdi_mpi_api.Request_get_status(requests->list[i], &is_done, MPI_STATUS_IGNORE);
         if (!is_done && requests->ranks[i] != last) {
             last = requests->ranks[i];
-            sherdi_ranks_add(text, len_bytes, last);
+            sherdi_ranks_add(text, len_bytes, sherdi_world_number(&mpi->procs.world, last));
         }
     }
 }
@@ -65,7 +66,7 @@ static sherd_status requests_look(mpi_world *mpi, const mpi_requests *requests, 
         return sherdi_world_fail_left(world, atomic_load(&mpi->procs.first_left));
     }
     if (now_ns >= deadline_ns) {
-        pending_list(requests, text, sizeof(text));
+        pending_list(mpi, requests, text, sizeof(text));
         return sherdi_world_fail_late(world, "rank %s", text);
     }
     return SHERD_OK;

@@ -121,7 +121,7 @@ static void missing_list(const sherdi_peers *peers, char *text, size_t len_bytes
     text[0] = '\0';
     for (int i = 0; i < peers->count; i++) {
         if (atomic_load(&peers->control->slots[i].meetings) < peers->meetings) {
-            sherdi_ranks_add(text, len_bytes, peers->ranks[i]);
+            sherdi_ranks_add(text, len_bytes, sherdi_world_number(peers->world, peers->ranks[i]));
         }
     }
 }

@@ -110,6 +110,8 @@ void sherdi_split_adopt(const sherdi_split *split, sherd_world *child)
 {
     const sherd_world *parent = split->parent;
 
+    child->first  = split->first;
+    child->stride = split->stride;
     child->share  = parent->share;
     child->shares = parent->shares;
     child->crowd  = parent->crowd > parent->local_size ? parent->crowd : parent->local_size;
@@ -239,21 +241,15 @@ static sherd_status split_run(sherdi_split *split, const split_wish *mine, sherd
     return status;
 }
 
-sherd_status sherd_world_split(sherd_world *world, int color, int key, sherd_world **out)
+/* Splits the world; `first` and `stride` as in sherdi_split. */
+static sherd_status world_split(sherd_world *world, int color, int key, int first, int stride,
+                                sherd_world **out)
 {
     const split_wish mine  = {.color = color, .key = key, .token = sherdi_random_u64()};
-    sherdi_split     split = {.parent = world, .rank = -1};
+    sherdi_split     split = {.parent = world, .rank = -1, .first = first, .stride = stride};
     sherd_world     *child = NULL;
     sherd_status     status;
 
-    SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_split"));
-    SHERDI_TRY(sherdi_world_check_caller(world, "sherd_world_split"));
-    SHERDI_TRY(sherdi_world_check_process(world));
-    if (world->ops->caps & SHERDI_WORLD_SIMULATES) {
-        return sherdi_fail(SHERD_E_NOTSUP,
-                           "a simulated world cannot be split: it knows the color of its own rank "
-                           "only; simulate the world of the group (sherd_world_simulate)");
-    }
     if (split_of(world) == NULL) {
         return sherdi_fail(SHERD_E_NOTSUP, "a world over transport %s cannot be split",
                            world->ops->name);
@@ -265,15 +261,29 @@ sherd_status sherd_world_split(sherd_world *world, int color, int key, sherd_wor
     return SHERD_OK;
 }
 
+sherd_status sherd_world_split(sherd_world *world, int color, int key, sherd_world **out)
+{
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_split"));
+    SHERDI_TRY(sherdi_world_check_caller(world, "sherd_world_split"));
+    SHERDI_TRY(sherdi_world_check_process(world));
+    if (world->ops->caps & SHERDI_WORLD_SIMULATES) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "a simulated world cannot be split: it knows the color of its own rank "
+                           "only; simulate the world of the group (sherd_world_simulate)");
+    }
+    return world_split(world, color, key, 0, 0, out);
+}
+
 sherd_status sherdi_world_group(sherd_world *world, int first, int stride, int count,
                                 sherd_world **out)
 {
     sherdi_split split = {.parent     = world,
                           .rank       = (world->rank - first) / stride,
                           .world_size = count,
+                          .first      = first,
                           .stride     = stride};
 
     return (world->ops->caps & SHERDI_WORLD_SIMULATES) != 0
                ? world->ops->split(&split, out)
-               : sherd_world_split(world, first, world->rank, out);
+               : world_split(world, first, world->rank, first, stride, out);
 }

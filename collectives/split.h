@@ -15,8 +15,8 @@ typedef struct sherdi_split {
     int                world_size; /* of the group; 0: this rank is in none */
     int               *ranks;      /* [world_size] ranks of the parent, in the group's order */
     sherd_world_params params;     /* the parent's, which the group's world gets too */
-    int                stride;  /* of a simulated world: ranks of the parent from one to the next */
-    int                is_over; /* the ranks have agreed that the split failed */
+    int first, stride; /* of a group of an engine: ranks of the parent, for messages; 0: none */
+    int is_over;       /* the ranks have agreed that the split failed */
 } sherdi_split;
 
 /** Agrees on a status. All ranks of the parent call it with their own status (`here`), and all get

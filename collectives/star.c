@@ -78,7 +78,7 @@ static void missing_list(sherdi_star *star, int first, char *text, size_t len_by
     text[0] = '\0';
     for (int r = first; r < star->procs->world.world_size; r++) {
         if (r == first || !sherdi_net_poll(star->lines[r], POLLIN, 0)) {
-            sherdi_ranks_add(text, len_bytes, r);
+            sherdi_ranks_add(text, len_bytes, sherdi_world_number(&star->procs->world, r));
         }
     }
 }

@@ -132,7 +132,8 @@ void sherd_world_abort(sherd_world *world, const char *why)
     if (world == NULL || world->process != getpid()) {
         return;
     }
-    (void)sherdi_world_fail(world, SHERD_E_PEER_LOST, "rank %d gave up: %s", world->rank,
+    (void)sherdi_world_fail(world, SHERD_E_PEER_LOST, "rank %d gave up: %s",
+                            sherdi_world_number(world, world->rank),
                             why == NULL || why[0] == '\0' ? "no reason given" : why);
 }
 

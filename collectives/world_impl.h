@@ -123,8 +123,9 @@ struct sherd_world {
     const sherdi_world_ops *ops;
     int                     rank;
     int                     world_size;
-    int                     local_rank; /* number among the ranks of this host */
-    int                     local_size;
+    int first, stride; /* numbers of its ranks in messages: first + rank * stride; 0: as they are */
+    int local_rank;    /* number among the ranks of this host */
+    int local_size;
     int share, shares; /* this rank is number `share` of `shares` on its cores */
     int cpu_threads;
     int crowd;              /* most ranks that an ancestor world has on this host; 0: no ancestor */
@@ -205,6 +206,13 @@ int sherdi_world_wants_device(const char *transport);
  *  SHERD_BACKEND, else by `device` and transport. The text is in static storage. Errors:
  *  E_INVAL. */
 sherd_status sherdi_world_backend_kind(const sherd_world_params *params, const char **out);
+
+/** Returns the number by which messages name a rank: of a group of an engine's ranks, that of the
+ *  engine's world. */
+static inline int sherdi_world_number(const sherd_world *world, int rank)
+{
+    return world->first + rank * (world->stride > 0 ? world->stride : 1);
+}
 
 /** Counts bytes that a call has moved. */
 void sherdi_world_traffic_add(sherd_world *world, uint64_t sent_bytes, uint64_t received_bytes);

@@ -115,6 +115,8 @@ SHERDI_TRIED(gradient_take,
  * norm. */
 SHERDI_TRIED(fixed_norm, (const struct sherdi_program *program, const sherdi_segment *segment),
              (program, segment))
+/* A call returns a failure, which is the last error. */
+SHERDI_CALLED(call_failed, (sherd_engine * engine, sherd_status status), (engine, status))
 /* An operation failed on this rank. It ends its step with a failure before the ranks meet in it;
  * `meets`: the others do. Whether they wait for this rank's discard: a collective call of this rank
  * would meet the one in which they wait (E_STATE). The engine is about to be destroyed. */

@@ -1,6 +1,7 @@
 #include "engine/run/failure.h"
 
 #include "collectives/world.h"
+#include "engine/modules.h"
 #include "engine/run/engine_impl.h"
 
 #include <unistd.h>
@@ -68,6 +69,9 @@ void sherdi_engine_poison(sherd_engine *engine, sherd_status status)
 
 sherd_status sherdi_engine_outcome(sherd_engine *engine, sherd_status status)
 {
+    if (status != SHERD_OK) {
+        sherdi_modules_call_failed(engine, status);
+    }
     if (status != SHERD_E_DEVICE) {
         return status;
     }

@@ -147,6 +147,24 @@ sherd_status sherdi_call_across(sherd_engine *engine, const sherdi_op *op, uint6
     return sherdi_world_all_reduce(engine->group, &args, number_out);
 }
 
+/* A rank that is lost in one of the smaller worlds is lost to all, who may not have heard of it:
+ * the program may end when it sees the failure, and the others would take that for the cause. */
+static void lost_tell(sherd_engine *engine, sherd_status status, const char *text)
+{
+    if (engine->group != NULL && status == SHERD_E_PEER_LOST &&
+        sherdi_world_status(engine->world) == SHERD_OK) {
+        sherd_world_abort(engine->world, text);
+    }
+}
+
+static void call_failed(sherd_engine *engine, sherd_status status)
+{
+    const sherdi_outcome why = sherdi_outcome_of(status);
+
+    lost_tell(engine, status, why.text);
+    (void)sherdi_outcome_end(&why);
+}
+
 /* Replicas that have parted would never meet again. */
 static sherd_status outcome_agreed(const sherd_engine *engine)
 {
@@ -169,5 +187,7 @@ static sherd_status outcome_agreed(const sherd_engine *engine)
 const sherdi_module sherdi_module_replica_worlds = {.created        = worlds_make,
                                                     .destroy        = worlds_close,
                                                     .open           = replicas_open,
+                                                    .failed_alone   = lost_tell,
+                                                    .call_failed    = call_failed,
                                                     .exchanging     = exchanging,
                                                     .outcome_agreed = outcome_agreed};
