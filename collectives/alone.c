@@ -55,9 +55,6 @@ sherd_status sherdi_self_create(const sherd_world_params *params, sherd_world **
 
 sherd_status sherd_world_self(sherd_world **out)
 {
-    sherd_world_params params;
-
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_self"));
-    sherd_world_params_init(&params);
-    return sherdi_self_create(&params, out);
+    return sherdi_self_create(&sherdi_world_standard, out);
 }

@@ -10,12 +10,15 @@ extern const struct world_device_ops sherdi_world_devices;
 #define SHERDI_WORLD_DEVICES NULL
 #endif
 
-/* What is asked about transports by name. */
+/* The kind of device that parameters ask for; and worlds of threads, whose parameters the environment
+ * may change. */
 #ifdef SHERDI_MODULE_TRANSPORTS
-extern const struct world_transports sherdi_world_transports;
-#define SHERDI_WORLD_TRANSPORTS (&sherdi_world_transports)
+sherd_status sherdi_world_backend_kind(const sherd_world_params *params, const char **out);
+#define SHERDI_WORLD_BACKEND_KIND sherdi_world_backend_kind
+#define SHERDI_WORLD_THREADS      sherd_world_threads_with
 #else
-#define SHERDI_WORLD_TRANSPORTS NULL
+#define SHERDI_WORLD_BACKEND_KIND NULL
+#define SHERDI_WORLD_THREADS      sherdi_threads_create
 #endif
 
 /* Makes calls overlap with their caller. */

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "collectives/meeting_point.h"
 #include "collectives/remote.h"
+#include "collectives/transport.h"
 
 #include <stdlib.h>
 #include <string.h>

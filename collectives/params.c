@@ -1,23 +1,20 @@
-/* The parameters of a world: defaults, ranges, and the kind of device that they ask for. */
-#include "collectives/world_impl.h"
+/* The parameters of worlds: defaults, ranges, the kind of device that they ask for, and worlds of
+ * threads that have parameters. */
+#include "collectives/threads.h"
+#include "collectives/transport.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const world_transports *const TRANSPORTS = SHERDI_WORLD_TRANSPORTS;
-
 void sherd_world_params_init(sherd_world_params *params)
 {
-    sherdi_api_init(params, &(sherd_world_params){
-                                .struct_size = sizeof(*params),
-                                .device      = -1,
-                                .local_rank  = -1,
-                            });
+    sherdi_api_init(params, &sherdi_world_standard);
 }
 
 sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_world_params *out)
 {
-    const char *kind;
+    const sherdi_transport *transport;
+    const char             *kind;
 
     sherd_world_params_init(out);
     if (given != NULL) {
@@ -37,15 +34,19 @@ sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_wor
                            "sherd_world_params.cpu_threads is %d; it can be 0 (chosen) to %d",
                            out->cpu_threads, SHERDI_MOST_CPU_THREADS);
     }
-    if (TRANSPORTS != NULL) {
-        SHERDI_TRY(TRANSPORTS->params_read(out));
+    for (size_t i = 0; (transport = sherdi_transport_at(i)) != NULL; i++) {
+        if (transport->params_read != NULL) {
+            SHERDI_TRY(transport->params_read(out));
+        }
     }
     return sherdi_world_backend_kind(out, &kind);
 }
 
-int sherdi_world_wants_device(const char *transport)
+int sherdi_world_wants_device(const char *name)
 {
-    return TRANSPORTS != NULL && TRANSPORTS->wants_device(transport);
+    const sherdi_transport *transport = sherdi_transport_find(name);
+
+    return transport != NULL && (transport->holds & SHERDI_TRANSPORT_DEVICES) != 0;
 }
 
 sherd_status sherdi_world_backend_kind(const sherd_world_params *params, const char **out)
@@ -68,4 +69,19 @@ sherd_status sherdi_world_backend_kind(const sherd_world_params *params, const c
     }
     *out = strcmp(wanted, "cpu") == 0 ? "cpu" : "cuda";
     return SHERD_OK;
+}
+
+sherd_status sherd_world_threads_with(int world_size, const sherd_world_params *params,
+                                      sherd_world **worlds_out)
+{
+    sherd_world_params here;
+
+    SHERDI_TRY(sherdi_api_check_out(worlds_out, "sherd_world_threads_with"));
+    SHERDI_TRY(sherdi_world_params_read(params, &here));
+    if (here.transport != NULL && strcmp(here.transport, sherdi_threads_ops.name) != 0) {
+        return sherdi_fail(SHERD_E_INVAL, "ranks that are threads cannot use transport %s",
+                           here.transport);
+    }
+    here.local_rank = -1;
+    return sherdi_threads_create(world_size, &here, worlds_out);
 }

@@ -17,6 +17,7 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "collectives/device.h"
+#include "collectives/transport.h"
 #include "kernels/devices.h"
 
 #include <stdlib.h>

@@ -162,7 +162,7 @@ static sherd_status group_find(sherdi_split *split, const split_wish *wishes)
 
 static void params_inherit(const sherd_world *parent, sherd_world_params *out)
 {
-    sherd_world_params_init(out);
+    *out                 = sherdi_world_standard;
     out->transport       = parent->ops->name;
     out->timeout_ns      = parent->timeout_ns;
     out->host_timeout_ns = parent->host_timeout_ns;

@@ -7,7 +7,6 @@
 #include "base/log.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 /* Pages that all ranks share; each rank is an owner. */
@@ -239,6 +238,10 @@ sherd_status sherdi_threads_create(int world_size, const sherd_world_params *par
     thread_group *group = NULL;
     sherd_status  status;
 
+    if (world_size < 1 || world_size > 4096) {
+        return sherdi_fail(SHERD_E_INVAL, "a world of %d threads cannot be; it has 1 to 4096",
+                           world_size);
+    }
     SHERDI_TRY(sherdi_threads_group_create(world_size, 1, &group));
     status = ranks_create(group, params, worlds_out);
     sherdi_threads_group_drop(group, 1);
@@ -250,31 +253,5 @@ sherd_status sherdi_threads_create(int world_size, const sherd_world_params *par
 sherd_status sherd_world_threads(int world_size, sherd_world **worlds_out)
 {
     SHERDI_TRY(sherdi_api_check_out(worlds_out, "sherd_world_threads"));
-    return sherd_world_threads_with(world_size, NULL, worlds_out);
-}
-
-sherd_status sherd_world_threads_with(int world_size, const sherd_world_params *params,
-                                      sherd_world **worlds_out)
-{
-    const world_transports  *transports = SHERDI_WORLD_TRANSPORTS;
-    sherdi_threads_create_fn create     = NULL;
-    sherd_world_params       here;
-
-    SHERDI_TRY(sherdi_api_check_out(worlds_out, "sherd_world_threads_with"));
-    if (world_size < 1 || world_size > 4096) {
-        return sherdi_fail(SHERD_E_INVAL, "a world of %d threads cannot be; it has 1 to 4096",
-                           world_size);
-    }
-    SHERDI_TRY(sherdi_world_params_read(params, &here));
-    if (here.transport == NULL || strcmp(here.transport, sherdi_threads_ops.name) == 0) {
-        create = sherdi_threads_create;
-    } else if (transports != NULL) {
-        create = transports->threads_find(here.transport);
-    }
-    if (create == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "ranks that are threads cannot use transport %s",
-                           here.transport);
-    }
-    here.local_rank = -1;
-    return create(world_size, &here, worlds_out);
+    return SHERDI_WORLD_THREADS(world_size, &sherdi_world_standard, worlds_out);
 }

@@ -34,7 +34,7 @@ typedef struct thread_params {
 
 extern const sherdi_world_ops sherdi_threads_ops;
 
-/** A sherdi_threads_create_fn. */
+/** Creates the worlds of all ranks as threads of this process; `params` are checked already. */
 sherd_status sherdi_threads_create(int world_size, const sherd_world_params *params,
                                    sherd_world **worlds_out);
 

@@ -2,7 +2,6 @@
 #include "collectives/transport.h"
 
 #include "collectives/alone.h"
-#include "collectives/threads.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,8 +11,7 @@ const sherdi_transport sherdi_transport_self = {.name         = "self",
                                                 .is_built     = 1,
                                                 .create_alone = sherdi_self_create};
 
-const sherdi_transport sherdi_transport_threads = {
-    .name = "threads", .is_built = 1, .create_threads = sherdi_threads_create};
+const sherdi_transport sherdi_transport_threads = {.name = "threads", .is_built = 1};
 
 #define SHERDI_TRANSPORT(table) &(table),
 static const sherdi_transport *const TABLE[] = {
@@ -81,34 +79,3 @@ void sherdi_transport_names(char *text, size_t len_bytes)
         }
     }
 }
-
-/* ------------------------------------------------- what the core asks -- */
-
-static int wants_device(const char *name)
-{
-    const sherdi_transport *transport = sherdi_transport_find(name);
-
-    return transport != NULL && (transport->holds & SHERDI_TRANSPORT_DEVICES) != 0;
-}
-
-static sherd_status params_read(sherd_world_params *params)
-{
-    const sherdi_transport *transport;
-
-    for (size_t i = 0; (transport = sherdi_transport_at(i)) != NULL; i++) {
-        if (transport->params_read != NULL) {
-            SHERDI_TRY(transport->params_read(params));
-        }
-    }
-    return SHERD_OK;
-}
-
-static sherdi_threads_create_fn threads_find(const char *name)
-{
-    const sherdi_transport *transport = sherdi_transport_find(name);
-
-    return transport == NULL ? NULL : transport->create_threads;
-}
-
-const world_transports sherdi_world_transports = {
-    .wants_device = wants_device, .params_read = params_read, .threads_find = threads_find};

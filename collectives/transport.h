@@ -29,10 +29,6 @@ typedef struct sherdi_transport {
     sherd_status (*create_alone)(const sherd_world_params *params, sherd_world **out);
     /* Creates the world of one rank among processes. Collective. NULL: its ranks are none. */
     sherd_status (*create)(const struct procs_params *params, sherd_world **out);
-    /* Creates the worlds of all ranks as threads of this process; `params` are checked already.
-     * NULL: its ranks cannot be threads. */
-    sherd_status (*create_threads)(int world_size, const sherd_world_params *params,
-                                   sherd_world **worlds_out);
     /* Checks the parameters that its worlds alone need, and replaces those that the environment
      * sets. NULL: there are none. */
     sherd_status (*params_read)(sherd_world_params *params);
@@ -47,6 +43,16 @@ typedef struct sherdi_transport {
 #include "collectives/transport_list.h"
 #undef SHERDI_TRANSPORT
 
+/** Checks struct_size and the ranges of a caller's parameters (NULL: the defaults) and copies them
+ *  into *out, which has all fields set. The functions of the worlds take parameters in that form.
+ *  Errors: E_INVAL. */
+sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_world_params *out);
+/** Returns whether ranks over the transport of that name have a device each; 0 for NULL. */
+int sherdi_world_wants_device(const char *name);
+/** Sets *out to "cpu" or to the kind of device that the parameters ask for: by `backend`, else by
+ *  SHERD_BACKEND, else by `device` and transport. The text is in static storage. Errors:
+ *  E_INVAL. */
+sherd_status sherdi_world_backend_kind(const sherd_world_params *params, const char **out);
 /** Returns E_INVAL unless 0 <= rank < world_size. */
 sherd_status sherdi_world_rank_check(int rank, int world_size);
 /** Returns the transport of that name; NULL when there is none, or `name` is NULL. */

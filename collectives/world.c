@@ -41,7 +41,24 @@ void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank
     sherdi_mem_init(&world->mem);
 }
 
-static const world_device_ops *const DEVICES = SHERDI_WORLD_DEVICES;
+static const world_device_ops *const DEVICES                = SHERDI_WORLD_DEVICES;
+static sherd_status (*const BACKEND_KIND)(const sherd_world_params *params,
+                                          const char **out) = SHERDI_WORLD_BACKEND_KIND;
+
+/* Gives "cpu", or the kind of device that a rank computes on. */
+static sherd_status kind_find(const sherd_world_params *params, const char **out)
+{
+    const char *wanted = getenv("SHERD_BACKEND");
+
+    if (BACKEND_KIND != NULL) {
+        return BACKEND_KIND(params, out);
+    }
+    *out = wanted == NULL || wanted[0] == '\0' ? "cpu" : wanted;
+    return SHERD_OK;
+}
+
+const sherd_world_params sherdi_world_standard = {
+    .struct_size = sizeof(sherdi_world_standard), .device = -1, .local_rank = -1};
 
 sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *params, int share,
                                 int shares)
@@ -55,7 +72,7 @@ sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *pa
     const char       *kind;
     char              threads[256];
 
-    SHERDI_TRY(sherdi_world_backend_kind(params, &kind));
+    SHERDI_TRY(kind_find(params, &kind));
     cpu.has_device = !is_simulated && strcmp(kind, "cpu") != 0;
     SHERDI_TRY(sherdi_backend_cpu_create_with(&cpu, &world->mem, &world->host));
     world->share       = cpu.share;

@@ -165,21 +165,6 @@ struct sherd_world {
     char         failure_text[SHERDI_ERROR_BYTES];
 };
 
-/* Creates the worlds of all ranks as threads of this process; `params` are checked already. */
-typedef sherd_status (*sherdi_threads_create_fn)(int world_size, const sherd_world_params *params,
-                                                 sherd_world **worlds_out);
-
-/* What the core asks about transports (module_list.h). */
-typedef struct world_transports {
-    /* Returns whether ranks over the transport of that name have a device each; 0 for NULL. */
-    int (*wants_device)(const char *name);
-    /* Checks the parameters that the worlds of some transports alone need, and replaces those that
-     * the environment sets. */
-    sherd_status (*params_read)(sherd_world_params *params);
-    /* Returns how a transport makes threads its ranks; NULL: it cannot, or there is none. */
-    sherdi_threads_create_fn (*threads_find)(const char *name);
-} world_transports;
-
 /** Returns E_STATE in a child that the program has forked: messages of the child would reach the
  *  peers of its parent, if anyone. */
 sherd_status sherdi_world_check_process(const sherd_world *world);
@@ -196,16 +181,8 @@ sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *pa
 /** Undoes sherdi_world_init and sherdi_world_equip. */
 void sherdi_world_fini(sherd_world *world);
 
-/** Checks struct_size and the ranges of a caller's parameters (NULL: the defaults) and copies them
- *  into *out, which has all fields set. The functions below take parameters in that form. Errors:
- *  E_INVAL. */
-sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_world_params *out);
-/** Returns whether ranks over the transport of that name have a device each; 0 for NULL. */
-int sherdi_world_wants_device(const char *transport);
-/** Sets *out to "cpu" or to the kind of device that the parameters ask for: by `backend`, else by
- *  SHERD_BACKEND, else by `device` and transport. The text is in static storage. Errors:
- *  E_INVAL. */
-sherd_status sherdi_world_backend_kind(const sherd_world_params *params, const char **out);
+/* The default parameters. */
+extern const sherd_world_params sherdi_world_standard;
 
 /** Returns the number by which messages name a rank: of a group of an engine's ranks, that of the
  *  engine's world. */

@@ -1,6 +1,7 @@
 /* How ranks find each other: what launchers set, and what can go wrong while meeting. */
 #include "base/clock.h"
 #include "collectives/rendezvous.h"
+#include "collectives/transport.h"
 #include "kernels/devices.h"
 #include "tests/collectives/ranks.h"
 
