@@ -10,7 +10,6 @@
 #include "engine/run/agree.h"
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
-#include "engine/run/lanes.h"
 #include "engine/modules.h"
 #include "engine/run/needs.h"
 #include "engine/run/optimizer.h"
@@ -330,8 +329,6 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     }
     engine->phase = SHERDI_PHASE_SEALED;
     sherdi_modules_sealed(engine);
-    engine->sent_at_seal.wire    = sherdi_engine_sent(engine, sherdi_world_sent_bytes);
-    engine->sent_at_seal.between = sherdi_engine_sent(engine, sherdi_world_between_bytes);
     sherdi_log(SHERD_LOG_INFO, engine->rank,
                "sealed: stage %d, %zu parameters, %zu elements, %zu bytes on this rank",
                engine->settings.sharding.stage, engine->model.num_params, engine->model.total_elems,

@@ -5,10 +5,6 @@
 #include "collectives/world.h"
 #include "engine/plan/plan.h"
 
-/** Finds the optimizer that a group names. E_NOTSUP: there is none of that name. E_INVAL: it does
- *  not go with the engine's own. */
-sherd_status sherdi_engine_find_optimizer(const sherd_engine *engine, const char *group,
-                                          const char *name, const sherdi_optimizer **out);
 /** Makes a lane of the stream the compute lane, and destroys the lane before it. */
 sherd_status sherdi_engine_lane(sherd_engine *engine, void *stream);
 /** Makes a buffer of the plan in memory of this host. E_NOMEM. */

@@ -5,7 +5,6 @@
 #include "engine/modules.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/failure.h"
-#include "engine/run/lanes.h"
 #include "sherd_tools.h"
 
 void sherd_memory_report_init(sherd_memory_report *report)
@@ -83,7 +82,7 @@ static const size_t PURPOSES[SHERDI_MEM_PURPOSES][2] = {
 static size_t device_outside(const sherd_engine *engine, const sherd_memory_report *held)
 {
     size_t total = 0;
-    size_t left  = sherdi_has_device(engine)
+    size_t left  = engine->backend->device->is_async
                        ? engine->backend->device->free_bytes(engine->backend, &total)
                        : 0;
     size_t host  = held->host_params_held + held->host_grads_held + held->host_state_held +
@@ -91,6 +90,29 @@ static size_t device_outside(const sherd_engine *engine, const sherd_memory_repo
     size_t ours = held->total_held - host + held->receive_held + held->transport_device_held;
 
     return total - left > ours ? total - left - ours : 0;
+}
+
+/* Returns what the worlds hold over which the engine's ranks meet; and the bytes that they have
+ * sent. */
+static sherdi_world_held worlds_held(const sherd_engine *engine)
+{
+    const sherd_world *worlds[] = {engine->world, engine->shards, engine->group};
+    sherdi_world_held  sum      = {0};
+
+    for (int i = 0; i < 3; i++) {
+        if (worlds[i] != NULL && (i != 1 || worlds[1] != worlds[0])) {
+            sum.overhead_bytes += sherdi_world_held_of(worlds[i])->overhead_bytes;
+            sum.room_bytes += sherdi_world_held_of(worlds[i])->room_bytes;
+            sum.taken_bytes += sherdi_world_held_of(worlds[i])->taken_bytes;
+        }
+    }
+    return sum;
+}
+
+static size_t worlds_sent(const sherd_engine *engine, size_t (*figure)(const sherd_world *))
+{
+    return figure(engine->world) + (engine->shards == engine->world ? 0 : figure(engine->shards)) +
+           (engine->group == NULL ? 0 : figure(engine->group));
 }
 
 static void field_add(sherd_memory_report *report, size_t offset, size_t bytes)
@@ -101,7 +123,7 @@ static void field_add(sherd_memory_report *report, size_t offset, size_t bytes)
 /* Returns the control data that were allocated since the last purpose was noted. */
 static size_t control_since(const sherd_engine *engine)
 {
-    const sherd_memory_report *noted = &engine->sealed_memory;
+    const sherd_memory_report *noted = &engine->reports.memory;
 
     return sherdi_mem_held(&engine->mem, SHERDI_MEM_CONTROL) - noted->control_model -
            noted->control_plan - noted->control_run - noted->control_store - noted->control_updater;
@@ -109,33 +131,39 @@ static size_t control_since(const sherd_engine *engine)
 
 static sherd_status model_note(sherd_engine *engine)
 {
-    engine->sealed_memory               = (sherd_memory_report){0}; /* of a seal that failed */
-    engine->sealed_memory.control_model = control_since(engine);
+    engine->reports.memory               = (sherd_memory_report){0}; /* of a seal that failed */
+    engine->reports.memory.control_model = control_since(engine);
     return SHERD_OK;
 }
 
 static sherd_status plan_note(sherd_engine *engine)
 {
-    engine->sealed_memory.control_plan = control_since(engine);
+    engine->reports.memory.control_plan = control_since(engine);
     return SHERD_OK;
 }
 
 static sherd_status run_note(sherd_engine *engine)
 {
-    engine->sealed_memory.control_run = control_since(engine);
+    engine->reports.memory.control_run = control_since(engine);
     return SHERD_OK;
 }
 
 static sherd_status store_note(sherd_engine *engine)
 {
-    engine->sealed_memory.control_store = control_since(engine);
+    engine->reports.memory.control_store = control_since(engine);
     return SHERD_OK;
 }
 
 static sherd_status updater_note(sherd_engine *engine)
 {
-    engine->sealed_memory.control_updater = control_since(engine);
+    engine->reports.memory.control_updater = control_since(engine);
     return SHERD_OK;
+}
+
+static void sent_note(sherd_engine *engine)
+{
+    engine->reports.wire_bytes    = worlds_sent(engine, sherdi_world_sent_bytes);
+    engine->reports.between_bytes = worlds_sent(engine, sherdi_world_between_bytes);
 }
 
 /* A purpose is noted when all of it is allocated: before the modules that allocate the next one,
@@ -143,7 +171,7 @@ static sherd_status updater_note(sherd_engine *engine)
 const sherdi_module sherdi_module_reports_before = {.storage_open = run_note,
                                                     .updater_open = store_note};
 const sherdi_module sherdi_module_reports_behind = {
-    .sealing = model_note, .check = plan_note, .updater_open = updater_note};
+    .sealing = model_note, .check = plan_note, .updater_open = updater_note, .sealed = sent_note};
 
 sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
 {
@@ -153,8 +181,8 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
 
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API(sherd_memory_report)));
     SHERDI_TRY(sherdi_engine_plan_borrow(engine, "sherd_engine_memory", &plan));
-    held               = sherdi_engine_held(engine);
-    report             = engine->sealed_memory;
+    held               = worlds_held(engine);
+    report             = engine->reports.memory;
     report.struct_size = sizeof(report);
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         field_add(&report, PURPOSES[plan->packing.buffers[b].purpose][0],
@@ -167,8 +195,8 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
         report.total_held += held;
     }
     report.pinned_planned = plan->packing.pinned_bytes;
-    report.pinned_held =
-        sherdi_has_device(engine) ? plan->packing.pinned_bytes : engine->storage.pinned_bytes;
+    report.pinned_held    = engine->backend->device->is_async ? plan->packing.pinned_bytes
+                                                              : engine->storage.pinned_bytes;
     report.nvme_planned =
         plan->nvme_bytes[0] + plan->nvme_bytes[1] + plan->nvme_bytes[2] + plan->nvme_bytes[3];
     report.nvme_state_planned       = plan->nvme_bytes[0];
@@ -205,7 +233,7 @@ static uint64_t between_count(const sherd_engine *engine)
     if (engine->group != NULL) {
         sherdi_world_drain(engine->group);
     }
-    return sherdi_engine_sent(engine, sherdi_world_between_bytes) - engine->sent_at_seal.between -
+    return worlds_sent(engine, sherdi_world_between_bytes) - engine->reports.between_bytes -
            (hosts > 1 ? engine->updater.published_bytes / others * (hosts - 1) : 0);
 }
 
@@ -219,8 +247,8 @@ static void traffic_count(sherd_engine *engine, sherd_traffic_report *out)
 
     SHERDI_TELL(updater, settle_ahead, engine);
     files             = SHERDI_IF(storage, traffic, (engine), (sherdi_file_traffic){0});
-    out->wire_counted = sherdi_engine_sent(engine, sherdi_world_sent_bytes) -
-                        engine->sent_at_seal.wire - engine->updater.published_bytes;
+    out->wire_counted = worlds_sent(engine, sherdi_world_sent_bytes) - engine->reports.wire_bytes -
+                        engine->updater.published_bytes;
     out->between_counted = between_count(engine);
     out->down_counted    = own->down_bytes + updates->down_bytes;
     out->up_counted      = own->up_bytes + updates->up_bytes;

@@ -29,6 +29,12 @@ typedef struct sherdi_plan_moves {
     uint64_t collectives_hash;
 } sherdi_plan_moves;
 
+/* What an engine notes for its reports when it is sealed. */
+typedef struct sherdi_reports {
+    sherd_memory_report memory;                    /* control data by purpose */
+    uint64_t            wire_bytes, between_bytes; /* that its worlds had sent */
+} sherdi_reports;
+
 /** Returns the moves of a plan; zeros: they were not counted. */
 const sherdi_plan_moves *sherdi_plan_moves_of(const sherdi_plan *plan);
 /** Returns the bytes that this rank moves in a step. */

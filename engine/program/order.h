@@ -42,6 +42,10 @@ typedef struct sherdi_follows {
     int      is_all_drives; /* 1: there are more than `drives` has room for; wait for all */
 } sherdi_follows;
 
+static inline int sherdi_lane_is_wire(sherdi_lane_id lane)
+{
+    return lane == SHERDI_LANE_WIRE || lane == SHERDI_LANE_GROUP;
+}
 /** Gives what `op` has to follow. Operations of the same lane are in order by themselves, except
  *  those of the drive. */
 void sherdi_order_follows(const sherdi_order *order, const sherdi_op *op, sherdi_follows *out);

@@ -403,10 +403,6 @@ static inline sherdi_lane_id sherdi_copy_way(const sherdi_op *op)
     }
     return op->uses[SHERDI_USE_SRC].where == SHERDI_BUFFER_HOST_SCALARS ? SHERDI_LANE_UP : op->lane;
 }
-static inline int sherdi_lane_is_wire(sherdi_lane_id lane)
-{
-    return lane == SHERDI_LANE_WIRE || lane == SHERDI_LANE_GROUP;
-}
 /** Returns whether an operation is the trainer's own work, which lasts to the release. */
 static inline int sherdi_op_is_trainers(sherdi_op_kind kind)
 {

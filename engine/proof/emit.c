@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "engine/proof/dry.h"
 #include "engine/proof/moves.h"
+#include "engine/program/order.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/fill.h"
 #include "offload/state.h"

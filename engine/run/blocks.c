@@ -4,7 +4,6 @@
 #include "base/checked.h"
 #include "engine/run/encoded.h"
 #include "engine/run/failure.h"
-#include "engine/run/lanes.h"
 
 #include <string.h>
 
@@ -32,7 +31,7 @@ static float *values_reached(const sherd_engine *engine, size_t left, size_t *so
 
 static int is_apart(const sherd_engine *engine, sherdi_space space)
 {
-    return space == SHERDI_SPACE_DEVICE && sherdi_has_device(engine);
+    return space == SHERDI_SPACE_DEVICE && engine->backend->device->is_async;
 }
 
 static sherd_status encoded_get(sherd_engine *engine, const sherdi_op *op, int part, size_t first,
@@ -75,10 +74,15 @@ static void encoded_put(sherd_engine *engine, const sherdi_op *op, int part, siz
     }
 }
 
+static const sherdi_backend *space_lane(const sherd_engine *engine, sherdi_space space)
+{
+    return space == SHERDI_SPACE_DEVICE ? engine->backend : engine->host;
+}
+
 sherd_status sherdi_run_block_get(sherd_engine *engine, const sherdi_op *op, int part,
                                   size_t offset_elems, size_t count, float *out)
 {
-    const sherdi_backend *lane = sherdi_space_lane(engine, op->space);
+    const sherdi_backend *lane = space_lane(engine, op->space);
 
     if (sherdi_segment_part_is_encoded(&engine->plan->layout.segments[op->segment], part)) {
         return encoded_get(engine, op, part, offset_elems, count, out);
@@ -91,7 +95,7 @@ sherd_status sherdi_run_block_get(sherd_engine *engine, const sherdi_op *op, int
 void sherdi_run_block_put(sherd_engine *engine, const sherdi_op *op, int part, size_t offset_elems,
                           size_t count, const float *values)
 {
-    const sherdi_backend *lane = sherdi_space_lane(engine, op->space);
+    const sherdi_backend *lane = space_lane(engine, op->space);
 
     if (sherdi_segment_part_is_encoded(&engine->plan->layout.segments[op->segment], part)) {
         encoded_put(engine, op, part, offset_elems, count, values);

@@ -164,11 +164,6 @@ typedef struct sherdi_callback {
     const char *of, *of_world;
 } sherdi_callback;
 
-/* Bytes that the engine's worlds have sent, and what of them went to other hosts. */
-typedef struct sherdi_sent {
-    uint64_t wire, between;
-} sherdi_sent;
-
 struct sherd_engine {
     sherdi_mem            mem;
     sherd_world          *world;   /* of all ranks: they agree, and exchange messages */
@@ -187,16 +182,15 @@ struct sherd_engine {
     struct sherdi_blobs  *blobs; /* of the module (blobs.h) */
 
     /* from seal on */
-    sherdi_plan         *plan;
-    sherdi_memory        memory;
-    sherd_memory_report  sealed_memory; /* of report.c: control data by purpose */
-    uint64_t            *param_hashes;  /* by parameter, while its unit is held; debug.c */
+    sherdi_plan  *plan;
+    sherdi_memory memory;
+    SHERDI_OWN_MEMBERS
+    uint64_t            *param_hashes; /* by parameter, while its unit is held; debug.c */
     sherdi_fill          fill;
     sherdi_values_call   values_call; /* of the event under way */
     sherdi_kernel_data   kernel_data;
     sherdi_exchange      exchange;
     sherdi_fingerprints  fingerprints;
-    sherdi_sent          sent_at_seal;
     sherdi_storage       storage;
     sherdi_run           run;
     sherdi_updater       updater;
@@ -245,29 +239,6 @@ static inline void sherdi_samples_set(sherd_engine *engine, int64_t micro_step, 
 static inline sherd_world *sherdi_world_of(const sherd_engine *engine, sherdi_lane_id lane)
 {
     return lane == SHERDI_LANE_GROUP ? engine->group : engine->shards;
-}
-
-/** Returns what the worlds hold over which the engine's ranks meet; and the bytes that they have
- *  sent. */
-static inline sherdi_world_held sherdi_engine_held(const sherd_engine *engine)
-{
-    const sherd_world *worlds[] = {engine->world, engine->shards, engine->group};
-    sherdi_world_held  sum      = {0};
-
-    for (int i = 0; i < 3; i++) {
-        if (worlds[i] != NULL && (i != 1 || worlds[1] != worlds[0])) {
-            sum.overhead_bytes += sherdi_world_held_of(worlds[i])->overhead_bytes;
-            sum.room_bytes += sherdi_world_held_of(worlds[i])->room_bytes;
-            sum.taken_bytes += sherdi_world_held_of(worlds[i])->taken_bytes;
-        }
-    }
-    return sum;
-}
-static inline size_t sherdi_engine_sent(const sherd_engine *engine,
-                                        size_t (*figure)(const sherd_world *))
-{
-    return figure(engine->world) + (engine->shards == engine->world ? 0 : figure(engine->shards)) +
-           (engine->group == NULL ? 0 : figure(engine->group));
 }
 
 static inline sherdi_unit_state *sherdi_unit_of(const sherd_engine *engine, int unit)

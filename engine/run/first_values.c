@@ -6,7 +6,6 @@
 #include "base/checked.h"
 #include "base/hash.h"
 #include "engine/run/differences.h"
-#include "engine/run/lanes.h"
 #include "engine/run/loop.h"
 
 #include <stdio.h>

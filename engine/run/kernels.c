@@ -3,7 +3,6 @@
 #include "engine/run/kernels.h"
 
 #include "base/checked.h"
-#include "engine/run/lanes.h"
 #include "engine/run/optimizer.h"
 #include "engine/run/scalars.h"
 

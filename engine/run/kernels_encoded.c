@@ -1,7 +1,7 @@
 /* Kernels that encode and decode parts of blocks, and sum their fingerprints. */
 #include "engine/run/encoded.h"
 
-#include "engine/run/lanes.h"
+#include "engine/run/scalars.h"
 
 sherdi_encoded sherdi_run_encoded_part(const sherd_engine *engine, const sherdi_op *op, int part)
 {

@@ -2,7 +2,7 @@
 #include "engine/run/kernels.h"
 
 #include "base/checked.h"
-#include "engine/run/lanes.h"
+#include "engine/run/scalars.h"
 
 /* As many elements as are still in a cache of the cores when their squares are summed. */
 #define MEASURED_ELEMS ((size_t)128 * 1024)

@@ -35,7 +35,7 @@ static int is_host(sherdi_lane_id lane)
 static int is_async(const sherd_engine *engine, sherdi_lane_id lane)
 {
     return sherdi_lane_is_wire(lane) || lane == SHERDI_LANE_DRIVE ||
-           (lane != SHERDI_LANE_HOST && sherdi_has_device(engine));
+           (lane != SHERDI_LANE_HOST && engine->backend->device->is_async);
 }
 
 static sherdi_event *event_of(const sherd_engine *engine, sherdi_lane_id lane, uint64_t number)
@@ -192,8 +192,8 @@ sherd_status sherdi_run_quiet(sherd_engine *engine)
     }
     SHERDI_TRY(
         sherdi_run_lane_wait(engine, SHERDI_LANE_WIRE, engine->run.submitted[SHERDI_LANE_WIRE]));
-    return sherdi_has_device(engine) ? sherdi_run_lane_wait(engine, SHERDI_LANE_COMPUTE, 0)
-                                     : SHERD_OK;
+    return engine->backend->device->is_async ? sherdi_run_lane_wait(engine, SHERDI_LANE_COMPUTE, 0)
+                                             : SHERD_OK;
 }
 
 /* -------------------------------------------------------------- open, close -- */
@@ -202,7 +202,8 @@ static sherd_status events_open(sherd_engine *engine)
 {
     static const sherdi_lane_id LANES[] = {SHERDI_LANE_UPDATE, SHERDI_LANE_UP, SHERDI_LANE_DOWN};
 
-    for (size_t l = 0; l < sizeof(LANES) / sizeof(LANES[0]) && sherdi_has_device(engine); l++) {
+    for (size_t l = 0; l < sizeof(LANES) / sizeof(LANES[0]) && engine->backend->device->is_async;
+         l++) {
         for (int i = 0; i < SHERDI_RUN_EVENTS; i++) {
             SHERDI_TRY(
                 sherdi_lanes_of(engine->backend)

@@ -5,7 +5,7 @@
 #define SHERDI_ENGINE_RUN_LANES_IMPL_H
 
 #include "engine/program/order.h"
-#include "engine/run/lanes.h"
+#include "engine/run/engine_impl.h"
 #include "kernels/lanes.h"
 
 #include <pthread.h>

@@ -16,6 +16,9 @@
 #include "engine/run/offload_ops.h"
 #include "engine/run/rings.h"
 #endif
+#ifdef SHERDI_MODULE_REPORTS
+#include "engine/report.h"
+#endif
 #ifdef SHERDI_MODULE_TRACE
 #include "engine/run/times.h"
 #endif
@@ -28,6 +31,9 @@
 #ifdef SHERDI_MODULE_DEVICES
 #include "engine/run/scalars_device.h"
 #endif
+
+/* Members of an engine that are a module's alone. */
+#define SHERDI_OWN_MEMBERS SHERDI_IN_REPORTS(sherdi_reports reports;)
 
 /* Calls a function of rings.h. In a build without rings the value is `otherwise`. */
 #define SHERDI_RINGS(call, otherwise) (SHERDI_IN_OFFLOAD(1 ? (call) :)(otherwise))

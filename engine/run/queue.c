@@ -6,7 +6,6 @@
 #include "engine/modules.h"
 #include "engine/run/agree.h"
 #include "engine/run/failure.h"
-#include "engine/run/lanes.h"
 #include "engine/run/step.h"
 #include "engine/run/update.h"
 
@@ -14,7 +13,7 @@
  * exchange the status. */
 static int can_be_queued(const sherd_engine *engine)
 {
-    return sherdi_has_device(engine) && !engine->plan->has_files;
+    return engine->backend->device->is_async && !engine->plan->has_files;
 }
 
 static sherd_status range_queue(sherd_engine *engine)

@@ -9,7 +9,6 @@
 #include "engine/modules.h"
 #include "engine/run/agree.h"
 #include "engine/run/kernels.h"
-#include "engine/run/lanes.h"
 
 /* Refuses a number of ranks that share a copy, the value of `key`, if they would not be on one host
  * each. */
@@ -54,7 +53,7 @@ static sherd_status shard_size_check(const sherd_engine *engine)
                            "parameters; remove one of the two keys");
     }
     SHERDI_TRY(size_check(engine, size, "sherd.shard_size"));
-    return settings->numerics.deterministic && sherdi_has_device(engine)
+    return settings->numerics.deterministic && engine->backend->device->is_async
                ? sherdi_fail(SHERD_E_NOTSUP, "sherd.shard_size with deterministic on a device: its "
                                              "integers are added up in host memory only")
                : SHERD_OK;

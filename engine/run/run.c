@@ -6,7 +6,6 @@
 #include "base/checked.h"
 #include "engine/run/fill.h"
 #include "engine/run/kernels.h"
-#include "engine/run/lanes.h"
 #include "engine/run/loop.h"
 #include "engine/modules.h"
 

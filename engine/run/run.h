@@ -45,6 +45,9 @@ typedef sherd_status (*sherdi_call_fn)(sherd_engine *engine, const sherdi_op *op
 #include "engine/run/call_list.h"
 #undef SHERDI_CALL
 
+/** Open and close the marks, and the lanes of this build. E_NOMEM, E_DEVICE. */
+sherd_status sherdi_lanes_open(sherd_engine *engine);
+void         sherdi_lanes_close(sherd_engine *engine);
 /** Executes an operation on a lane: its call, or its kernel. *number: as for sherdi_call_fn. */
 sherd_status sherdi_run_op(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op,
                            uint64_t *number);

@@ -13,6 +13,13 @@ static inline size_t sherdi_scalars_norms(const sherdi_plan *plan)
 {
     return (plan->scalars.results_bytes - sizeof(sherdi_scalars_head)) / sizeof(sherdi_norm_acc);
 }
+/** Returns the scalars that the kernels on memory of a space read and add to. */
+static inline const sherdi_scalars *sherdi_space_scalars(const sherd_engine *engine,
+                                                         sherdi_space        space)
+{
+    return space == SHERDI_SPACE_DEVICE ? &engine->kernel_data.device
+                                        : &engine->kernel_data.on_host;
+}
 sherd_status sherdi_scalars_open(sherd_engine *engine);
 void         sherdi_scalars_close(sherd_engine *engine);
 /** Gives the results of both sides together, with the norm normalised; adds the device's norms of

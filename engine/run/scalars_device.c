@@ -3,7 +3,6 @@
 
 #include "engine/engine.h"
 #include "engine/modules.h"
-#include "engine/run/lanes.h"
 #include "kernels/devices.h"
 
 static sherd_status buffer_open(sherd_engine *engine, const sherdi_plan_buffer *buffer, void **out)
@@ -71,7 +70,7 @@ static const sherdi_scalars_ops APART = {buffer_open, buffer_close, device_open,
 
 static sherd_status apart_open(sherd_engine *engine)
 {
-    engine->kernel_data.ops = sherdi_has_device(engine) ? &APART : NULL;
+    engine->kernel_data.ops = engine->backend->device->is_async ? &APART : NULL;
     return SHERD_OK;
 }
 

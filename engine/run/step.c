@@ -12,7 +12,6 @@
 #include "engine/run/agree.h"
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
-#include "engine/run/lanes.h"
 #include "engine/run/loop.h"
 #include "engine/modules.h"
 #include "engine/run/needs.h"

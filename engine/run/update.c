@@ -7,7 +7,6 @@
 #include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/kernels.h"
-#include "engine/run/lanes.h"
 
 /* Copies the sums of a walk to the host. For a fingerprint the host does not wait: see
  * sherdi_update_fingerprint. */
