@@ -92,7 +92,7 @@ static sherd_status device_alloc(sherd_world *world, size_t len_bytes, void **ou
 static void readers_settle(const sherd_world *world)
 {
     if (world->peers != NULL && world->peers->device != NULL && sherdi_world_has_failed(world)) {
-        sherdi_peers_device_ops.settle(world->peers);
+        sherdi_peers_device_settle(world->peers);
     }
 }
 

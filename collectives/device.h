@@ -79,6 +79,9 @@ sherd_status sherdi_staged_run(struct sherdi_staged *staged, const world_call *c
 
 /* ---- device memory of ranks that are threads: peers_device.c */
 
+struct sherdi_peers;
 extern const struct peers_device_ops sherdi_peers_device_ops;
+/** Blocks until no rank uses another rank's memory any more. Call it after a failure. */
+void sherdi_peers_device_settle(const struct sherdi_peers *peers);
 
 #endif

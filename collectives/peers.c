@@ -64,49 +64,40 @@ static void note_name(peers_note *note, const char *what, int is_control)
 
 /* ------------------------------------------------------- memory of a call -- */
 
-static int is_on_device(const sherdi_peers *peers)
-{
-    return peers->lane != peers->world->host;
-}
-
 /* Returns whether peers' memory is copied before it is summed. */
 static int uses_scratch(const sherdi_peers *peers)
 {
-    return is_on_device(peers) && peers->scratch != NULL;
-}
-
-static const peers_device_ops *device_ops(const sherdi_peers *peers)
-{
-    return peers->world->device->ops->peers;
+    return peers->on_device != NULL && peers->scratch != NULL;
 }
 
 /* Returns the world's peers, with the lane that the call's flags ask for. */
 static sherdi_peers *peers_of(sherd_world *world, uint32_t flags)
 {
-    sherdi_peers *peers = world->peers;
+    sherdi_peers *peers        = world->peers;
+    int           is_on_device = sherdi_world_is_on_lane(world) && !(flags & SHERDI_COLL_HOST);
 
-    peers->lane = sherdi_world_is_on_lane(world) && !(flags & SHERDI_COLL_HOST) ? world->backend
-                                                                                : world->host;
+    peers->lane      = is_on_device ? world->backend : world->host;
+    peers->on_device = is_on_device ? world->device->ops->peers : NULL;
     return peers;
 }
 
 static peers_address address_of(const sherdi_peers *peers, const void *data, size_t len_bytes)
 {
-    return is_on_device(peers)
+    return peers->on_device != NULL
                ? (peers_address){.segment = PEERS_ADDRESS, .offset_bytes = (uintptr_t)data}
                : sherdi_peers_find_address(peers, data, len_bytes);
 }
 
 static sherd_status call_begin(sherdi_peers *peers, const peers_note *note)
 {
-    return is_on_device(peers) ? device_ops(peers)->begin(peers, note)
-                               : sherdi_peers_meet_with(peers, note, NULL, 0);
+    return peers->on_device != NULL ? peers->on_device->begin(peers, note)
+                                    : sherdi_peers_meet_with(peers, note, NULL, 0);
 }
 
 /* Ends a call that read in place: after it, nobody reads the buffers any more. */
 static sherd_status call_end(sherdi_peers *peers)
 {
-    return is_on_device(peers) ? device_ops(peers)->end(peers) : sherdi_peers_meet(peers);
+    return peers->on_device != NULL ? peers->on_device->end(peers) : sherdi_peers_meet(peers);
 }
 
 /* ---------------------------------------------------------- all-gather -- */
@@ -164,13 +155,13 @@ static void gather_mail(sherdi_peers *peers, const sherdi_all_gather_args *args)
 sherd_status sherdi_peers_all_gather(sherd_world *world, const sherdi_all_gather_args *args)
 {
     sherdi_peers *peers   = peers_of(world, args->flags);
-    int           is_mail = args->slice_bytes <= PEERS_MAIL_BYTES && !is_on_device(peers);
+    int           is_mail = args->slice_bytes <= PEERS_MAIL_BYTES && peers->on_device == NULL;
     peers_note    note    = {.kind      = CALL_ALL_GATHER,
                              .detail    = args->flags & SHERDI_COLL_STABLE,
                              .len_bytes = args->slice_bytes};
 
     SHERDI_TRY(sherdi_peers_check(peers));
-    if (args->slice_bytes > 0 && (args->flags & SHERDI_COLL_STABLE) && !is_on_device(peers)) {
+    if (args->slice_bytes > 0 && (args->flags & SHERDI_COLL_STABLE) && peers->on_device == NULL) {
         return gather_stable(peers, args);
     }
     note_name(&note, args->what, (args->flags & SHERDI_COLL_HOST) != 0);

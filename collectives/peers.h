@@ -99,8 +99,6 @@ typedef struct peers_device_ops {
     void (*reach)(sherd_world *const *worlds, int world_size, int rank);
     /* Call it after sherdi_peers_leave. Accepts a device that is not completely open. */
     void (*close)(sherdi_peers *peers);
-    /* Blocks until no rank uses another rank's memory any more. Call it after a failure. */
-    void (*settle)(const sherdi_peers *peers);
     /* The first meeting of a call. Afterwards the lane runs after all work that any rank had queued
      * before the call. */
     sherd_status (*begin)(sherdi_peers *peers, const peers_note *note);
@@ -110,24 +108,25 @@ typedef struct peers_device_ops {
 } peers_device_ops;
 
 struct sherdi_peers {
-    sherd_world          *world;
-    const peers_hooks    *hooks;
-    struct peers_device  *device;  /* peers_device.c; NULL: calls use host memory only */
-    unsigned char        *scratch; /* on the device, where the ranks are on several; else NULL */
-    size_t                scratch_bytes; /* for the slice of each rank */
-    const sherdi_backend *lane;          /* moves and sums for the call in progress */
-    int                   count;         /* number of ranks on this host */
-    int                   me;            /* index of this rank among them */
-    int                  *ranks;         /* [count], ascending: rank of an index */
-    peers_control        *control;
-    unsigned char        *bounce;            /* the bounce buffers of all ranks; bounce.h */
-    size_t                spins, most_spins; /* looks before sleeping: now, and at most */
-    uint64_t              meetings;
-    peers_segment        *segments;
-    size_t                segment_capacity;
-    uint32_t              last_number;
-    const void          **srcs; /* [world_size] by rank: scratch of a reduction */
-    void                **dsts; /* [count] */
+    sherd_world            *world;
+    const peers_hooks      *hooks;
+    struct peers_device    *device;  /* peers_device.c; NULL: calls use host memory only */
+    unsigned char          *scratch; /* on the device, where the ranks are on several; else NULL */
+    size_t                  scratch_bytes; /* for the slice of each rank */
+    const sherdi_backend   *lane;          /* moves and sums for the call in progress */
+    const peers_device_ops *on_device;     /* of this call; NULL: it is on host memory */
+    int                     count;         /* number of ranks on this host */
+    int                     me;            /* index of this rank among them */
+    int                    *ranks;         /* [count], ascending: rank of an index */
+    peers_control          *control;
+    unsigned char          *bounce;            /* the bounce buffers of all ranks; bounce.h */
+    size_t                  spins, most_spins; /* looks before sleeping: now, and at most */
+    uint64_t                meetings;
+    peers_segment          *segments;
+    size_t                  segment_capacity;
+    uint32_t                last_number;
+    const void            **srcs; /* [world_size] by rank: scratch of a reduction */
+    void                  **dsts; /* [count] */
 };
 
 /** Returns the bytes of the control block and the bounce buffers for `count` ranks, in one

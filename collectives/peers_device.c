@@ -99,7 +99,7 @@ static void device_reach(sherd_world *const *worlds, int world_size, int rank)
     }
 }
 
-static void device_settle(const sherdi_peers *peers)
+void sherdi_peers_device_settle(const sherdi_peers *peers)
 {
     const struct timespec nap = {.tv_nsec = SETTLE_NAP_NS};
 
@@ -119,7 +119,7 @@ static void device_close(sherdi_peers *peers)
         return;
     }
     lane = peers->world->backend;
-    device_settle(peers);
+    sherdi_peers_device_settle(peers);
     (void)sherdi_lane_wait(lane);
     lane->device->free(lane, peers->scratch);
     sherdi_lanes_of(lane)->event_destroy(device->ready);
@@ -192,7 +192,6 @@ const peers_device_ops sherdi_peers_device_ops = {
     .open      = device_open,
     .reach     = device_reach,
     .close     = device_close,
-    .settle    = device_settle,
     .begin     = call_begin,
     .end       = call_end,
 };
