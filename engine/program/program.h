@@ -210,8 +210,9 @@ typedef struct sherdi_progress {
     int is_last;    /* the micro-batch under way ends the window */
     int is_queued;  /* a queued update was begun; no call has waited for its end, */
     int is_walking; /* ... nor for the end of its walk */
-    struct sherdi_ring_progress    *rings;       /* of the module offload; [SHERDI_RINGS] */
-    struct sherdi_staged_grads     *staged;      /* ... too */
+    const struct sherdi_apart_ops  *apart;  /* of the module devices; NULL: no memory of its own */
+    struct sherdi_ring_progress    *rings;  /* of the module offload; [SHERDI_RINGS] */
+    struct sherdi_staged_grads     *staged; /* ... too */
     struct sherdi_activation_state *activations; /* of the module activations; as in the plan */
 } sherdi_progress;
 

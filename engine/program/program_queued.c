@@ -219,6 +219,7 @@ sherd_status sherdi_progress_open_queued(sherdi_progress *progress, const sherdi
                                          const sherdi_plan *plan, sherdi_mem *mem)
 {
     progress->flags = SHERDI_OP_QUEUED;
+    progress->apart = of->apart;
     progress->rings = of->rings;
     progress->units = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, plan->layout.num_units,
                                          sizeof(*progress->units));
