@@ -4,7 +4,7 @@
 #include "base/json.h"
 
 #include "base/checked.h"
-#include "base/text.h"
+#include "base/json_text.h"
 
 #include <jansson.h>
 

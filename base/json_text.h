@@ -12,6 +12,12 @@ typedef struct sherdi_text {
     sherd_status status; /* of the first addition that failed */
 } sherdi_text;
 
+/** Returns the bytes of the well-formed UTF-8 sequence at `text` (Unicode 15, table 3-7); 0: it is
+ *  malformed. */
+size_t sherdi_utf8_bytes(const unsigned char *text, size_t left);
+/** Returns 1 when the bytes are well-formed UTF-8. */
+int sherdi_text_is_utf8(const char *text, size_t len_bytes);
+
 /** The order of two names, for qsort and bsearch over an array of `const char *`. */
 int sherdi_text_order(const void *a, const void *b);
 

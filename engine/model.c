@@ -3,7 +3,7 @@
 
 #include "base/api.h"
 #include "base/checked.h"
-#include "base/text.h"
+#include "base/module_list.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static sherd_status name_check(const char *what, const char *name)
     if (name == NULL || name[0] == '\0') {
         return sherdi_fail(SHERD_E_INVAL, "a %s needs a name; set params.name", what);
     }
-    if (!sherdi_text_is_utf8(name, strlen(name))) { /* the plan is printed as JSON */
+    if (!SHERDI_NAME_IS_PRINTABLE(name)) {
         return sherdi_fail(SHERD_E_INVAL, "the name of a %s is not UTF-8", what);
     }
     return SHERD_OK;
