@@ -6,14 +6,14 @@
 #include "engine/plan/plan.h"
 
 typedef enum sherdi_exchange_kind {
-#define SHERDI_EXCHANGE(kind, words, name) SHERDI_EXCHANGE_##kind,
+#define SHERDI_EXCHANGE(kind, words, ...) SHERDI_EXCHANGE_##kind,
 #include "engine/program/exchange_list.h"
 #undef SHERDI_EXCHANGE
     SHERDI_EXCHANGES,
 } sherdi_exchange_kind;
 
 enum {
-#define SHERDI_EXCHANGE(kind, words, name) SHERDI_WORDS_OF_##kind = (words),
+#define SHERDI_EXCHANGE(kind, words, ...) SHERDI_WORDS_OF_##kind = (words),
 #include "engine/program/exchange_list.h"
 #undef SHERDI_EXCHANGE
 };

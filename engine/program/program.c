@@ -1,4 +1,4 @@
-/* Shared by the parts of the program: operations, ranges, the table of offload, and the progress.
+/* Shared by the parts of the program: operations, exchanges, the table of offload, and the progress.
  * See program.h. */
 #include "engine/program/offload.h"
 
@@ -111,6 +111,34 @@ sherdi_range sherdi_program_trainer(const sherdi_program *program, int where, si
 
     return sherdi_range_of(where, sherdi_trainer_offset(program->plan, program->model, param),
                            program->model->params[param].elems * elem);
+}
+
+/* ---------------------------------------------------------------- exchanges -- */
+
+_Static_assert(sizeof(sherdi_word_message) == SHERDI_WORDS_OF_OUTCOME * sizeof(uint64_t) &&
+                   sizeof(sherdi_norm_message) == SHERDI_WORDS_OF_NORM * sizeof(uint64_t),
+               "the list has the words of each message");
+
+const char *sherdi_exchange_name(sherdi_exchange_kind kind)
+{
+    static const char *const NAMES[] = {
+#define SHERDI_EXCHANGE(kind, words, name, ...) name,
+#include "engine/program/exchange_list.h"
+#undef SHERDI_EXCHANGE
+    };
+
+    return NAMES[kind];
+}
+
+size_t sherdi_exchange_bytes(const sherdi_plan *plan, sherdi_exchange_kind kind)
+{
+    const size_t words[] = {
+#define SHERDI_EXCHANGE(kind, words, name, ...) (words __VA_ARGS__),
+#include "engine/program/exchange_list.h"
+#undef SHERDI_EXCHANGE
+    };
+
+    return words[kind] * sizeof(uint64_t);
 }
 
 sherd_status sherdi_program_exchange(const sherdi_program *program, sherdi_exchange_kind kind)

@@ -143,7 +143,7 @@ static void table_is_in_the_page(void)
         const char *kind;
         size_t      words;
     } ROWS[] = {
-#define SHERDI_EXCHANGE(kind, words, name) {#kind, words},
+#define SHERDI_EXCHANGE(kind, words, ...) {#kind, words},
 #include "engine/program/exchange_list.h"
 #undef SHERDI_EXCHANGE
     };
