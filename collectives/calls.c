@@ -301,16 +301,3 @@ size_t sherdi_world_between_bytes(const sherd_world *world)
 {
     return atomic_load_explicit(&world->between_bytes, memory_order_relaxed);
 }
-
-void sherd_world_traffic(const sherd_world *world, uint64_t *sent_bytes_out,
-                         uint64_t *received_bytes_out)
-{
-    if (sent_bytes_out != NULL) {
-        *sent_bytes_out =
-            world == NULL ? 0 : sherdi_world_sent_bytes(world);
-    }
-    if (received_bytes_out != NULL) {
-        *received_bytes_out =
-            world == NULL ? 0 : atomic_load_explicit(&world->received_bytes, memory_order_relaxed);
-    }
-}

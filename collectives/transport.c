@@ -1,4 +1,4 @@
-/* The transports that transport_list.h names, the core's among them. */
+/* The transports that transport_list.h names, the core's among them, and what they have sent. */
 #include "collectives/transport.h"
 
 #include "collectives/alone.h"
@@ -77,5 +77,19 @@ void sherdi_transport_names(char *text, size_t len_bytes)
             at += (size_t)snprintf(text + at, len_bytes - at, "%s%s", at == 0 ? "" : ", ",
                                    transport->name);
         }
+    }
+}
+
+/* ------------------------------------------------------------- traffic -- */
+
+void sherd_world_traffic(const sherd_world *world, uint64_t *sent_bytes_out,
+                         uint64_t *received_bytes_out)
+{
+    if (sent_bytes_out != NULL) {
+        *sent_bytes_out = world == NULL ? 0 : sherdi_world_sent_bytes(world);
+    }
+    if (received_bytes_out != NULL) {
+        *received_bytes_out =
+            world == NULL ? 0 : atomic_load_explicit(&world->received_bytes, memory_order_relaxed);
     }
 }

@@ -195,7 +195,7 @@ typedef struct sherd_settings {
     double  loss_scale, initial_loss_scale, min_loss_scale;
     int64_t loss_scale_window;
     int     hysteresis;
-    int shard_size; /* ranks of one host that share a copy, at stages 1 to 3; 0: all ranks */
+    int     shard_size; /* ranks of one host that share a copy, at stages 1 to 3; 0: all ranks */
     /* In elements. docs/configuration.md describes the keys of the same names. */
     size_t sub_group_size;        /* largest block of state; default 1e9 */
     size_t prefetch_bucket_size;  /* most elements that are prefetched; default 5e7 */
@@ -491,10 +491,6 @@ SHERD_API void sherd_engine_info_init(sherd_engine_info *info);
 /** Returns the numbers of the engine. Before seal, the counts of elements include the declarations
  *  so far. */
 SHERD_CALL sherd_engine_query(const sherd_engine *engine, sherd_engine_info *out);
-/** Returns the bytes that this rank has sent and received since the world was created; 0 for a NULL
- *  world. Either pointer may be NULL. */
-SHERD_API void sherd_world_traffic(const sherd_world *world, uint64_t *sent_bytes_out,
-                                   uint64_t *received_bytes_out);
 
 /** Waits for work in flight and frees all memory. Accepts NULL. Not collective: any of the ranks
  *  may call it, in any order. In a child process that the program has forked it does nothing. An

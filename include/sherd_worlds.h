@@ -97,6 +97,11 @@ SHERD_CALL sherd_world_split(sherd_world *world, int color, int key, sherd_world
 SHERD_CALL sherd_world_from_nccl_handle(void *comm, const sherd_world_params *params,
                                         sherd_world **out);
 
+/** Returns the bytes that this rank has sent and received since the world was created; 0 for a NULL
+ *  world. Either pointer may be NULL. */
+SHERD_API void sherd_world_traffic(const sherd_world *world, uint64_t *sent_bytes_out,
+                                   uint64_t *received_bytes_out);
+
 /** Copies data[0 .. len_bytes) of rank `root` to all ranks. Collective, blocking. */
 SHERD_CALL sherd_world_broadcast(sherd_world *world, void *data, size_t len_bytes, int root);
 
