@@ -5,6 +5,14 @@
 
 #include "engine/run/offload.h"
 
+/* Handles a block for a checkpoint: takes its values with sherdi_run_block_get (SHERDI_OP_SAVE), or
+ * gives them with sherdi_run_block_put (SHERDI_OP_LOAD). */
+typedef sherd_status (*sherdi_block_fn)(void *ctx, const sherdi_op *op);
+typedef struct sherdi_block_call {
+    sherdi_block_fn fn; /* of the walk under way */
+    void           *ctx;
+} sherdi_block_call;
+
 typedef struct sherdi_storage_ops {
     /* Continues from the state that was found when the files were opened (is_resumed).
      * Collective. */

@@ -22,7 +22,7 @@
 sherd_status sherdi_call_block(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     (void)number_out;
-    return engine->run.block_fn(engine->run.block_ctx, op);
+    return engine->block_call.fn(engine->block_call.ctx, op);
 }
 
 /* Makes new parameters from the master weights. If one rank fails, all fail. */
@@ -287,8 +287,8 @@ static sherd_status parts_load(sherd_engine *engine, sherdi_walk walk,
 
     SHERDI_TRY(sherdi_agree_status(engine, own == SHERD_OK ? bound_fill(engine) : own));
     SHERDI_TRY(parts->frozen(parts->ctx));
-    engine->run.block_fn  = parts->block;
-    engine->run.block_ctx = parts->ctx;
+    engine->block_call.fn  = parts->block;
+    engine->block_call.ctx = parts->ctx;
     SHERDI_TRY(republish(engine, walk));
     SHERDI_TRY(parts->check(parts->ctx));
     SHERDI_TRY(sherdi_agree_status(engine, parts->take(parts->ctx)));
@@ -299,8 +299,8 @@ static sherd_status parts_load(sherd_engine *engine, sherdi_walk walk,
 
 sherd_status sherdi_restore_save(sherd_engine *engine, sherdi_block_fn fn, void *ctx)
 {
-    engine->run.block_fn  = fn;
-    engine->run.block_ctx = ctx;
+    engine->block_call.fn  = fn;
+    engine->block_call.ctx = ctx;
     sherdi_run_drop_ahead(engine, SHERDI_RING_STATE);
     return sherdi_update_walk_over(engine, SHERDI_WALK_SAVE);
 }

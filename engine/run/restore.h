@@ -3,6 +3,7 @@
 #define SHERDI_ENGINE_RUN_RESTORE_H
 
 #include "engine/run/run.h"
+#include "engine/run/offload_ops.h"
 
 /** Commits the first values: sherdi_storage_ops.begin. */
 sherd_status sherdi_restore_begin(sherd_engine *engine);

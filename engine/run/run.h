@@ -7,10 +7,6 @@
 #include "collectives/world.h"
 #include "engine/run/offload.h"
 
-/* Handles a block for a checkpoint: takes its values with sherdi_run_block_get (SHERDI_OP_SAVE), or
- * gives them with sherdi_run_block_put (SHERDI_OP_LOAD). */
-typedef sherd_status (*sherdi_block_fn)(void *ctx, const sherdi_op *op);
-
 /* The update whose coefficients SHERDI_OP_COEFFS writes. */
 typedef struct sherdi_coeffs_call {
     const sherd_step_params *params; /* NULL: none */
@@ -32,8 +28,6 @@ typedef struct sherdi_run {
     void              *all_messages;
     const char        *message_name;
     sherdi_messages    messages; /* where the data of all ranks lie after an exchange */
-    sherdi_block_fn    block_fn; /* of the walk under way */
-    void              *block_ctx;
 } sherdi_run;
 
 /** An operation that can fail at once. *number_out is the lane's next number; a collective replaces
