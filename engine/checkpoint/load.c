@@ -202,7 +202,7 @@ static int state_fits_of(const sherdi_manifest_optimizer *was, const sherdi_opti
 /* Returns whether `optimizer` can continue from the state of the optimizer that saved. */
 static int state_fits(const sherdi_manifest_optimizer *was, const sherdi_optimizer *optimizer)
 {
-    for (size_t i = 0; i < sherdi_optimizer_count(); i++) {
+    for (size_t i = 0; sherdi_optimizer_at(i) != NULL; i++) {
         const sherdi_optimizer *other = sherdi_optimizer_at(i);
 
         if (strcmp(was->name, sherdi_optimizer_name(other)) == 0) {

@@ -168,7 +168,7 @@ static int optimizer_is_used(const sherd_config *config, size_t index)
  * leave unread. */
 static int optimizers_read(const sherd_config *config, sherdi_config_id id)
 {
-    for (size_t i = 0; i < sherdi_optimizer_count(); i++) {
+    for (size_t i = 0; sherdi_optimizer_at(i) != NULL; i++) {
         if (optimizer_is_used(config, i) && !is_param_among(id, sherdi_optimizer_at(i)->unread)) {
             return 1;
         }
@@ -182,7 +182,7 @@ static sherd_status others_remark(sherd_config *config, sherdi_config_id id)
     char   readers[64] = "";
     size_t len         = 0;
 
-    for (size_t i = 0; i < sherdi_optimizer_count(); i++) {
+    for (size_t i = 0; sherdi_optimizer_at(i) != NULL; i++) {
         if (!optimizer_reads(i, id)) {
             continue;
         }

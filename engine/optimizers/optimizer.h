@@ -98,7 +98,7 @@ struct sherdi_optimizer {
  *  i. */
 extern const char sherdi_optimizer_types[];
 
-size_t                  sherdi_optimizer_count(void);
+/** Returns an optimizer by index; NULL past the last. */
 const sherdi_optimizer *sherdi_optimizer_at(size_t index);
 size_t                  sherdi_optimizer_index(const sherdi_optimizer *optimizer);
 /** Returns the name as "optimizer.type" has it: "AdamW". Static storage. */

@@ -150,7 +150,7 @@ static const char *const PLACES[] = {"", STATE("cpu", ""), STATE("cpu", ", \"rat
  * plain.c. */
 static void train_has_a_plain_update_of_every_optimizer(void)
 {
-    for (size_t i = 0; i < sherdi_optimizer_count(); i++) {
+    for (size_t i = 0; sherdi_optimizer_at(i) != NULL; i++) {
         const sherdi_optimizer *optimizer = sherdi_optimizer_at(i);
         char                    type[64];
         int                     has_kind = optimizer->is_inference;
