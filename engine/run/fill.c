@@ -9,6 +9,7 @@
 #include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/failure.h"
+#include "engine/run/kernels.h"
 #include "engine/run/loop.h"
 #include "engine/run/needs.h"
 #include "engine/run/update.h"
@@ -61,8 +62,11 @@ sherd_status sherdi_values_pass(sherd_engine *engine, const sherdi_op *op, float
     return engine->values_call.fn(engine->values_call.ctx, op->part, first, op->elems, values);
 }
 
-sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float *values)
+sherd_status sherdi_call_fill(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
+    float *values = sherdi_run_address(engine, op, SHERDI_USE_DST);
+
+    (void)number_out;
     SHERDI_TRY(sherdi_values_pass(engine, op, values));
     if (op->part == SHERDI_VALUE_COMPUTE) {
         values_round(engine, engine->plan->layout.segments[op->segment].types.compute, values,

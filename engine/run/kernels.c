@@ -161,22 +161,6 @@ static void op_clear(sherd_engine *engine, const sherdi_backend *lane, const she
     lane->device->fill(lane, side->memory + range->offset, 0, range->bytes);
 }
 
-static void op_coeffs(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
-{
-    (void)lane, (void)op;
-    sherdi_optimizer_coeffs(engine);
-}
-
-static void op_collect(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
-{
-    (void)lane;
-    if (op->uses[SHERDI_USE_SCALARS].bytes == engine->plan->scalars.results_bytes) {
-        sherdi_scalars_collect(engine, &engine->kernel_data.results);
-    } else {
-        engine->kernel_data.results.fingerprint = sherdi_scalars_fingerprint(engine);
-    }
-}
-
 /* -------------------------------------------------------------------- table -- */
 
 static const sherdi_kernel_fn KERNELS[SHERDI_OP_KINDS] = {
@@ -188,8 +172,8 @@ static const sherdi_kernel_fn KERNELS[SHERDI_OP_KINDS] = {
     [SHERDI_OP_UPDATE]      = op_update,
     [SHERDI_OP_FINGERPRINT] = op_fingerprint,
     [SHERDI_OP_CLEAR]       = op_clear,
-    [SHERDI_OP_COEFFS]      = op_coeffs,
-    [SHERDI_OP_COLLECT]     = op_collect,
+    [SHERDI_OP_COEFFS]      = sherdi_kernel_coeffs,
+    [SHERDI_OP_COLLECT]     = sherdi_kernel_collect,
 #define SHERDI_KERNEL(kind, kernel) [SHERDI_OP_##kind] = (kernel),
 #include "engine/run/kernel_list.h"
 #undef SHERDI_KERNEL

@@ -90,13 +90,13 @@ static sherdi_group_step group_step_of(const sherd_engine *engine, const sherdi_
     return out;
 }
 
-void sherdi_optimizer_coeffs(sherd_engine *engine)
+void sherdi_kernel_coeffs(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
     const sherdi_plan  *plan = engine->plan;
     sherdi_coeffs_call *call = &engine->run.coeffs;
 
+    (void)lane, (void)op;
     call->hash = 1;
-
     for (size_t i = 0; i < plan->layout.num_optimizers; i++) {
         const sherdi_optimizer *optimizer = plan->layout.optimizers[i].optimizer;
         unsigned char          *coeffs =

@@ -81,12 +81,6 @@ static sherd_status op_all_reduce(sherd_engine *engine, const sherdi_op *op, uin
     return sherdi_world_all_reduce(engine->shards, &args, number_out);
 }
 
-static sherd_status op_fill(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
-{
-    (void)number_out;
-    return sherdi_values_ask(engine, op, sherdi_run_address(engine, op, SHERDI_USE_DST));
-}
-
 sherd_status sherdi_run_answer(sherd_engine *engine, const sherdi_op *op)
 {
     SHERDI_TRY(sherdi_modules_exchanging(engine));
@@ -108,11 +102,9 @@ static sherd_status op_exchange(sherd_engine *engine, const sherdi_op *op, uint6
 /* --------------------------------------------------------------- the loop -- */
 
 static const sherdi_call_fn CALLS[SHERDI_OP_KINDS] = {
-    [SHERDI_OP_GATHER]     = op_gather,
-    [SHERDI_OP_REDUCE]     = op_reduce,
-    [SHERDI_OP_ALL_REDUCE] = op_all_reduce,
-    [SHERDI_OP_EXCHANGE]   = op_exchange,
-    [SHERDI_OP_FILL]       = op_fill,
+    [SHERDI_OP_GATHER] = op_gather,         [SHERDI_OP_REDUCE] = op_reduce,
+    [SHERDI_OP_ALL_REDUCE] = op_all_reduce, [SHERDI_OP_EXCHANGE] = op_exchange,
+    [SHERDI_OP_FILL] = sherdi_call_fill,
 #define SHERDI_CALL(kind, call) [SHERDI_OP_##kind] = (call),
 #include "engine/run/call_list.h"
 #undef SHERDI_CALL

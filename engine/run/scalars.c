@@ -52,18 +52,20 @@ void sherdi_scalars_close(sherd_engine *engine)
     engine->kernel_data.on_host = (sherdi_scalars){0};
 }
 
-void sherdi_scalars_collect(sherd_engine *engine, sherdi_scalars_head *out)
+void sherdi_kernel_collect(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    *out = *engine->kernel_data.on_host.head;
+    const sherdi_scalars_head *host = engine->kernel_data.on_host.head;
+    sherdi_scalars_head       *out  = &engine->kernel_data.results;
+
+    (void)lane;
+    if (op->uses[SHERDI_USE_SCALARS].bytes < engine->plan->scalars.results_bytes) {
+        out->fingerprint = host->fingerprint + SHERDI_IF(kernel_data, fingerprint, (engine), 0);
+        return;
+    }
+    *out = *host;
     SHERDI_IF(kernel_data, add, (engine, out), (void)0);
     sherdi_norm_normalise(&out->norm);
     for (size_t i = 0; i < sherdi_scalars_norms(engine->plan); i++) {
         sherdi_norm_normalise(&engine->kernel_data.on_host.norms[i]);
     }
-}
-
-uint64_t sherdi_scalars_fingerprint(const sherd_engine *engine)
-{
-    return engine->kernel_data.on_host.head->fingerprint +
-           SHERDI_IF(kernel_data, fingerprint, (engine), 0);
 }

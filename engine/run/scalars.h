@@ -22,10 +22,9 @@ static inline const sherdi_scalars *sherdi_space_scalars(const sherd_engine *eng
 }
 sherd_status sherdi_scalars_open(sherd_engine *engine);
 void         sherdi_scalars_close(sherd_engine *engine);
-/** Gives the results of both sides together, with the norm normalised; adds the device's norms of
- *  tensors, which have come down, to the host's. */
-void sherdi_scalars_collect(sherd_engine *engine, sherdi_scalars_head *out);
-/** Returns the fingerprint of both sides together. */
-uint64_t sherdi_scalars_fingerprint(const sherd_engine *engine);
+/** SHERDI_OP_COLLECT: puts the results of both sides together, or their fingerprint alone, into
+ *  kernel_data.results, with norms normalised; adds the device's norms of tensors, which have come
+ *  down, to the host's. */
+void sherdi_kernel_collect(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op);
 
 #endif
