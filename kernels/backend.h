@@ -96,12 +96,6 @@ typedef struct sherdi_update_args {
     const float *ratios;
 } sherdi_update_args;
 
-/** Returns whether any part is stored otherwise than as plain fp32. */
-static inline int sherdi_update_is_encoded(const sherdi_update_args *args)
-{
-    return sherdi_has_encoded(args->encodings, SHERDI_UPDATE_MOST_PARTS);
-}
-
 /* One slice of a reduction: for i < count_elems
  *   x = round_to(comm_dtype, (((s0[i] + s1[i]) + s2[i]) + ...) * scale), sums in fp32
  *   accumulate ? dst[i] = round_to(dst_dtype, dst[i] + x) : dst[i] = x as dst_dtype. */

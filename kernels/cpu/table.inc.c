@@ -268,7 +268,7 @@ static void table_update(const sherdi_backend *backend, sherdi_update_id update,
 {
     update_call call = {.args = args};
 
-    if (sherdi_update_is_encoded(args)) {
+    if (sherdi_has_encoded(args->encodings, SHERDI_UPDATE_MOST_PARTS)) {
         TABLE_NAME.update_encoded(backend, update, args);
     } else {
         update_run(backend, update, &call, 0, update_task);

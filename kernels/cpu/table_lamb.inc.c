@@ -38,7 +38,7 @@ static void lamb_norms_range(const update_call *call, encoded_tile *tile, const 
     const sherdi_lamb_coeffs *coeffs =
         (const sherdi_lamb_coeffs *)call->args->coeffs + where->span->group;
 
-    if (!sherdi_update_is_encoded(call->args)) {
+    if (!sherdi_has_encoded(call->args->encodings, SHERDI_UPDATE_MOST_PARTS)) {
         sherdi_update_range range = update_range_at(&call->block, where);
 
         range_lamb_norms(&range, coeffs, share);

@@ -238,7 +238,7 @@ extern "C" void sherdi_cuda_lamb_norms(const sherdi_backend     *backend,
     sherdi_cuda_target        target = sherdi_cuda_target_of(backend);
     const sherdi_lamb_coeffs *coeffs = (const sherdi_lamb_coeffs *)args->coeffs;
 
-    if (sherdi_update_is_encoded(args)) {
+    if (sherdi_has_encoded(args->encodings, SHERDI_UPDATE_MOST_PARTS)) {
         kernel_launch(lamb_norms_kernel<encoded_source>,
                       blocks_of_machine(target, encoded_source::BLOCKS), target,
                       encoded_arrays_of(args, LAMB_PARTS), coeffs, args->spans, args->num_spans,

@@ -128,7 +128,7 @@ extern "C" void sherdi_cuda_update(const sherdi_backend *backend, sherdi_update_
 #include "kernels/updates/rows.h"
     };
 
-    if (sherdi_update_is_encoded(args)) {
+    if (sherdi_has_encoded(args->encodings, SHERDI_UPDATE_MOST_PARTS)) {
         sherdi_cuda_update_encoded(backend, update, args);
     } else {
         LAUNCHES[update](backend, args);
