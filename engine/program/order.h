@@ -42,6 +42,14 @@ typedef struct sherdi_follows {
     int      is_all_drives; /* 1: there are more than `drives` has room for; wait for all */
 } sherdi_follows;
 
+/** Returns SHERDI_LANE_DOWN or _UP of a copy that passes over the link between host and device. */
+static inline sherdi_lane_id sherdi_copy_way(const sherdi_op *op)
+{
+    if (op->uses[SHERDI_USE_DST].where == SHERDI_BUFFER_HOST_SCALARS) {
+        return SHERDI_LANE_DOWN;
+    }
+    return op->uses[SHERDI_USE_SRC].where == SHERDI_BUFFER_HOST_SCALARS ? SHERDI_LANE_UP : op->lane;
+}
 static inline int sherdi_lane_is_wire(sherdi_lane_id lane)
 {
     return lane == SHERDI_LANE_WIRE || lane == SHERDI_LANE_GROUP;

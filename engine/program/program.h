@@ -396,14 +396,6 @@ sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segme
 sherd_status sherdi_program_clear(const sherdi_program *program, sherdi_lane_id lane, size_t offset,
                                   size_t bytes);
 
-/** Returns SHERDI_LANE_DOWN or _UP of a copy that passes over the link between host and device. */
-static inline sherdi_lane_id sherdi_copy_way(const sherdi_op *op)
-{
-    if (op->uses[SHERDI_USE_DST].where == SHERDI_BUFFER_HOST_SCALARS) {
-        return SHERDI_LANE_DOWN;
-    }
-    return op->uses[SHERDI_USE_SRC].where == SHERDI_BUFFER_HOST_SCALARS ? SHERDI_LANE_UP : op->lane;
-}
 /** Returns whether an operation is the trainer's own work, which lasts to the release. */
 static inline int sherdi_op_is_trainers(sherdi_op_kind kind)
 {

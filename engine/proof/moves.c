@@ -2,6 +2,7 @@
 
 #include "collectives/sums.h"
 #include "engine/plan/offload.h"
+#include "engine/program/order.h"
 
 uint64_t sherdi_op_wire(const sherdi_plan *plan, const sherdi_op *op)
 {

@@ -6,3 +6,4 @@ SHERDI_IN_ENCODINGS(SHERDI_INSTEAD(op->kind == SHERDI_OP_FINGERPRINT &&
                                        op->uses[SHERDI_USE_STATE].where != SHERDI_AT_NOWHERE,
                                    sherdi_kernel_fingerprint_encoded))
 SHERDI_IN_OFFLOAD(SHERDI_INSTEAD(op->flags &SHERDI_OP_MEASURES, sherdi_kernel_measured))
+SHERDI_IN_OFFLOAD(SHERDI_INSTEAD(op->flags &SHERDI_OP_GAPS, sherdi_kernel_gaps))

@@ -38,44 +38,17 @@ const char *sherdi_run_subject(const sherd_engine *engine, const sherdi_op *op)
 
 /* ----------------------------------------------------------------- kernels -- */
 
-/* Zeroes the elements of a block that no parameter covers. */
-static void gaps_zero(const sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op,
-                      unsigned char *target)
-{
-    size_t elem = sherd_dtype_bytes(op->to);
-    size_t at   = 0;
-
-    for (size_t i = 0; i <= op->block->num_spans; i++) {
-        const sherdi_span *span = i < op->block->num_spans
-                                      ? &engine->plan->layout.spans[op->block->first_span + i]
-                                      : NULL;
-        size_t             end  = span == NULL ? op->block->elems : span->offset_elems;
-
-        lane->kernels->zero(lane, target + at * elem, (end - at) * elem);
-        at = span == NULL ? end : span->offset_elems + span->count_elems;
-    }
-}
-
 static void op_zero(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    unsigned char *dst = sherdi_run_address(engine, op, SHERDI_USE_DST);
-
-    if (op->flags & SHERDI_OP_GAPS) {
-        gaps_zero(engine, lane, op, dst);
-    } else {
-        lane->kernels->zero(lane, dst, op->uses[SHERDI_USE_DST].bytes);
-    }
+    lane->kernels->zero(lane, sherdi_run_address(engine, op, SHERDI_USE_DST),
+                        op->uses[SHERDI_USE_DST].bytes);
 }
 
 static void op_copy(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    size_t       bytes = op->uses[SHERDI_USE_DST].bytes;
-    sherdi_link *link  = &engine->run.links[sherdi_run_user(engine)];
-
-    link->down_bytes += sherdi_copy_way(op) == SHERDI_LANE_DOWN ? bytes : 0;
-    link->up_bytes += sherdi_copy_way(op) == SHERDI_LANE_UP ? bytes : 0;
     lane->kernels->copy(lane, sherdi_run_address(engine, op, SHERDI_USE_DST),
-                        sherdi_run_address(engine, op, SHERDI_USE_SRC), bytes);
+                        sherdi_run_address(engine, op, SHERDI_USE_SRC),
+                        op->uses[SHERDI_USE_DST].bytes);
 }
 
 static void op_cast(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)

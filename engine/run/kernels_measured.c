@@ -1,4 +1,5 @@
-/* Kernels that make a gradient, and add its squares to the norm (SHERDI_OP_MEASURES). */
+/* Kernels that make a gradient, and add its squares to the norm (SHERDI_OP_MEASURES), and one that
+ * zeroes the gaps of a block (SHERDI_OP_GAPS). */
 #include "engine/run/kernels.h"
 
 #include "base/checked.h"
@@ -39,5 +40,23 @@ void sherdi_kernel_measured(sherd_engine *engine, const sherdi_backend *lane, co
         sherdi_run_kernel(engine, lane, &part);
         lane->kernels->sumsq(lane, sherdi_run_address(engine, &part, SHERDI_USE_DST), op->to, count,
                              norm);
+    }
+}
+
+/* Zeroes the elements of a block that no parameter covers. */
+void sherdi_kernel_gaps(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    unsigned char *target = sherdi_run_address(engine, op, SHERDI_USE_DST);
+    size_t         elem   = sherd_dtype_bytes(op->to);
+    size_t         at     = 0;
+
+    for (size_t i = 0; i <= op->block->num_spans; i++) {
+        const sherdi_span *span = i < op->block->num_spans
+                                      ? &engine->plan->layout.spans[op->block->first_span + i]
+                                      : NULL;
+        size_t             end  = span == NULL ? op->block->elems : span->offset_elems;
+
+        lane->kernels->zero(lane, target + at * elem, (end - at) * elem);
+        at = span == NULL ? end : span->offset_elems + span->count_elems;
     }
 }

@@ -134,6 +134,17 @@ static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number
     }
 }
 
+/* Counts the bytes of a copy that passes over the link between host and device. */
+static void link_count(sherd_engine *engine, const sherdi_op *op)
+{
+    size_t         bytes = op->uses[SHERDI_USE_DST].bytes;
+    sherdi_link   *link  = &engine->run.links[sherdi_run_user(engine)];
+    sherdi_lane_id way   = sherdi_copy_way(op);
+
+    link->down_bytes += way == SHERDI_LANE_DOWN ? bytes : 0;
+    link->up_bytes += way == SHERDI_LANE_UP ? bytes : 0;
+}
+
 /* Executes an operation, or enqueues it on its lane. Kernels come from both threads, and their
  * order on an asynchronous lane is that of their numbers; calls, which may block, are the trainer's
  * alone. */
@@ -145,6 +156,9 @@ static sherd_status op_give(sherd_engine *engine, const sherdi_op *op)
     sherd_status          status;
     uint64_t              number;
 
+    if (op->kind == SHERDI_OP_COPY) {
+        link_count(engine, op);
+    }
     if (!is_async(engine, op->lane)) {
         number = 0;
         return sherdi_run_op(engine, lane, op, &number);
