@@ -1,5 +1,7 @@
 /* The scalars of a device whose memory is not the host's: inputs are copied up from the host's, and
- * the device's results are copied down after the host's, to which they are added. */
+ * the device's results are copied down after the host's, to which they are added. And values of
+ * parameters of another type, which pass through the fill buffer. */
+#include "engine/program/program_values.h"
 #include "engine/program/program_walk.h"
 
 #include "engine/modules.h"
@@ -37,8 +39,23 @@ static sherd_status results_copy_down(const sherdi_program *program, size_t offs
         sherdi_program_scalars_at(program->plan, SHERDI_SPACE_DEVICE, offset, bytes));
 }
 
+/* The host casts between two parts of the fill buffer. */
+static sherd_status apart_values_cast(const sherdi_value_range *f, sherd_dtype dtype,
+                                      sherdi_range at)
+{
+    sherdi_range near =
+        sherdi_range_of(SHERDI_BUFFER_FILL, f->program->plan->packing.fill_cast_offset,
+                        (f->end - f->begin) * sherd_dtype_bytes(dtype));
+
+    if (!f->is_put) {
+        SHERDI_TRY(sherdi_values_copy(f, SHERDI_SPACE_DEVICE, at, near));
+    }
+    SHERDI_TRY(sherdi_values_cast(f, SHERDI_SPACE_HOST, dtype, near));
+    return f->is_put ? sherdi_values_copy(f, SHERDI_SPACE_DEVICE, at, near) : SHERD_OK;
+}
+
 static const sherdi_apart_ops APART = {inputs_copy_up, host_clear, results_copy_down,
-                                       results_arrived_at};
+                                       results_arrived_at, apart_values_cast};
 
 static sherd_status apart_open(struct sherdi_progress *progress, const sherdi_plan *plan,
                                const sherdi_model *model, sherdi_mem *mem)

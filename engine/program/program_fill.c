@@ -85,26 +85,18 @@ sherd_status sherdi_values_copy(const sherdi_value_range *f, sherdi_space space,
 sherd_status sherdi_values_cast(const sherdi_value_range *f, sherdi_space space, sherd_dtype dtype,
                                 sherdi_range at)
 {
-    const sherdi_plan *plan     = f->program->plan;
-    int                is_apart = space_is_apart(f, space);
-    sherdi_op          op       = sherdi_value_op(f, SHERDI_OP_CAST, SHERDI_LANE_HOST);
-    sherdi_range       values   = sherdi_values_at(f);
-    sherdi_range       near     = at;
+    sherdi_op    op     = sherdi_value_op(f, SHERDI_OP_CAST, SHERDI_LANE_HOST);
+    sherdi_range values = sherdi_values_at(f);
 
-    near.bytes = (f->end - f->begin) * sherd_dtype_bytes(dtype);
-    if (is_apart) {
-        near.where  = SHERDI_BUFFER_FILL;
-        near.offset = plan->packing.fill_cast_offset;
+    if (space_is_apart(f, space)) {
+        return f->program->progress->apart->values_cast(f, dtype, at);
     }
     op.from  = f->is_put ? SHERD_F32 : dtype;
     op.to    = f->is_put ? dtype : SHERD_F32;
     op.elems = f->end - f->begin;
-    if (is_apart && !f->is_put) {
-        SHERDI_TRY(sherdi_values_copy(f, space, at, near));
-    }
-    SHERDI_TRY(f->is_put ? sherdi_program_move(f->program, op, near, values)
-                         : sherdi_program_move(f->program, op, values, near));
-    return is_apart && f->is_put ? sherdi_values_copy(f, space, at, near) : SHERD_OK;
+    at.bytes = op.elems * sherd_dtype_bytes(dtype);
+    return f->is_put ? sherdi_program_move(f->program, op, at, values)
+                     : sherdi_program_move(f->program, op, values, at);
 }
 
 int sherdi_values_are_counted(const sherdi_value_range *f)

@@ -37,13 +37,18 @@ static inline sherdi_access sherdi_program_param_access(const sherdi_segment *se
 /** Returns bytes of the kernels' scalars on the side of a space. */
 sherdi_range sherdi_program_scalars_at(const sherdi_plan *plan, sherdi_space space, size_t offset,
                                        size_t bytes);
+struct sherdi_value_range;
+
 /* Scalars of a device that has its own memory. The functions emit what copies them up, what clears
- * results on the host, and what copies results down, to a place of their own. */
+ * results on the host, and what copies results down, to a place of their own; and what moves values
+ * (sherdi_values_cast). */
 typedef struct sherdi_apart_ops {
     sherd_status (*copy_up)(const sherdi_program *program, size_t offset, size_t bytes);
     sherd_status (*clear)(const sherdi_program *program, size_t offset, size_t bytes);
     sherd_status (*copy_down)(const sherdi_program *program, size_t offset, size_t bytes);
     sherdi_range (*arrived_at)(const sherdi_plan *plan, size_t offset, size_t bytes);
+    sherd_status (*values_cast)(const struct sherdi_value_range *f, sherd_dtype dtype,
+                                sherdi_range at);
 } sherdi_apart_ops;
 /** Return those to which kernels of that side add: the squares of the gradient, fingerprints, and
  *  the norms of tensors. */

@@ -29,14 +29,6 @@ typedef struct sherdi_scalars {
     const sherdi_span   *spans;
 } sherdi_scalars;
 
-/* The data of one optimizer in it. */
-typedef struct sherdi_optimizer_scalars {
-    sherdi_norm_acc *norms;  /* like ratios and groups, only with SHERDI_GRAIN_TENSOR */
-    void            *coeffs; /* by group */
-    float           *ratios;
-    int32_t         *groups;
-} sherdi_optimizer_scalars;
-
 /* The lanes other than the compute lane (engine->backend). On the CPU all are the same lane. */
 typedef struct sherdi_lanes {
     const struct sherdi_lanes_ops *ops; /* NULL: there are none */

@@ -85,29 +85,28 @@ static void op_fingerprint(sherd_engine *engine, const sherdi_backend *lane, con
  * the parameter itself. */
 static sherdi_update_args update_args(const sherd_engine *engine, const sherdi_op *op)
 {
-    const sherdi_scalars    *scalars = sherdi_space_scalars(engine, op->space);
-    unsigned char           *state   = sherdi_run_address(engine, op, SHERDI_USE_STATE);
-    unsigned char           *param   = sherdi_run_address(engine, op, SHERDI_USE_PARAM);
-    const sherdi_segment    *segment = &engine->plan->layout.segments[op->segment];
-    sherdi_optimizer_scalars own     = sherdi_scalars_of_optimizer(
-            scalars, sherdi_plan_optimizer_of(engine->plan, segment->optimizer));
-    sherdi_update_args args = {
-        .spans       = scalars->spans + op->block->first_span,
-        .num_spans   = op->block->num_spans,
-        .coeffs      = own.coeffs,
-        .grad        = sherdi_run_address(engine, op, SHERDI_USE_SRC),
-        .grad_dtype  = segment->types.grad,
-        .parts       = {(void *)(segment->has_master ? state : param)},
-        .ties_part   = segment->ties_part,
-        .step        = (uint64_t)engine->run.coeffs.step,
-        .param       = segment->has_master ? param : NULL,
-        .param_dtype = segment->types.compute,
-        .fingerprint = &scalars->head->fingerprint,
+    const sherdi_scalars        *scalars = sherdi_space_scalars(engine, op->space);
+    unsigned char               *state   = sherdi_run_address(engine, op, SHERDI_USE_STATE);
+    unsigned char               *param   = sherdi_run_address(engine, op, SHERDI_USE_PARAM);
+    const sherdi_segment        *segment = &engine->plan->layout.segments[op->segment];
+    const sherdi_plan_optimizer *own  = sherdi_plan_optimizer_of(engine->plan, segment->optimizer);
+    sherdi_update_args           args = {
+                  .spans       = scalars->spans + op->block->first_span,
+                  .num_spans   = op->block->num_spans,
+                  .coeffs      = scalars->memory + own->coeffs,
+                  .grad        = sherdi_run_address(engine, op, SHERDI_USE_SRC),
+                  .grad_dtype  = segment->types.grad,
+                  .parts       = {(void *)(segment->has_master ? state : param)},
+                  .ties_part   = segment->ties_part,
+                  .step        = (uint64_t)engine->run.coeffs.step,
+                  .param       = segment->has_master ? param : NULL,
+                  .param_dtype = segment->types.compute,
+                  .fingerprint = &scalars->head->fingerprint,
     };
 
     if (sherdi_segment_is_measured(segment)) {
-        args.norms  = (void *)own.norms;
-        args.ratios = own.ratios;
+        args.norms  = (void *)(scalars->memory + own->norms);
+        args.ratios = (void *)(scalars->memory + own->ratios);
     }
     memcpy(args.encodings, segment->encodings, sizeof(args.encodings));
     for (int i = 1; i < sherdi_segment_parts(segment); i++) {

@@ -22,16 +22,15 @@ void sherdi_kernel_ratios(sherd_engine *engine, const sherdi_backend *lane, cons
     (void)lane, (void)op;
     for (size_t i = 0; i < engine->plan->layout.num_optimizers; i++) {
         const sherdi_plan_optimizer *of = &engine->plan->layout.optimizers[i];
-        sherdi_optimizer_scalars     own =
-            sherdi_scalars_of_optimizer(&engine->kernel_data.on_host, of);
+        unsigned char               *at = engine->kernel_data.on_host.memory;
 
         if (of->optimizer->grain == SHERDI_GRAIN_TENSOR) {
             of->optimizer->ratios->make(engine->host,
                                         &(sherdi_ratio_args){
-                                            .norms      = own.norms,
-                                            .groups     = own.groups,
-                                            .coeffs     = own.coeffs,
-                                            .ratios     = own.ratios,
+                                            .norms      = (void *)(at + of->norms),
+                                            .groups     = (void *)(at + of->groups),
+                                            .coeffs     = at + of->coeffs,
+                                            .ratios     = (void *)(at + of->ratios),
                                             .num_params = engine->plan->layout.num_params,
                                         });
         }
@@ -42,7 +41,7 @@ void sherdi_kernel_ratios(sherd_engine *engine, const sherdi_backend *lane, cons
 static void groups_write(sherd_engine *engine, const sherdi_plan_optimizer *of)
 {
     const sherdi_optimizer *optimizer = of->optimizer;
-    int32_t *groups = sherdi_scalars_of_optimizer(&engine->kernel_data.on_host, of).groups;
+    int32_t                *groups    = (void *)(engine->kernel_data.on_host.memory + of->groups);
 
     if (optimizer->grain != SHERDI_GRAIN_TENSOR) {
         return;

@@ -15,17 +15,6 @@ sherdi_scalars sherdi_scalars_at(const sherdi_plan *plan, unsigned char *memory)
     };
 }
 
-sherdi_optimizer_scalars sherdi_scalars_of_optimizer(const sherdi_scalars        *scalars,
-                                                     const sherdi_plan_optimizer *of)
-{
-    return (sherdi_optimizer_scalars){
-        .norms  = (sherdi_norm_acc *)(void *)(scalars->memory + of->norms),
-        .coeffs = scalars->memory + of->coeffs,
-        .ratios = (float *)(void *)(scalars->memory + of->ratios),
-        .groups = (int32_t *)(void *)(scalars->memory + of->groups),
-    };
-}
-
 sherd_status sherdi_scalars_open(sherd_engine *engine)
 {
     const sherdi_plan *plan   = engine->plan;

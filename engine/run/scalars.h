@@ -4,8 +4,6 @@
 
 #include "engine/run/engine_impl.h"
 
-sherdi_optimizer_scalars sherdi_scalars_of_optimizer(const sherdi_scalars        *scalars,
-                                                     const sherdi_plan_optimizer *of);
 /** Returns the scalars of one side, at `memory`. */
 sherdi_scalars sherdi_scalars_at(const sherdi_plan *plan, unsigned char *memory);
 /** Returns the number of norms of tensors. */
