@@ -68,7 +68,9 @@ void bench_run_init(bench_run *run, const bench_arrays *arrays, const char *isa,
         (bench_run){.arrays = arrays, .elems = arrays->elems, .traffic = traffic_loops_find(isa)};
     sherdi_mem_init(&run->mem);
     (void)setenv("SHERD_ISA", isa, 1);
-    if (sherdi_backend_cpu_create(threads, &run->mem, &run->backend) != SHERD_OK) {
+    if (sherdi_backend_cpu_create_with(
+            &(sherdi_cpu_params){.threads = threads, .shares = 1, .rank = -1}, &run->mem,
+            &run->backend) != SHERD_OK) {
         (void)fprintf(stderr, "bench: %s\n", sherd_last_error());
         exit(1);
     }

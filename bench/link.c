@@ -34,7 +34,8 @@ sherd_status bench_link_open(bench_link *link, int device)
 
     memset(link, 0, sizeof(*link));
     sherdi_mem_init(&link->mem);
-    status = sherdi_backend_cpu_create(1, &link->mem, &link->host);
+    status = sherdi_backend_cpu_create_with(
+        &(sherdi_cpu_params){.threads = 1, .shares = 1, .rank = -1}, &link->mem, &link->host);
     if (status != SHERD_OK) {
         return status;
     }

@@ -99,8 +99,10 @@ int memory_touch_run(size_t len_bytes, const char *backend)
     int         status = 0;
 
     sherdi_mem_init(&t.mem);
-    if (sherdi_backend_cpu_create((int)sysconf(_SC_NPROCESSORS_ONLN), &t.mem, &t.host) !=
-        SHERD_OK) {
+    if (sherdi_backend_cpu_create_with(
+            &(sherdi_cpu_params){
+                .threads = (int)sysconf(_SC_NPROCESSORS_ONLN), .shares = 1, .rank = -1},
+            &t.mem, &t.host) != SHERD_OK) {
         status = -1;
     }
     if (status == 0 && strcmp(backend, "cpu") != 0 &&

@@ -260,8 +260,6 @@ typedef struct sherdi_cpu_params {
  */
 sherd_status sherdi_backend_cpu_create_with(const sherdi_cpu_params *params, sherdi_mem *mem,
                                             sherdi_backend **out);
-/** Does the same for a rank that is alone on the machine. */
-sherd_status sherdi_backend_cpu_create(int threads, sherdi_mem *mem, sherdi_backend **out);
 /** Destroys the first lane of a device of any kind; no kernel may be running. Accepts NULL. */
 void sherdi_backend_destroy(sherdi_backend *backend);
 

@@ -93,13 +93,6 @@ sherd_status sherdi_backend_cpu_create_with(const sherdi_cpu_params *params, she
     return SHERD_OK;
 }
 
-sherd_status sherdi_backend_cpu_create(int threads, sherdi_mem *mem, sherdi_backend **out)
-{
-    const sherdi_cpu_params params = {.threads = threads, .shares = 1, .rank = -1};
-
-    return sherdi_backend_cpu_create_with(&params, mem, out);
-}
-
 void sherdi_backend_cpu_describe(const sherdi_backend *backend, char *text, size_t text_bytes)
 {
     int threads = backend->threads;

@@ -1,6 +1,7 @@
 #include "tests/kernels/bits.h"
 
 #include "kernels/cpu/team.h"
+#include "tests/kernels/cpu.h"
 
 #include <float.h>
 #include <math.h>
@@ -144,7 +145,7 @@ sherdi_backend backend_make(const char *isa, int threads)
     sherdi_backend *made = NULL;
     sherdi_backend  copy;
 
-    CHECK_OK(sherdi_backend_cpu_create(threads, &made_mem, &made));
+    CHECK_OK(cpu_create(threads, &made_mem, &made));
     copy         = *made;
     copy.kernels = sherdi_kernels_cpu_find(isa);
     copy.ahead   = NULL; /* goes with the backend */

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "kernels/cpu/ahead.h"
 #include "tests/lib/check.h"
+#include "tests/kernels/cpu.h"
 
 #define LARGE ((size_t)64 << 20)
 #define HOUR  ((int64_t)3600 * 1000 * 1000 * 1000)
@@ -12,7 +13,7 @@ static sherdi_backend *create(sherdi_mem *mem)
     sherdi_backend *backend = NULL;
 
     sherdi_mem_init(mem);
-    CHECK_OK(sherdi_backend_cpu_create(1, mem, &backend));
+    CHECK_OK(cpu_create(1, mem, &backend));
     return backend;
 }
 

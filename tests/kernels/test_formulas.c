@@ -3,6 +3,7 @@
 #include "kernels/backend.h"
 #include "kernels/updates/updates.h"
 #include "tests/lib/check.h"
+#include "tests/kernels/cpu.h"
 
 #include <float.h>
 #include <math.h>
@@ -435,7 +436,7 @@ static void backend_create_honours_the_environment(void)
 
     sherdi_mem_init(&mem);
     CHECK_INT(0, setenv("SHERD_ISA", "scalar", 1));
-    CHECK_OK(sherdi_backend_cpu_create(2, &mem, &backend));
+    CHECK_OK(cpu_create(2, &mem, &backend));
     CHECK(strcmp(backend->kernels->isa, "scalar") == 0);
     CHECK_INT(2, backend->threads);
     sherdi_backend_destroy(backend);
@@ -443,20 +444,20 @@ static void backend_create_honours_the_environment(void)
 
     backend = NULL;
     CHECK_INT(0, setenv("SHERD_ISA", "mmx", 1));
-    CHECK_STATUS(SHERD_E_INVAL, sherdi_backend_cpu_create(1, &mem, &backend));
+    CHECK_STATUS(SHERD_E_INVAL, cpu_create(1, &mem, &backend));
     CHECK_ERROR_SAYS("mmx");
     CHECK(backend == NULL);
 
     CHECK_INT(0, unsetenv("SHERD_ISA"));
-    CHECK_STATUS(SHERD_E_INVAL, sherdi_backend_cpu_create(-1, &mem, &backend));
-    CHECK_OK(sherdi_backend_cpu_create(1, &mem, &backend));
+    CHECK_STATUS(SHERD_E_INVAL, cpu_create(-1, &mem, &backend));
+    CHECK_OK(cpu_create(1, &mem, &backend));
     CHECK(sherdi_kernels_cpu_find(backend->kernels->isa) == backend->kernels);
     CHECK(sherdi_kernels_cpu_find("mmx") == NULL);
     sherdi_backend_destroy(backend);
 
     (void)sherdi_mem_fail_nth(1);
     backend = NULL;
-    CHECK_STATUS(SHERD_E_NOMEM, sherdi_backend_cpu_create(1, &mem, &backend));
+    CHECK_STATUS(SHERD_E_NOMEM, cpu_create(1, &mem, &backend));
     CHECK(backend == NULL);
     CHECK_INT(0, sherdi_mem_held_all(&mem));
 }

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "kernels/devices.h"
 #include "kernels/lanes.h"
+#include "tests/kernels/cpu.h"
 #ifdef TEST_EMULATED
 #include "emulator.h"
 
@@ -277,7 +278,7 @@ static void memory_is_aligned_zeroed_and_counted(void)
     sherdi_mem          mem;
 
     sherdi_mem_init(&mem);
-    CHECK_OK(sherdi_backend_cpu_create(2, lane->mem, &host));
+    CHECK_OK(cpu_create(2, lane->mem, &host));
     for (size_t i = 0; i < sizeof(LENS) / sizeof(LENS[0]); i++) {
         void *memory = NULL;
 
@@ -314,7 +315,7 @@ static void pinned_and_plain_memory_take_part(void)
     float          *plain = malloc(ELEMS * sizeof(float));
 
     sherdi_mem_init(&mem);
-    CHECK_OK(sherdi_backend_cpu_create(1, lane->mem, &team));
+    CHECK_OK(cpu_create(1, lane->mem, &team));
     CHECK_OK(sherdi_pinned_alloc(team, lane, &mem, SHERDI_MEM_HOST_STATE, ELEMS * sizeof(float),
                                  &pinned));
     host = pinned;

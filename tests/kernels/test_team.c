@@ -6,6 +6,7 @@
 #include "kernels/updates/updates.h"
 #include "tests/kernels/bits.h"
 #include "tests/lib/tasks.h"
+#include "tests/kernels/cpu.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -23,7 +24,7 @@ static sherdi_backend *create(int threads, sherdi_mem *mem)
     sherdi_backend *backend = NULL;
 
     sherdi_mem_init(mem);
-    CHECK_OK(sherdi_backend_cpu_create(threads, mem, &backend));
+    CHECK_OK(cpu_create(threads, mem, &backend));
     return backend;
 }
 
@@ -330,7 +331,7 @@ static void team_that_cannot_be_made_leaves_nothing(void)
 
         CHECK(n < 10);
         (void)sherdi_mem_fail_nth(n);
-        status = sherdi_backend_cpu_create(5, &mem, &backend);
+        status = cpu_create(5, &mem, &backend);
         if (status != SHERD_OK) {
             CHECK_INT(SHERD_E_NOMEM, status);
             CHECK(backend == NULL);
