@@ -105,14 +105,6 @@ sherd_status sherdi_program_gather(const sherdi_program *program, const sherdi_s
     return sherdi_program_move(program, op, before, own);
 }
 
-sherdi_range sherdi_program_trainer(const sherdi_program *program, int where, size_t param)
-{
-    size_t elem = sherdi_compute_bytes(sherdi_param_segment(program->plan, param));
-
-    return sherdi_range_of(where, sherdi_trainer_offset(program->plan, program->model, param),
-                           program->model->params[param].elems * elem);
-}
-
 /* ---------------------------------------------------------------- exchanges -- */
 
 _Static_assert(sizeof(sherdi_word_message) == SHERDI_WORDS_OF_OUTCOME * sizeof(uint64_t) &&

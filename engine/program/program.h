@@ -359,9 +359,6 @@ sherd_status sherdi_program_move(const sherdi_program *program, sherdi_op op, sh
  *  of `whole` but this rank's slice is written. */
 sherd_status sherdi_program_gather(const sherdi_program *program, const sherdi_segment *segment,
                                    sherd_dtype dtype, uint32_t flags, sherdi_range whole);
-/** Returns the range of a parameter in the trainer's own memory: `where` is SHERDI_AT_TRAINER_DATA
- *  or SHERDI_AT_TRAINER_GRAD. */
-sherdi_range sherdi_program_trainer(const sherdi_program *program, int where, size_t param);
 
 /** Returns where gradients of a segment are made. */
 sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi_segment *segment);

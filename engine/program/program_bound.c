@@ -6,6 +6,16 @@
 #include "base/checked.h"
 #include "engine/modules.h"
 
+/* Returns the range of a parameter in the trainer's own memory: `where` is SHERDI_AT_TRAINER_DATA or
+ * SHERDI_AT_TRAINER_GRAD. */
+static sherdi_range trainer_range(const sherdi_program *program, int where, size_t param)
+{
+    size_t elem = sherdi_compute_bytes(sherdi_param_segment(program->plan, param));
+
+    return sherdi_range_of(where, sherdi_trainer_offset(program->plan, program->model, param),
+                           program->model->params[param].elems * elem);
+}
+
 static sherd_status unit_binding_check(const sherdi_plan *plan, const sherdi_model *model,
                                        const sherdi_model_unit *unit, const sherdi_segment *segment,
                                        int index)
@@ -67,10 +77,10 @@ static sherd_status bound_use(const sherdi_program *program, const sherdi_segmen
 
     op.param = (int)param;
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
-                  sherdi_program_trainer(program, SHERDI_AT_TRAINER_DATA, param));
+                  trainer_range(program, SHERDI_AT_TRAINER_DATA, param));
     if (is_backward && segment->has_gradient) {
         sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS,
-                      sherdi_program_trainer(program, SHERDI_AT_TRAINER_GRAD, param));
+                      trainer_range(program, SHERDI_AT_TRAINER_GRAD, param));
     }
     return sherdi_program_emit(program, &op);
 }
@@ -98,8 +108,7 @@ static sherd_status bound_zero(const sherdi_program *program, size_t param)
                                         sherdi_param_segment(program->plan, param));
 
     op.param = (int)param;
-    return sherdi_program_make(program, op,
-                               sherdi_program_trainer(program, SHERDI_AT_TRAINER_GRAD, param));
+    return sherdi_program_make(program, op, trainer_range(program, SHERDI_AT_TRAINER_GRAD, param));
 }
 
 /* Copies the gradient in the trainer's own memory into the segment. */
@@ -108,7 +117,7 @@ static sherd_status bound_take(const sherdi_program *program, size_t param)
     const sherdi_plan    *plan    = program->plan;
     const sherdi_segment *segment = &plan->layout.segments[plan->layout.params[param].segment];
     sherdi_op    op  = sherdi_op_of_segment(plan, SHERDI_OP_COPY, SHERDI_LANE_COMPUTE, segment);
-    sherdi_range src = sherdi_program_trainer(program, SHERDI_AT_TRAINER_GRAD, param);
+    sherdi_range src = trainer_range(program, SHERDI_AT_TRAINER_GRAD, param);
     sherdi_range dst = sherdi_program_micro_gradient(plan, segment);
 
     dst.offset += plan->layout.params[param].offset_elems * sherdi_compute_bytes(segment);
@@ -148,7 +157,7 @@ static sherd_status bound_copy(const sherdi_program *program, const sherdi_segme
 {
     const sherdi_plan *plan = program->plan;
     size_t       offset = plan->layout.params[param].offset_elems * sherdi_compute_bytes(segment);
-    sherdi_range dst    = sherdi_program_trainer(program, SHERDI_AT_TRAINER_DATA, param);
+    sherdi_range dst    = trainer_range(program, SHERDI_AT_TRAINER_DATA, param);
     sherdi_op    op     = sherdi_op_of_segment(plan, SHERDI_OP_COPY, SHERDI_LANE_COMPUTE, segment);
 
     op.param = (int)param;

@@ -12,15 +12,18 @@ sherdi_range sherdi_program_scalars_at(const sherdi_plan *plan, sherdi_space spa
                            offset, bytes);
 }
 
+/* Calls a function of the module, if the device has memory of its own. */
+#define IF_APART(call)                                                                             \
+    (program->progress->apart == NULL ? SHERD_OK : program->progress->apart->call)
+
 sherd_status sherdi_program_scalars_send(const sherdi_program *program, sherdi_op op)
 {
-    const sherdi_apart_ops *apart  = program->progress->apart;
-    size_t                  inputs = program->plan->scalars.inputs;
-    size_t                  bytes  = program->plan->scalars.shared_bytes - inputs;
+    size_t inputs = program->plan->scalars.inputs;
+    size_t bytes  = program->plan->scalars.shared_bytes - inputs;
 
     SHERDI_TRY(sherdi_program_make(
         program, op, sherdi_program_scalars_at(program->plan, SHERDI_SPACE_HOST, inputs, bytes)));
-    return apart == NULL ? SHERD_OK : apart->copy_up(program, inputs, bytes);
+    return IF_APART(copy_up(program, inputs, bytes));
 }
 
 /* ---------------------------------------------------------------- results -- */
@@ -28,18 +31,9 @@ sherd_status sherdi_program_scalars_send(const sherdi_program *program, sherdi_o
 sherd_status sherdi_program_clear(const sherdi_program *program, sherdi_lane_id lane, size_t offset,
                                   size_t bytes)
 {
-    const sherdi_apart_ops *apart = program->progress->apart;
-
     SHERDI_TRY(sherdi_program_make(program, sherdi_op_of(SHERDI_OP_CLEAR, lane),
                                    sherdi_range_of(SHERDI_BUFFER_SCALARS, offset, bytes)));
-    return apart == NULL ? SHERD_OK : apart->clear(program, offset, bytes);
-}
-
-static sherd_status results_send(const sherdi_program *program, size_t offset, size_t bytes)
-{
-    const sherdi_apart_ops *apart = program->progress->apart;
-
-    return apart == NULL ? SHERD_OK : apart->copy_down(program, offset, bytes);
+    return IF_APART(clear(program, offset, bytes));
 }
 
 static sherd_status results_add(const sherdi_program *program, size_t offset, size_t bytes)
@@ -60,13 +54,14 @@ sherd_status sherdi_program_collect(const sherdi_program *program)
 {
     size_t bytes = program->plan->scalars.results_bytes;
 
-    SHERDI_TRY(results_send(program, 0, bytes));
+    SHERDI_TRY(IF_APART(copy_down(program, 0, bytes)));
     return results_add(program, 0, bytes);
 }
 
 sherd_status sherdi_program_fingerprint_send(const sherdi_program *program)
 {
-    return results_send(program, offsetof(sherdi_scalars_head, fingerprint), sizeof(uint64_t));
+    return IF_APART(
+        copy_down(program, offsetof(sherdi_scalars_head, fingerprint), sizeof(uint64_t)));
 }
 
 sherd_status sherdi_program_fingerprint_sent(const sherdi_program *program)

@@ -68,6 +68,8 @@ void *sherd_param_data(sherd_engine *engine, sherd_param param)
 sherd_status sherdi_param_gradient(sherd_engine *engine, const sherdi_segment *segment,
                                    sherd_param param, void **out)
 {
+    sherdi_range at;
+
     if (segment->kind == SHERDI_SEGMENT_FROZEN) {
         return sherdi_fail(SHERD_E_STATE, "parameter %s is frozen and has no gradient",
                            engine->model.params[param].name);
@@ -77,7 +79,8 @@ sherd_status sherdi_param_gradient(sherd_engine *engine, const sherdi_segment *s
     } else if (segment->is_bound) {
         *out = engine->model.params[param].bound_grad;
     } else {
-        *out = sherdi_loop_micro_gradient(engine, segment) + sherdi_param_offset(engine, param);
+        at   = sherdi_program_micro_gradient(engine->plan, segment);
+        *out = engine->memory.buffers[at.where] + at.offset + sherdi_param_offset(engine, param);
     }
     return SHERD_OK;
 }

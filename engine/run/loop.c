@@ -220,14 +220,3 @@ unsigned char *sherdi_loop_param(sherd_engine *engine, size_t param)
     }
     return segment_whole(engine, segment) + layout->offset_elems * sherdi_compute_bytes(segment);
 }
-
-unsigned char *sherdi_loop_micro_gradient(sherd_engine *engine, const sherdi_segment *segment)
-{
-    sherdi_range at;
-
-    if (!segment->has_gradient) {
-        return NULL;
-    }
-    at = sherdi_program_micro_gradient(engine->plan, segment);
-    return engine->memory.buffers[at.where] + at.offset;
-}

@@ -19,7 +19,5 @@ int sherdi_loop_ends_after(const sherd_engine *engine, int micro_batches);
 void sherdi_loop_fetch_ahead(sherd_engine *engine);
 /** Returns a parameter's memory (the trainer's own, if it is bound). Its unit must be held. */
 unsigned char *sherdi_loop_param(sherd_engine *engine, size_t param);
-/** Returns where gradients of a segment are made; NULL: it has none. */
-unsigned char *sherdi_loop_micro_gradient(sherd_engine *engine, const sherdi_segment *segment);
 
 #endif
