@@ -5,8 +5,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-# The core is at most this long. The goal is 15,000: lower the number with every file that becomes one of a module.
-BUDGET = 16_200
+# The core is at most this long.
+BUDGET = 15_000
 FOLDERS = ("include", "base", "kernels", "collectives", "offload", "engine")
 SUFFIXES = {".c", ".h", ".cu", ".cuh"}
 
