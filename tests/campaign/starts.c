@@ -108,6 +108,7 @@ int main(int argc, char **argv)
     sherd_world_params params;
     sherd_world       *world = NULL;
     char               text[32];
+    sherd_status       status;
 
     if (argc < 4 || rank == NULL) {
         (void)fprintf(stderr, "usage: starts FOLDER SEED LIMIT, under mpirun\n");
@@ -119,10 +120,14 @@ int main(int argc, char **argv)
     file_write("pid", text);
     sherd_world_params_init(&params);
     params.timeout_ns = (int64_t)atoi(argv[3]) * 1000000000;
-    if (sherd_world_from_env(&params, &world) == SHERD_OK) {
+    status            = sherd_world_from_env(&params, &world);
+    if (status == SHERD_OK) {
         file_write("met", "");
-        (void)job_train(world, (unsigned)atoi(argv[2]));
+        status = job_train(world, (unsigned)atoi(argv[2]));
     }
     file_write("end", sherd_last_error());
+    if (status != SHERD_E_PEER_LOST) { /* the others may still be in the call that has failed */
+        sherd_world_destroy(world);
+    }
     _exit(1); /* MPI's end would wait for the rank that is lost */
 }
