@@ -44,7 +44,8 @@ static const char HELP[] =
 
 static const char *const MEANINGS[PLANNING_RATES] = {
     [PLANNING_RATE_FLOPS]      = "arithmetic of the trainer, as given",
-    [PLANNING_RATE_WIRE]       = "sent by a rank in gathers and reductions",
+    [PLANNING_RATE_WIRE]       = "sent by a rank in gathers and reductions inside its host",
+    [PLANNING_RATE_BETWEEN]    = "sent by a rank to other hosts",
     [PLANNING_RATE_DOWN]       = "copied from the device to the host",
     [PLANNING_RATE_UP]         = "copied from the host to the device",
     [PLANNING_RATE_NVME_READ]  = "read from the drives, all ranks of the host together",

@@ -15,7 +15,10 @@ static int rate_is_used(const planning_row *row, planning_rate rate)
     case PLANNING_RATE_FLOPS:
         return by_bound[PLANNING_BOUND_COMPUTE] > 0;
     case PLANNING_RATE_WIRE:
-        return by_bound[PLANNING_BOUND_WIRE] > 0;
+        return row->traffic.wire_micro_planned + row->traffic.wire_step_planned >
+               row->traffic.between_micro_planned + row->traffic.between_step_planned;
+    case PLANNING_RATE_BETWEEN:
+        return row->traffic.between_micro_planned + row->traffic.between_step_planned > 0;
     case PLANNING_RATE_DOWN:
         return row->traffic.down_micro_planned + row->traffic.down_step_planned > 0;
     case PLANNING_RATE_UP:
@@ -295,6 +298,7 @@ static void moves_print(const planning_row *row)
     const sherd_traffic_report *t       = &row->traffic;
     const move                  MOVES[] = {
                          {"wire, sent", t->wire_micro_planned, t->wire_step_planned},
+                         {"  of these between hosts", t->between_micro_planned, t->between_step_planned},
                          {"link, device to host", t->down_micro_planned, t->down_step_planned},
                          {"link, host to device", t->up_micro_planned, t->up_step_planned},
                          {"nvme, read", t->read_micro_planned, t->read_step_planned},
@@ -329,6 +333,7 @@ static void origins_print(const plan_entry *entry, planning_bound bound)
         planning_rate  rate;
     } OF[]            = {{PLANNING_BOUND_COMPUTE, PLANNING_RATE_FLOPS},
                          {PLANNING_BOUND_WIRE, PLANNING_RATE_WIRE},
+                         {PLANNING_BOUND_WIRE, PLANNING_RATE_BETWEEN},
                          {PLANNING_BOUND_LINK, PLANNING_RATE_DOWN},
                          {PLANNING_BOUND_LINK, PLANNING_RATE_UP},
                          {PLANNING_BOUND_NVME, PLANNING_RATE_NVME_READ},

@@ -36,12 +36,14 @@ SHERD_CALL sherd_world_simulate_with(int rank, int world_size, const sherd_simul
  * rate of 0 takes no time. */
 typedef struct sherd_rates {
     size_t struct_size;
-    double wire;                  /* sent, while all ranks send */
+    double wire;                  /* sent inside a host, while all ranks send */
     double down, up;              /* link, device to host and host to device */
     double nvme_read, nvme_write; /* this rank's share of its host's drives */
     double device, host;          /* memory of the update's kernels */
     double compute_s;             /* seconds of the trainer's own work in a micro-batch */
     double products;              /* FLOP/s of matrix products in an update (Muon) */
+    /* Sent to other hosts, while all ranks of the host send over its link; 0: as `wire` */
+    double between;
 } sherd_rates;
 SHERD_API void sherd_rates_init(sherd_rates *rates);
 

@@ -12,31 +12,36 @@
 #define MOST_RATE  1e24
 
 static const char *const NAMES[PLANNING_RATES] = {
-    [PLANNING_RATE_FLOPS] = "flops",         [PLANNING_RATE_WIRE] = "wire",
-    [PLANNING_RATE_DOWN] = "down",           [PLANNING_RATE_UP] = "up",
-    [PLANNING_RATE_NVME_READ] = "nvme_read", [PLANNING_RATE_NVME_WRITE] = "nvme_write",
-    [PLANNING_RATE_DEVICE] = "device",       [PLANNING_RATE_HOST] = "host",
-    [PLANNING_RATE_PRODUCTS] = "products",
+    [PLANNING_RATE_FLOPS]      = "flops",
+    [PLANNING_RATE_WIRE]       = "wire",
+    [PLANNING_RATE_BETWEEN]    = "between",
+    [PLANNING_RATE_DOWN]       = "down",
+    [PLANNING_RATE_UP]         = "up",
+    [PLANNING_RATE_NVME_READ]  = "nvme_read",
+    [PLANNING_RATE_NVME_WRITE] = "nvme_write",
+    [PLANNING_RATE_DEVICE]     = "device",
+    [PLANNING_RATE_HOST]       = "host",
+    [PLANNING_RATE_PRODUCTS]   = "products",
 };
 
-/* A rank on a host with eight GPUs like the H100: 40 % of 989 teraflops, a 400 Gb/s port, PCIe 5
- * x16, two drives per host, 3.35 TB/s of device memory at 90 %, an eighth of 400 GB/s of host
- * memory, and half of 67 teraflops in fp32. */
+/* A rank on a host with eight GPUs like the H100: 40 % of 989 teraflops, 80 % of the 450 GB/s of
+ * NVLink 4, a 400 Gb/s port, PCIe 5 x16, two drives per host, 3.35 TB/s of device memory at 90 %, an
+ * eighth of 400 GB/s of host memory, and half of 67 teraflops in fp32. */
 static const double CUDA[PLANNING_RATES] = {
-    [PLANNING_RATE_FLOPS] = 4e14,     [PLANNING_RATE_WIRE] = 4e10,
-    [PLANNING_RATE_DOWN] = 5e10,      [PLANNING_RATE_UP] = 5e10,
-    [PLANNING_RATE_NVME_READ] = 1e10, [PLANNING_RATE_NVME_WRITE] = 6e9,
-    [PLANNING_RATE_DEVICE] = 3e12,    [PLANNING_RATE_HOST] = 5e10,
-    [PLANNING_RATE_PRODUCTS] = 3e13,
+    [PLANNING_RATE_FLOPS] = 4e14,     [PLANNING_RATE_WIRE] = 3.6e11,
+    [PLANNING_RATE_BETWEEN] = 4e10,   [PLANNING_RATE_DOWN] = 5e10,
+    [PLANNING_RATE_UP] = 5e10,        [PLANNING_RATE_NVME_READ] = 1e10,
+    [PLANNING_RATE_NVME_WRITE] = 6e9, [PLANNING_RATE_DEVICE] = 3e12,
+    [PLANNING_RATE_HOST] = 5e10,      [PLANNING_RATE_PRODUCTS] = 3e13,
 };
 
-/* One of two ranks on two cores of a server with a virtual disk. */
+/* One of two ranks on two cores of a server with a virtual disk and half of a port of 10 Gb/s. */
 static const double CPU[PLANNING_RATES] = {
-    [PLANNING_RATE_FLOPS] = 1e11,      [PLANNING_RATE_WIRE] = 8e9,
-    [PLANNING_RATE_DOWN] = 1e10,       [PLANNING_RATE_UP] = 1e10,
-    [PLANNING_RATE_NVME_READ] = 1.7e9, [PLANNING_RATE_NVME_WRITE] = 2.5e9,
-    [PLANNING_RATE_DEVICE] = 2.5e10,   [PLANNING_RATE_HOST] = 2.5e10,
-    [PLANNING_RATE_PRODUCTS] = 1e11,
+    [PLANNING_RATE_FLOPS] = 1e11,       [PLANNING_RATE_WIRE] = 8e9,
+    [PLANNING_RATE_BETWEEN] = 6e8,      [PLANNING_RATE_DOWN] = 1e10,
+    [PLANNING_RATE_UP] = 1e10,          [PLANNING_RATE_NVME_READ] = 1.7e9,
+    [PLANNING_RATE_NVME_WRITE] = 2.5e9, [PLANNING_RATE_DEVICE] = 2.5e10,
+    [PLANNING_RATE_HOST] = 2.5e10,      [PLANNING_RATE_PRODUCTS] = 1e11,
 };
 
 const char *planning_rate_name(planning_rate rate)
@@ -53,8 +58,9 @@ const char *planning_origin_name(planning_origin origin)
 
 const char *planning_assumed_machine(const char *backend)
 {
-    return strcmp(backend, "cuda") == 0 ? "a host with eight H100s, 400 Gb/s each and two drives"
-                                        : "a host with two cores";
+    return strcmp(backend, "cuda") == 0
+               ? "hosts with eight H100s, NVLink, 400 Gb/s each and two drives"
+               : "hosts with two cores and 10 Gb/s";
 }
 
 void planning_rates_assume(const char *backend, planning_rates *out)

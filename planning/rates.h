@@ -8,8 +8,10 @@
 
 /* Each rate is in bytes per second of one rank, unless it says otherwise. */
 typedef enum planning_rate {
-    PLANNING_RATE_FLOPS = 0,  /* operations per second of the trainer's forward and backward */
-    PLANNING_RATE_WIRE,       /* sent in gathers and reductions, while all ranks send */
+    PLANNING_RATE_FLOPS = 0, /* operations per second of the trainer's forward and backward */
+    PLANNING_RATE_WIRE,      /* sent inside a host by collectives, while all ranks send */
+    /* sent to other hosts by collectives, while all ranks of the host send over its link */
+    PLANNING_RATE_BETWEEN,
     PLANNING_RATE_DOWN,       /* link, device to host */
     PLANNING_RATE_UP,         /* link, host to device */
     PLANNING_RATE_NVME_READ,  /* read from a host's drives, by all its ranks together */
@@ -33,7 +35,7 @@ typedef struct planning_rates {
     planning_origin origins[PLANNING_RATES];
 } planning_rates;
 
-/** Returns "flops", "wire", "down", "up", "nvme_read", "nvme_write", "device", "host" or
+/** Returns "flops", "wire", "between", "down", "up", "nvme_read", "nvme_write", "device", "host" or
  *  "products". */
 const char *planning_rate_name(planning_rate rate);
 const char *planning_origin_name(planning_origin origin); /* "assumed", "measured", "given" */
@@ -41,7 +43,7 @@ const char *planning_origin_name(planning_origin origin); /* "assumed", "measure
 /** Says what machine the assumed rates are those of. */
 const char *planning_assumed_machine(const char *backend);
 /** Sets the assumed rates. "cuda": a GPU like the H100 with a 400 Gb/s port, on a host of eight
- *  GPUs and two NVMe drives; "cpu": a host of two cores. */
+ *  GPUs and two NVMe drives; "cpu": a host of two cores with a port of 10 Gb/s. */
 void planning_rates_assume(const char *backend, planning_rates *out);
 /** Reads a JSON object {"flops": 4e14, "wire": ...} and sets the rates that it has. Ignores other
  *  keys, except that "backend", if present, must be `backend`: rates of another machine are no

@@ -469,7 +469,7 @@ static double larger(double a, double b)
 }
 
 typedef struct moved {
-    double wire, down, up, read, written; /* bytes */
+    double wire, between, down, up, read, written; /* bytes; between is a part of wire */
 } moved;
 
 /* Computes the seconds of transfers. On a GPU both directions of the link run at the same time; on
@@ -483,7 +483,9 @@ static void moved_time(const planning_request *request, int world_size, const mo
     double        down  = bytes->down / rates[PLANNING_RATE_DOWN];
     double        up    = bytes->up / rates[PLANNING_RATE_UP];
 
-    by_bound[PLANNING_BOUND_WIRE] = bytes->wire / rates[PLANNING_RATE_WIRE];
+    by_bound[PLANNING_BOUND_WIRE] =
+        larger(bytes->wire - bytes->between, 0) / rates[PLANNING_RATE_WIRE] +
+        bytes->between / rates[PLANNING_RATE_BETWEEN];
     by_bound[PLANNING_BOUND_LINK] =
         strcmp(request->backend, "cuda") == 0 ? larger(down, up) : down + up;
     by_bound[PLANNING_BOUND_NVME] = ranks * (bytes->read / rates[PLANNING_RATE_NVME_READ] +
@@ -510,12 +512,12 @@ static void times_make(const planning_request *request, planning_row *row)
     const sherd_traffic_report *t     = &row->traffic;
     const double               *rates = request->rates.values;
     planning_time              *time  = &row->time;
-    moved  micro              = {(double)t->wire_micro_planned, (double)t->down_micro_planned,
-                                 (double)t->up_micro_planned, (double)t->read_micro_planned,
-                                 (double)t->written_micro_planned};
-    moved  step               = {(double)t->wire_step_planned, (double)t->down_step_planned,
-                                 (double)t->up_step_planned, (double)t->read_step_planned,
-                                 (double)t->written_step_planned};
+    moved  micro              = {(double)t->wire_micro_planned, (double)t->between_micro_planned,
+                                 (double)t->down_micro_planned, (double)t->up_micro_planned,
+                                 (double)t->read_micro_planned, (double)t->written_micro_planned};
+    moved  step               = {(double)t->wire_step_planned, (double)t->between_step_planned,
+                                 (double)t->down_step_planned, (double)t->up_step_planned,
+                                 (double)t->read_step_planned, (double)t->written_step_planned};
     double m[PLANNING_BOUNDS] = {0};
     double s[PLANNING_BOUNDS] = {0};
 
@@ -547,6 +549,7 @@ static sherd_status time_make(const planning_request *request, sherd_engine *eng
     sherd_rates_init(&rates);
     sherd_prediction_init(&predicted);
     rates.wire       = values[PLANNING_RATE_WIRE];
+    rates.between    = values[PLANNING_RATE_BETWEEN];
     rates.down       = values[PLANNING_RATE_DOWN];
     rates.up         = values[PLANNING_RATE_UP];
     rates.nvme_read  = values[PLANNING_RATE_NVME_READ] / ranks;

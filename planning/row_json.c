@@ -86,6 +86,7 @@ static void traffic_set(json_t *root, const planning_row *row)
         uint64_t    micro, step;
     } MOVES[] = {
         {"wire", t->wire_micro_planned, t->wire_step_planned},
+        {"between", t->between_micro_planned, t->between_step_planned},
         {"link_down", t->down_micro_planned, t->down_step_planned},
         {"link_up", t->up_micro_planned, t->up_step_planned},
         {"nvme_read", t->read_micro_planned, t->read_step_planned},

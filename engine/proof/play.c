@@ -3,6 +3,10 @@
  * follows and its thread allow it. Exposed is the time for which the trainer's lane waits, and the
  * boundary.
  *
+ * What collectives move inside a host and what they send to others are different resources. Inside,
+ * the two lanes of collectives go on beside each other, as their worlds do. To other hosts there is
+ * one link, which both lanes share: the later one waits for it.
+ *
  * A sequence with queued steps has two threads. All operations of a queued update are simulated
  * when it begins, on the updater's clock. On the CPU its kernels take the cores, and the work of
  * the calling thread fills the time that they leave. */
@@ -39,6 +43,7 @@ typedef struct play {
     sherdi_order       *order;
     double              clocks[SHERDI_LANES]; /* of what does one operation after the other */
     ends                ends[SHERDI_LANES];
+    double              link; /* when the link to other hosts is free */
     double              host; /* the calling thread's clock */
     double compute_elems;     /* elements of all uses in a micro-batch; backward counts twice */
     double marks[2 * SHERDI_EMIT_WINDOWS]; /* ends of the micro-batches */
@@ -85,7 +90,29 @@ static double use_elems(const play *p, sherdi_phase_name phase, const sherdi_op 
     return phase == SHERDI_IN_BACKWARD ? 2 * elems : elems;
 }
 
-static double seconds_of(const play *p, const sherdi_op *op)
+static double later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* Returns the seconds of a collective that begins at `start`: what stays on the host, then what the
+ * link to other hosts takes. */
+static double wire_seconds(play *p, double start, const uint64_t moves[SHERDI_MEDIA])
+{
+    uint64_t between = moves[SHERDI_MOVES_BETWEEN];
+    uint64_t wire    = moves[SHERDI_MOVES_WIRE];
+    double   inside  = seconds_at(wire > between ? wire - between : 0, p->rates->wire);
+
+    if (between == 0) {
+        return inside;
+    }
+    p->link = later(p->link, start + inside) +
+              seconds_at(between, p->rates->between > 0 ? p->rates->between : p->rates->wire);
+    return p->link - start;
+}
+
+/* Returns the seconds of an operation that begins at `start`. */
+static double seconds_of(play *p, double start, const sherdi_op *op)
 {
     const sherd_rates *r                   = p->rates;
     uint64_t           moves[SHERDI_MEDIA] = {0};
@@ -95,8 +122,7 @@ static double seconds_of(const play *p, const sherdi_op *op)
                                      : r->compute_s * use_elems(p, p->phase, op) / p->compute_elems;
     }
     sherdi_op_moves_add(p->plan, p->model, op, moves);
-    return seconds_at(moves[SHERDI_MOVES_WIRE], r->wire) +
-           seconds_at(moves[SHERDI_MOVES_DOWN], r->down) +
+    return wire_seconds(p, start, moves) + seconds_at(moves[SHERDI_MOVES_DOWN], r->down) +
            seconds_at(moves[SHERDI_MOVES_UP], r->up) +
            seconds_at(moves[SHERDI_MOVES_READ], r->nvme_read) +
            seconds_at(moves[SHERDI_MOVES_WRITTEN], r->nvme_write) +
@@ -106,11 +132,6 @@ static double seconds_of(const play *p, const sherdi_op *op)
 }
 
 /* ------------------------------------------------------------------ playing -- */
-
-static double later(double a, double b)
-{
-    return a > b ? a : b;
-}
 
 static double end_of(const play *p, sherdi_lane_id lane, uint64_t number)
 {
@@ -233,7 +254,7 @@ static sherd_status updater_play(play *p, const sherdi_op *op, double follows, d
     double *clock = op->lane == SHERDI_LANE_HOST ? &p->beside.clock : &p->clocks[op->lane];
     double  start = later(later(*clock, p->beside.clock), follows);
 
-    *clock = *end = start + seconds_of(p, op);
+    *clock = *end = start + seconds_of(p, start, op);
     if (op->flags & SHERDI_OP_WAITS) {
         p->beside.clock = *end;
     }
@@ -247,7 +268,7 @@ static void caller_play(play *p, const sherdi_op *op, double follows, double *en
     sherdi_lane_id where   = resource_of(p, op->lane);
     double        *clock   = &p->clocks[where];
     double         start   = later(later(*clock, p->host), follows);
-    double         seconds = seconds_of(p, op);
+    double         seconds = seconds_of(p, start, op);
 
     *end   = where == SHERDI_LANE_HOST ? work_end(p, start, seconds) : start + seconds;
     *clock = *end;

@@ -44,11 +44,11 @@ void sherd_prediction_init(sherd_prediction *prediction)
 
 static sherd_status rates_check(const sherd_rates *rates)
 {
-    static const char *const NAMES[]  = {"wire",   "down", "up",        "nvme_read", "nvme_write",
-                                         "device", "host", "compute_s", "products"};
-    const double             values[] = {rates->wire,      rates->down,       rates->up,
-                                         rates->nvme_read, rates->nvme_write, rates->device,
-                                         rates->host,      rates->compute_s,  rates->products};
+    static const char *const NAMES[] = {"wire",   "down", "up",        "nvme_read", "nvme_write",
+                                        "device", "host", "compute_s", "products",  "between"};
+    const double values[] = {rates->wire,       rates->down,   rates->up,   rates->nvme_read,
+                             rates->nvme_write, rates->device, rates->host, rates->compute_s,
+                             rates->products,   rates->between};
 
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
         if (!(values[i] >= 0) || !isfinite(values[i])) {
