@@ -11,10 +11,11 @@
 
 /* Measurements with separate engines, in this order. */
 typedef enum bench_part {
-    BENCH_ON_DEVICE = 1, /* device, and wire if there are several ranks */
-    BENCH_WITH_HOST = 2, /* host, down, up */
-    BENCH_ON_NVME   = 4, /* nvme_read, nvme_write */
-    BENCH_MATRICES  = 8, /* products */
+    BENCH_ON_DEVICE = 1,  /* device, and wire if there are several ranks */
+    BENCH_WITH_HOST = 2,  /* host, down, up */
+    BENCH_ON_NVME   = 4,  /* nvme_read, nvme_write */
+    BENCH_MATRICES  = 8,  /* products */
+    BENCH_BETWEEN   = 16, /* between if there are several hosts */
 } bench_part;
 
 typedef struct bench_request {

@@ -1,10 +1,15 @@
 /* The measurements of `sherd bench`, through the engine's own reports. It creates engines, one
  * after the other, and makes real steps without a trainer's arithmetic.
  *
- *   in device memory device: the update's kernels; wire: gathers and reductions of stage 3 in host
- *   memory host: the update's kernels; down, up: copies over the link state on NVMe nvme_read,
- *   nvme_write: a pass that only reads, and the boundary of a step
- *   whole matrices       products: the update by Muon
+ *   in device memory  device: the update's kernels; wire: gathers and reductions of stage 3
+ *   in host memory    host: the update's kernels; down, up: copies over the link
+ *   state on NVMe     nvme_read, nvme_write: a pass that only reads, and the boundary of a step
+ *   whole matrices    products: the update by Muon
+ *   between hosts     between: gathers and reductions of stage 3
+ *
+ * Where there are several hosts, each engine is one of the ranks of a host, and all hosts measure at
+ * once; between hosts it is one of the ranks with the same number on each host. State on NVMe is that
+ * of an engine of all ranks, since hosts may have the folder in common.
  *
  * All ranks measure at the same time, and the time of the slowest one counts, since in a step the
  * others wait for it. */
@@ -40,10 +45,11 @@ typedef struct samples {
 
 typedef struct bench {
     sherd_world         *world;
+    sherd_world         *inside;  /* this rank's host; `world` if there is one */
+    sherd_world         *between; /* a rank of each host; NULL if there is one */
     const bench_request *request;
     int                  rank, ranks, hosts;
     uint16_t            *gradient; /* [GRADIENT_ELEMS] in bf16, on the host; repeated */
-    size_t               unit_elems;
     samples              rates[PLANNING_RATES];
     char                *why;
     size_t               why_bytes;
@@ -89,7 +95,8 @@ static int is_on_cpu(const bench *b)
 }
 
 /* Declares a vector, or a matrix for an update of whole matrices. */
-static void shape_make(const bench *b, int has_matrices, sherd_param_params *param)
+static void shape_make(const bench *b, const sherd_world *world, int has_matrices,
+                       sherd_param_params *param)
 {
     size_t most = is_on_cpu(b) ? MATRIX_SIDE_CPU : MATRIX_SIDE_DEVICE;
     size_t side = 1;
@@ -97,13 +104,15 @@ static void shape_make(const bench *b, int has_matrices, sherd_param_params *par
     while (side < most && 4 * side * side <= b->request->elems / UNITS) {
         side *= 2;
     }
-    side            = side < most ? side : most;
-    param->ndim     = has_matrices ? 2 : 1;
-    param->shape[0] = has_matrices ? side : b->unit_elems;
+    side        = side < most ? side : most;
+    param->ndim = has_matrices ? 2 : 1;
+    param->shape[0] =
+        has_matrices ? side : b->request->elems / UNITS * (size_t)sherd_world_size(world);
     param->shape[1] = side;
 }
 
-static sherd_status engine_declare(const bench *b, int has_matrices, bench_engine *e)
+static sherd_status engine_declare(const bench *b, const sherd_world *world, int has_matrices,
+                                   bench_engine *e)
 {
     for (int u = 0; u < UNITS; u++) {
         sherd_unit_params  unit;
@@ -116,7 +125,7 @@ static sherd_status engine_declare(const bench *b, int has_matrices, bench_engin
         BENCH_TRY(sherd_unit_add(e->engine, &unit, &e->units[u]));
         sherd_param_params_init(&param);
         param.name = name;
-        shape_make(b, has_matrices, &param);
+        shape_make(b, world, has_matrices, &param);
         e->unit_elems = param.shape[0] * (has_matrices ? param.shape[1] : 1);
         BENCH_TRY(sherd_param_add(e->engine, e->units[u], &param, &e->params[u]));
     }
@@ -131,18 +140,19 @@ static sherd_status engine_fill(const bench_engine *e)
     return SHERD_OK;
 }
 
-static sherd_status engine_open(const bench *b, const bench_settings *settings, bench_engine *out)
+static sherd_status engine_open(const bench *b, sherd_world *world, const bench_settings *settings,
+                                bench_engine *out)
 {
     sherd_config *config;
     sherd_status  status;
 
     *out = (bench_engine){0};
     BENCH_TRY(bench_config_make(b->request, settings, &config));
-    status = sherd_engine_create(b->world, config, &out->engine);
+    status = sherd_engine_create(world, config, &out->engine);
     sherd_config_destroy(config);
     BENCH_TRY(status);
     sherd_traffic_report_init(&out->traffic);
-    status = engine_declare(b, settings->has_matrices, out);
+    status = engine_declare(b, world, settings->has_matrices, out);
     if (status == SHERD_OK) {
         status = sherd_engine_seal(out->engine);
     }
@@ -235,16 +245,10 @@ static sherd_status bare_passes_run(const bench_engine *e)
     return SHERD_OK;
 }
 
-/* The bytes of the wire are those that a rank sent; on one host, the others read them in place. On
- * the CPU the cores move them, and zeroing gradients, meetings and waits are part of that, so the
- * time of passes without computation counts. On a GPU the times of the report are those of the
- * transfers alone, which have a lane of their own. */
-static sherd_status device_round(bench *b, bench_engine *e, int is_counted)
+/* Makes the passes of a micro-batch, and gives their seconds on the wire. */
+static sherd_status wire_run(const bench *b, const bench_engine *e, double *out)
 {
-    uint64_t before = e->traffic.wire_counted;
-    double   update_s;
-    double   wire_s;
-    double   start_s;
+    double start_s;
 
     BENCH_TRY(sherd_world_barrier(b->world));
     start_s = clock_now_s();
@@ -254,7 +258,21 @@ static sherd_status device_round(bench *b, bench_engine *e, int is_counted)
         BENCH_TRY(pass_run(b, e, SHERD_FORWARD));
         BENCH_TRY(pass_run(b, e, SHERD_BACKWARD));
     }
-    wire_s = clock_now_s() - start_s;
+    *out = clock_now_s() - start_s;
+    return SHERD_OK;
+}
+
+/* The bytes of the wire are those that a rank sent; on one host, the others read them in place. On
+ * the CPU the cores move them, and zeroing gradients, meetings and waits are part of that, so the
+ * time of passes without computation counts. On a GPU the times of the report are those of the
+ * transfers alone, which have a lane of their own. */
+static sherd_status device_round(bench *b, bench_engine *e, int is_counted)
+{
+    uint64_t before = e->traffic.wire_counted;
+    double   update_s;
+    double   wire_s;
+
+    BENCH_TRY(wire_run(b, e, &wire_s));
     BENCH_TRY(step_run(e));
     BENCH_TRY(bench_slowest(b->world, update_seconds(b, &e->report), &update_s));
     if (!is_on_cpu(b)) {
@@ -265,7 +283,27 @@ static sherd_status device_round(bench *b, bench_engine *e, int is_counted)
         samples_add(b, PLANNING_RATE_DEVICE, update_bytes(b, e->traffic.update_device_planned),
                     update_s);
         samples_add(b, PLANNING_RATE_WIRE,
-                    b->ranks > 1 ? (double)(e->traffic.wire_counted - before) : 0, wire_s);
+                    sherd_world_size(b->inside) > 1 ? (double)(e->traffic.wire_counted - before)
+                                                    : 0,
+                    wire_s);
+    }
+    return SHERD_OK;
+}
+
+/* All bytes go to other hosts. */
+static sherd_status between_round(bench *b, bench_engine *e, int is_counted)
+{
+    uint64_t before = e->traffic.wire_counted;
+    double   wire_s;
+
+    BENCH_TRY(wire_run(b, e, &wire_s));
+    BENCH_TRY(step_run(e));
+    if (!is_on_cpu(b)) {
+        wire_s = e->report.gather_s + e->report.reduce_s;
+    }
+    BENCH_TRY(bench_slowest(b->world, wire_s, &wire_s));
+    if (is_counted) {
+        samples_add(b, PLANNING_RATE_BETWEEN, (double)(e->traffic.wire_counted - before), wire_s);
     }
     return SHERD_OK;
 }
@@ -384,12 +422,13 @@ static sherd_status matrices_round(bench *b, bench_engine *e, int is_counted)
 
 /* ------------------------------------------------------------- the parts ---- */
 
-static sherd_status part_run(bench *b, const bench_settings *settings, round_fn run, int dropped)
+static sherd_status part_run(bench *b, sherd_world *world, const bench_settings *settings,
+                             round_fn run, int dropped)
 {
     bench_engine e;
     sherd_status status;
 
-    BENCH_TRY(engine_open(b, settings, &e));
+    BENCH_TRY(engine_open(b, world, settings, &e));
     status = rounds_run(b, &e, run, dropped);
     sherd_engine_destroy(e.engine);
     return status;
@@ -408,7 +447,7 @@ static sherd_status nvme_run(bench *b)
         return SHERD_E_IO;
     }
     settings.nvme_path = folder.path;
-    status             = part_run(b, &settings, nvme_round, 2);
+    status             = part_run(b, b->world, &settings, nvme_round, 2);
     scratch_remove(b->world);
     return status;
 }
@@ -427,11 +466,11 @@ static sherd_status parts_run(bench *b)
 
     if (has_part(b, BENCH_ON_DEVICE)) {
         bench_progress(b->world, "state on the device: device, wire ");
-        BENCH_TRY(part_run(b, &ON_DEVICE, device_round, 1));
+        BENCH_TRY(part_run(b, b->inside, &ON_DEVICE, device_round, 1));
     }
     if (has_part(b, BENCH_WITH_HOST)) {
         bench_progress(b->world, "state with the host: host, down, up ");
-        BENCH_TRY(part_run(b, &WITH_HOST, host_round, 1));
+        BENCH_TRY(part_run(b, b->inside, &WITH_HOST, host_round, 1));
     }
     if (has_part(b, BENCH_ON_NVME) && b->request->nvme_path != NULL) {
         bench_progress(b->world, "state on NVMe: nvme_read, nvme_write ");
@@ -439,19 +478,65 @@ static sherd_status parts_run(bench *b)
     }
     if (has_part(b, BENCH_MATRICES)) {
         bench_progress(b->world, "whole matrices: products ");
-        BENCH_TRY(part_run(b, &OF_MATRICES, matrices_round, 1));
+        BENCH_TRY(part_run(b, b->inside, &OF_MATRICES, matrices_round, 1));
+    }
+    if (has_part(b, BENCH_BETWEEN) && b->between != NULL) {
+        bench_progress(b->world, "other hosts: between ");
+        BENCH_TRY(part_run(b, b->between, &ON_DEVICE, between_round, 1));
     }
     return SHERD_OK;
 }
 
-/* The hosts are counted by their ranks with the local number 0. */
-static sherd_status hosts_count(bench *b)
+/* Finds this rank's host, by the numbers that all ranks have on theirs. Ranks of a host have to follow
+ * one another; `host` is -1 where they do not. */
+static sherd_status hosts_find(bench *b, int *host)
 {
-    double firsts = sherd_world_local_rank(b->world) == 0;
+    double *locals = calloc((size_t)b->ranks, sizeof(*locals));
 
-    BENCH_TRY(sherd_world_sum_f64(b->world, &firsts, 1));
-    b->hosts = firsts < 1 ? 1 : (int)firsts;
+    *host = -1;
+    if (locals == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    locals[b->rank] = sherd_world_local_rank(b->world);
+    if (sherd_world_sum_f64(b->world, locals, (size_t)b->ranks) != SHERD_OK) {
+        free(locals);
+        return SHERD_E_PEER_LOST;
+    }
+    for (int r = 0, next = 0; r < b->ranks && next >= 0; r++) {
+        b->hosts += locals[r] == 0;
+        next  = locals[r] == 0 ? 1 : locals[r] == next ? next + 1 : -1;
+        *host = next < 0 ? -1 : r == b->rank ? b->hosts - 1 : *host;
+    }
+    free(locals);
     return SHERD_OK;
+}
+
+/* Makes the worlds inside hosts and between them. */
+static sherd_status worlds_make(bench *b)
+{
+    int host;
+
+    BENCH_TRY(hosts_find(b, &host));
+    b->inside = b->world;
+    if (host < 0) {
+        (void)snprintf(b->why, b->why_bytes,
+                       "the ranks of a host do not follow one another: start them host by host "
+                       "(mpirun --map-by slot, srun --distribution=block)");
+        return SHERD_E_INVAL;
+    }
+    if (b->hosts == 1) {
+        return SHERD_OK;
+    }
+    BENCH_TRY(sherd_world_split(b->world, host, b->rank, &b->inside));
+    return sherd_world_split(b->world, sherd_world_local_rank(b->world), b->rank, &b->between);
+}
+
+static void worlds_close(bench *b)
+{
+    sherd_world_destroy(b->between);
+    if (b->inside != b->world) {
+        sherd_world_destroy(b->inside);
+    }
 }
 
 static sherd_status memory_take(bench *b)
@@ -478,17 +563,16 @@ sherd_status bench_rates_measure(sherd_world *world, const bench_request *reques
         (void)snprintf(why, why_bytes, "no memory to begin with");
         return SHERD_E_NOMEM;
     }
-    *b = (bench){.world      = world,
-                 .request    = request,
-                 .rank       = sherd_world_rank(world),
-                 .ranks      = sherd_world_size(world),
-                 .unit_elems = request->elems / UNITS * (size_t)sherd_world_size(world),
-                 .why        = why,
-                 .why_bytes  = why_bytes};
+    *b = (bench){.world     = world,
+                 .request   = request,
+                 .rank      = sherd_world_rank(world),
+                 .ranks     = sherd_world_size(world),
+                 .why       = why,
+                 .why_bytes = why_bytes};
 
     status = memory_take(b);
     if (status == SHERD_OK) {
-        status = hosts_count(b);
+        status = worlds_make(b);
     }
     if (status == SHERD_OK) {
         status = parts_run(b);
@@ -498,6 +582,7 @@ sherd_status bench_rates_measure(sherd_world *world, const bench_request *reques
     for (int i = 0; i < PLANNING_RATES; i++) {
         out->rates[i] = rate_of(&b->rates[i]);
     }
+    worlds_close(b);
     free(b->gradient);
     free(b);
     return status;

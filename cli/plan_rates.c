@@ -257,11 +257,13 @@ static const char *why_not(const measuring *m, planning_rate rate, char out[PLAN
                   rate == PLANNING_RATE_NVME_WRITE;
     int is_drive = rate == PLANNING_RATE_NVME_READ || rate == PLANNING_RATE_NVME_WRITE;
 
-    if (rate == PLANNING_RATE_WIRE && m->world_size == 1) {
-        return "one rank sends nothing";
+    if (rate == PLANNING_RATE_WIRE && per_host == 1) {
+        return m->world_size == 1 ? "one rank sends nothing"
+                                  : "one rank sends nothing inside its host";
     }
-    if (rate == PLANNING_RATE_WIRE && per_host < m->world_size) {
-        return "the plan has several hosts, and here is one";
+    if (rate == PLANNING_RATE_BETWEEN) {
+        return per_host < m->world_size ? "the plan has several hosts, and here is one"
+                                        : "the plan has one host";
     }
     if (!m->has_backend && !is_host) {
         (void)snprintf(out, PLAN_WHY_CHARS, "no %s device here", m->options->request.backend);
