@@ -124,8 +124,8 @@ static void log_number(FILE *log, const char *name, double value)
  * figures. */
 static void figures_write(FILE *log, const report_figures *f)
 {
-    static const char *const media[REPORT_MEDIA] = {"wire", "link_down", "link_up", "nvme_read",
-                                                    "nvme_written"};
+    static const char *const media[REPORT_MEDIA] = {"wire",      "link_down",    "link_up",
+                                                    "nvme_read", "nvme_written", "between"};
     const sherd_step_report *times               = &f->engine;
 
     (void)fprintf(log, ", \"figures\": {\"ranks_off_plan\": %d", f->ranks_off_plan);

@@ -17,6 +17,7 @@ typedef enum report_medium {
     REPORT_UP,       /* link, host to device */
     REPORT_READ,     /* NVMe */
     REPORT_WRITTEN,
+    REPORT_BETWEEN, /* of what is sent to other ranks, to other hosts */
     REPORT_MEDIA
 } report_medium;
 

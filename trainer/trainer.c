@@ -455,6 +455,7 @@ static void traffic_counted(const sherd_traffic_report *r, uint64_t out[REPORT_M
     out[REPORT_UP]      = r->up_counted;
     out[REPORT_READ]    = r->read_counted;
     out[REPORT_WRITTEN] = r->written_counted;
+    out[REPORT_BETWEEN] = r->between_counted;
 }
 
 static void traffic_planned(const sherd_traffic_report *r, uint64_t out[REPORT_MEDIA])
@@ -466,6 +467,7 @@ static void traffic_planned(const sherd_traffic_report *r, uint64_t out[REPORT_M
     out[REPORT_UP]      = n * r->up_micro_planned + r->up_step_planned;
     out[REPORT_READ]    = n * r->read_micro_planned + r->read_step_planned;
     out[REPORT_WRITTEN] = n * r->written_micro_planned + r->written_step_planned;
+    out[REPORT_BETWEEN] = n * r->between_micro_planned + r->between_step_planned;
 }
 
 /* Sets this rank's terms of the sums: its traffic between the two reports. */
@@ -479,7 +481,8 @@ static void traffic_sum(const queued_step *q, step_sums *sums)
     for (int i = 0; i < REPORT_MEDIA; i++) {
         sums->counted[i] = (double)(last[i] - first[i]);
         sums->planned[i] = (double)planned[i];
-        if (last[i] - first[i] != planned[i]) {
+        /* of what goes to other hosts, transports other than MPI know the plan alone */
+        if (last[i] - first[i] != planned[i] && (i != REPORT_BETWEEN || last[i] > 0)) {
             sums->off_plan = 1.0;
         }
     }
@@ -488,11 +491,10 @@ static void traffic_sum(const queued_step *q, step_sums *sums)
 /* Adds to a report of traffic. */
 static void traffic_add(sherd_traffic_report *r, const uint64_t bytes[REPORT_MEDIA], int sign)
 {
-    uint64_t *to[REPORT_MEDIA] = {[REPORT_WIRE]    = &r->wire_counted,
-                                  [REPORT_DOWN]    = &r->down_counted,
-                                  [REPORT_UP]      = &r->up_counted,
-                                  [REPORT_READ]    = &r->read_counted,
-                                  [REPORT_WRITTEN] = &r->written_counted};
+    uint64_t *to[REPORT_MEDIA] = {
+        [REPORT_WIRE] = &r->wire_counted,       [REPORT_DOWN] = &r->down_counted,
+        [REPORT_UP] = &r->up_counted,           [REPORT_READ] = &r->read_counted,
+        [REPORT_WRITTEN] = &r->written_counted, [REPORT_BETWEEN] = &r->between_counted};
 
     for (int i = 0; i < REPORT_MEDIA; i++) {
         *to[i] += sign > 0 ? bytes[i] : 0 - bytes[i];
@@ -532,6 +534,21 @@ static void figures_take(trainer *t, const queued_step *q)
     }
 }
 
+/* Counts what this rank has sent so far; to other hosts where the plan has several. */
+static sherd_status sent_count(const trainer *t, const queued_step *q, uint64_t out[2])
+{
+    sherd_traffic_report report;
+
+    out[1] = 0;
+    if (q->after.between_micro_planned + q->after.between_step_planned > 0) {
+        sherd_traffic_report_init(&report);
+        TRY(sherd_engine_traffic(t->engine, &report));
+        out[1] = report.between_counted;
+    }
+    sherd_world_traffic(t->world, &out[0], NULL);
+    return SHERD_OK;
+}
+
 static int is_validated(const trainer *t, long step)
 {
     return t->is_stopping || step == t->o.steps ||
@@ -544,7 +561,7 @@ static sherd_status step_print(trainer *t, int is_last)
 {
     queued_step *q    = &t->queued;
     report_step  line = {.validation_loss = (double)NAN};
-    uint64_t     sent[2];
+    uint64_t     sent[2][2]; /* to other ranks, and to other hosts */
     double       now;
 
     if (!q->is_untold) {
@@ -555,10 +572,11 @@ static sherd_status step_print(trainer *t, int is_last)
     TRY(step_wait(t, q));
     traffic_sum(q, &q->sums);
     TRY(losses_take(t, &q->sums.losses));
-    sherd_world_traffic(t->world, &sent[0], NULL);
+    TRY(sent_count(t, q, sent[0]));
     TRY(sherd_world_sum_f64(t->world, (double *)&q->sums, sizeof(q->sums) / sizeof(double)));
-    sherd_world_traffic(t->world, &sent[1], NULL);
-    t->reported[REPORT_WIRE] += sent[1] - sent[0];
+    TRY(sent_count(t, q, sent[1]));
+    t->reported[REPORT_WIRE] += sent[1][0] - sent[0][0];
+    t->reported[REPORT_BETWEEN] += sent[1][1] - sent[0][1];
     t->is_stopping |= q->sums.stopping > 0.0;
     t->last_loss   = q->sums.losses / ((double)t->info.accumulation * (double)t->world_size);
     t->first_loss  = q->step == t->first_step + 1 ? t->last_loss : t->first_loss;
