@@ -12,12 +12,21 @@
 
 /* ------------------------------------------------------------------- rows -- */
 
-static planning_layout layout_of(const plan_options *options, int layout, int world_size)
+int plan_layout_make(const plan_options *options, int layout, int world_size, planning_layout *out)
 {
-    planning_layout made = options->layouts[layout];
+    int ranks = planning_ranks_per_host(&options->request, world_size);
+    int is_shared;
 
-    made.world_size = world_size;
-    return made;
+    *out            = options->layouts[layout];
+    out->world_size = world_size;
+    is_shared       = out->replica_ranks != 0 || out->second_copy_ranks != 0;
+    if (out->replica_ranks == PLAN_OF_A_HOST) {
+        out->replica_ranks = ranks;
+    }
+    if (out->second_copy_ranks == PLAN_OF_A_HOST) {
+        out->second_copy_ranks = ranks;
+    }
+    return !is_shared || (ranks > 1 && ranks < world_size && world_size % ranks == 0);
 }
 
 /* Gives the sequences of a micro-batch by the configuration, which may depend on the number of
@@ -62,11 +71,10 @@ sherd_status plan_entry_make(const plan_options *options, const planning_layout 
     return status;
 }
 
-sherd_status plan_entry_try(const plan_options *options, int layout, int world_size,
+sherd_status plan_entry_try(const plan_options *options, const planning_layout *layout,
                             plan_entry *out)
 {
-    planning_layout asked  = layout_of(options, layout, world_size);
-    sherd_status    status = plan_entry_make(options, &asked, out);
+    sherd_status status = plan_entry_make(options, layout, out);
 
     if (status == SHERD_E_NOTSUP) {
         (void)snprintf(out->refused, sizeof(out->refused), "%s", sherd_last_error());
@@ -127,13 +135,15 @@ static sherd_status ranks_check(const plan_options *options, const planning_layo
     sherd_engine_destroy(engine);
     if (status == SHERD_OK) {
         char stage[24] = "stage as configured";
+        int  is_flat   = layout->replica_ranks + layout->second_copy_ranks == 0;
 
         if (layout->stage >= 0) {
             (void)snprintf(stage, sizeof(stage), "stage %d", layout->stage);
         }
         (void)fprintf(options->is_json ? stderr : stdout,
-                      "%s, offload %s: plans of %d ranks checked in %.2f s\n", stage,
-                      planning_offload_name(layout->offload), layout->world_size,
+                      "%s, offload %s%s%s: plans of %d ranks checked in %.2f s\n", stage,
+                      planning_offload_name(layout->offload), is_flat ? "" : ", ",
+                      is_flat ? "" : planning_sharing_name(layout), layout->world_size,
                       clock_now_s() - start_s);
     }
     return status;
@@ -221,7 +231,11 @@ static int rows_print(const plan_options *options)
     }
     for (int l = 0; l < options->num_layouts && !failed; l++) {
         for (int w = 0; w < options->num_worlds && !failed; w++) {
-            failed = plan_entry_try(options, l, options->worlds[w], &entries[count++]) != SHERD_OK;
+            planning_layout layout;
+
+            if (plan_layout_make(options, l, options->worlds[w], &layout)) {
+                failed = plan_entry_try(options, &layout, &entries[count++]) != SHERD_OK;
+            }
         }
     }
     if (failed) {
@@ -239,9 +253,10 @@ static int layouts_visit(const plan_options *options,
 {
     for (int l = 0; l < options->num_layouts; l++) {
         for (int w = 0; w < options->num_worlds; w++) {
-            planning_layout layout = layout_of(options, l, options->worlds[w]);
+            planning_layout layout;
 
-            if (visit(options, &layout) != SHERD_OK) {
+            if (plan_layout_make(options, l, options->worlds[w], &layout) &&
+                visit(options, &layout) != SHERD_OK) {
                 return cli_fail();
             }
         }

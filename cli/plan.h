@@ -11,7 +11,10 @@
 #define PLAN_MOST_WORLDS   32
 #define PLAN_MOST_SETTINGS 64
 #define PLAN_MOST_RATES    16
-#define PLAN_MOST_LAYOUTS  (4 * PLANNING_OFFLOADS)
+/* stages x offloads x ways to share */
+#define PLAN_MOST_LAYOUTS (4 * PLANNING_OFFLOADS * 3)
+/* In the layouts of plan_options: as many ranks as a host has. */
+#define PLAN_OF_A_HOST (-1)
 
 /* The folder on NVMe if the file names none. It is the one of DeepSpeed's examples. */
 #define PLAN_NVME_PATH "/local_nvme"
@@ -27,7 +30,7 @@ typedef struct plan_options {
     int         is_measured; /* rates that nobody gave are measured before the first row */
     const char *nvme_path;   /* folder on the drives; NULL: the current one is measured */
 
-    planning_layout layouts[PLAN_MOST_LAYOUTS]; /* stages x offloads, without a world size */
+    planning_layout layouts[PLAN_MOST_LAYOUTS]; /* without a world size */
     int             num_layouts;
     int             worlds[PLAN_MOST_WORLDS], num_worlds;
 
@@ -55,13 +58,16 @@ void plan_options_fini(plan_options *options);
  *  thread. */
 void plan_rates_measure(plan_options *options);
 
+/** Gives a layout for a world size, with the ranks of its hosts. Returns whether it can be there: what
+ *  is shared by the ranks of a host takes several hosts, all with as many ranks, and more than one. */
+int plan_layout_make(const plan_options *options, int layout, int world_size, planning_layout *out);
 /** Makes a row. Fails with sherd_last_error(). */
 SHERD_MUST_USE sherd_status plan_entry_make(const plan_options    *options,
                                             const planning_layout *layout, plan_entry *out);
-/** Makes an entry for one of options->layouts. If the layout is not supported, the entry says why
- *  it has no row. */
-SHERD_MUST_USE sherd_status plan_entry_try(const plan_options *options, int layout, int world_size,
-                                           plan_entry *out);
+/** Makes an entry for a layout of plan_layout_make. If the layout is not supported, the entry says
+ *  why it has no row. */
+SHERD_MUST_USE sherd_status plan_entry_try(const plan_options    *options,
+                                           const planning_layout *layout, plan_entry *out);
 /** Returns the first entry that has a row, for what all rows have in common; if none has a row, the
  *  first entry. */
 const plan_entry *plan_first(const plan_entry *entries, size_t count);

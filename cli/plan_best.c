@@ -22,13 +22,21 @@ static int can_be(const plan_entry *entry)
     return entry->refused[0] == '\0' && (!entry->row.has_fit || entry->row.fits);
 }
 
-/* The simpler layout has less offload, else the lower stage. */
+static int copies_of(const planning_layout *layout)
+{
+    return (layout->replica_ranks > 0) + 2 * (layout->second_copy_ranks > 0);
+}
+
+/* The simpler layout has less offload, else the lower stage, else fewer copies. */
 static int is_simpler(const plan_entry *a, const plan_entry *b)
 {
     const planning_layout *x = &a->asked;
     const planning_layout *y = &b->asked;
 
-    return x->offload != y->offload ? x->offload < y->offload : x->stage < y->stage;
+    if (x->offload != y->offload) {
+        return x->offload < y->offload;
+    }
+    return x->stage != y->stage ? x->stage < y->stage : copies_of(x) < copies_of(y);
 }
 
 /* Returns the possible entry with the shortest step, except `without`; NULL: there is none. */
@@ -259,8 +267,11 @@ static void entry_move(const plan_options *options, plan_entry *entry)
 static const char *layout_text(const plan_entry *entry, char out[LAYOUT_CHARS])
 {
     const planning_layout *layout = entry->refused[0] == '\0' ? &entry->row.layout : &entry->asked;
-    char                   ratio[32] = "", buffers[32] = "", place[32] = "";
+    char                   ratio[32] = "", buffers[32] = "", place[32] = "", sharing[32] = "";
 
+    if (copies_of(layout) > 0) {
+        (void)snprintf(sharing, sizeof(sharing), ", %s", planning_sharing_name(layout));
+    }
     if (entry->asked.ratio > 0) {
         (void)snprintf(ratio, sizeof(ratio), ", ratio %.10g", entry->asked.ratio);
     }
@@ -271,8 +282,8 @@ static const char *layout_text(const plan_entry *entry, char out[LAYOUT_CHARS])
         (void)snprintf(place, sizeof(place), ", activations %s",
                        layer_place_name(entry->asked.place));
     }
-    (void)snprintf(out, LAYOUT_CHARS, "stage %d, offload %s%s%s%s%s", layout->stage,
-                   planning_offload_name(layout->offload), place, ratio, buffers,
+    (void)snprintf(out, LAYOUT_CHARS, "stage %d, offload %s%s%s%s%s%s", layout->stage,
+                   planning_offload_name(layout->offload), sharing, place, ratio, buffers,
                    entry->asked.is_beside ? " *" : "");
     return out;
 }
@@ -415,6 +426,18 @@ static void tuning_print(const plan_entry *chosen)
             layer_place_name(layout->place));
     }
 
+    if (layout->replica_ranks > 0) {
+        (void)fprintf(stderr,
+                      "Changed: " PLANNING_REPLICA_KEY " is %d: each host has a copy of what is "
+                      "sharded, and gradients alone cross between hosts.\n",
+                      layout->replica_ranks);
+    }
+    if (layout->second_copy_ranks > 0) {
+        (void)fprintf(stderr,
+                      "Changed: " PLANNING_SECOND_COPY_KEY " is %d: each host has a second copy of "
+                      "the parameters, for all gathers after the first.\n",
+                      layout->second_copy_ranks);
+    }
     if (layout->ratio > 0) {
         (void)fprintf(stderr,
                       "Changed: " PLANNING_RATIO_KEY " is %.10g: the device keeps "
@@ -520,8 +543,9 @@ static void choice_print(const plan_entry *entries, int count, const plan_entry 
     if (chosen != shortest) {
         (void)fprintf(stderr,
                       "It is within 2 %% of the shortest, %s with %.3g s, and simpler: less "
-                      "offload, then the lower stage.\n",
-                      layout_text(shortest, layout), shortest->row.time.queued_s);
+                      "offload, then the lower stage%s.\n",
+                      layout_text(shortest, layout), shortest->row.time.queued_s,
+                      copies_of(&shortest->asked) > 0 ? ", then fewer copies" : "");
     }
     if (next == NULL) {
         (void)fprintf(stderr, "Nothing else fits.\n");
@@ -598,9 +622,9 @@ static int entries_choose(const plan_options *options, const plan_entry *entries
 }
 
 /* Whether a layout fits that offloads nothing; then there is nothing to tune. */
-static int needs_no_offload(const plan_options *options, const plan_entry *entries)
+static int needs_no_offload(const plan_entry *entries, int count)
 {
-    for (int l = 0; l < options->num_layouts; l++) {
+    for (int l = 0; l < count; l++) {
         if (can_be(&entries[l]) && entries[l].row.layout.offload == PLANNING_OFFLOAD_NONE) {
             return 1;
         }
@@ -610,22 +634,27 @@ static int needs_no_offload(const plan_options *options, const plan_entry *entri
 
 static int world_choose(const plan_options *options, int world_size)
 {
-    plan_entry entries[PLAN_MOST_LAYOUTS] = {0};
+    plan_entry      entries[PLAN_MOST_LAYOUTS] = {0};
+    planning_layout layout;
+    int             count = 0;
 
     for (int l = 0; l < options->num_layouts; l++) {
-        if (plan_entry_try(options, l, world_size, &entries[l]) != SHERD_OK) {
+        if (!plan_layout_make(options, l, world_size, &layout)) {
+            continue;
+        }
+        if (plan_entry_try(options, &layout, &entries[count]) != SHERD_OK) {
             return cli_fail();
         }
-        entry_move(options, &entries[l]);
-        entry_shrink(options, &entries[l]);
+        entry_move(options, &entries[count]);
+        entry_shrink(options, &entries[count++]);
     }
-    for (int l = 0; l < options->num_layouts && !needs_no_offload(options, entries); l++) {
+    for (int l = 0; l < count && !needs_no_offload(entries, count); l++) {
         entry_tune(options, &entries[l]);
     }
-    if (plan_are_refused(entries, (size_t)options->num_layouts)) {
+    if (plan_are_refused(entries, (size_t)count)) {
         return 1;
     }
-    return entries_choose(options, entries, options->num_layouts);
+    return entries_choose(options, entries, count);
 }
 
 int plan_best(const plan_options *options)

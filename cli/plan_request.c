@@ -215,8 +215,49 @@ static void lists_finish(plan_parse *in, const plan_options *out)
     }
 }
 
+/* Whether the file or a setting has a key. */
+static int is_key_given(const plan_options *out, const char *key)
+{
+    const planning_request *request = &out->request;
+    sherd_config           *config;
+    int                     is_given = 0;
+
+    for (size_t i = 0; i < request->num_settings; i++) {
+        is_given |= strncmp(request->settings[i], key, strlen(key)) == 0;
+    }
+    if (!is_given && request->config_path != NULL &&
+        sherd_config_load(request->config_path, &config) == SHERD_OK) {
+        is_given = sherd_config_has(config, key);
+        sherd_config_destroy(config);
+    }
+    return is_given;
+}
+
+/* Unless the configuration says how ranks share: adds what the ranks of each of several hosts can share: replicas of each sharded layout, and second
+ * copies of parameters that are gathered from memory. */
+static void sharings_add(plan_options *out)
+{
+    int count = out->num_layouts;
+
+    for (int l = 0; l < count; l++) {
+        planning_layout replicas = out->layouts[l];
+        planning_layout second   = out->layouts[l];
+
+        replicas.replica_ranks   = PLAN_OF_A_HOST;
+        second.second_copy_ranks = PLAN_OF_A_HOST;
+        if (replicas.stage > 0) {
+            out->layouts[out->num_layouts++] = replicas;
+        }
+        if (second.stage == 3 && second.offload != PLANNING_OFFLOAD_PARAMS_NVME) {
+            out->layouts[out->num_layouts++] = second;
+        }
+    }
+}
+
 static int layouts_make(plan_parse *in, plan_options *out)
 {
+    int has_replicas     = is_key_given(out, PLANNING_REPLICA_KEY);
+    int is_sharing_given = has_replicas || is_key_given(out, PLANNING_SECOND_COPY_KEY);
     int wrong;
 
     lists_finish(in, out);
@@ -240,12 +281,18 @@ static int layouts_make(plan_parse *in, plan_options *out)
             planning_layout layout = {
                 .stage = in->stages[s], .offload = in->offloads[o], .world_size = 0};
 
+            if (in->is_every_stage && has_replicas && layout.stage == 0) {
+                continue; /* nothing is sharded there */
+            }
             if (planning_offload_fits_stage(layout.offload, layout.stage)) {
                 out->layouts[out->num_layouts++] = layout;
             } else if (!in->is_every_stage && !in->is_every_offload) {
                 return layout_refuse(layout.offload, layout.stage);
             }
         }
+    }
+    if ((out->is_best || (in->is_every_stage && in->is_every_offload)) && !is_sharing_given) {
+        sharings_add(out);
     }
     return out->num_layouts > 0 ? 0 : layout_refuse(in->offloads[0], in->stages[0]);
 }

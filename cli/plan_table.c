@@ -447,7 +447,42 @@ static table_unit unit_choose(const plan_entry *entries, size_t count)
     return most < 4 * 0x1p30 ? (table_unit){"MiB", 0x1p20} : (table_unit){"GiB", 0x1p30};
 }
 
-static void line_print(const plan_entry *entry, table_unit unit)
+/* The columns that only plans of several hosts have. */
+typedef struct table_columns {
+    table_unit unit;
+    int        has_sharing, has_between;
+} table_columns;
+
+static double between_of(const planning_row *row)
+{
+    return (double)row->accumulation * (double)row->traffic.between_micro_planned +
+           (double)row->traffic.between_step_planned;
+}
+
+static table_columns columns_choose(const plan_entry *entries, size_t count)
+{
+    table_columns table = {.unit = unit_choose(entries, count)};
+
+    for (size_t i = 0; i < count; i++) {
+        const planning_layout *layout = &entries[i].asked;
+
+        table.has_sharing |= layout->replica_ranks + layout->second_copy_ranks > 0;
+        table.has_between |= between_of(&entries[i].row) > 0;
+    }
+    return table;
+}
+
+static void layout_print(const plan_entry *entry, const planning_layout *layout,
+                         const table_columns *table)
+{
+    (void)printf("%5d %-14s ", layout->stage, planning_offload_name(layout->offload));
+    if (table->has_sharing) {
+        (void)printf("%-11s ", planning_sharing_name(&entry->asked));
+    }
+    (void)printf("%6d ", layout->world_size);
+}
+
+static void line_print(const plan_entry *entry, const table_columns *table)
 {
     const planning_row *row       = &entry->row;
     const double        columns[] = {
@@ -463,16 +498,16 @@ static void line_print(const plan_entry *entry, table_unit unit)
     };
     char text[PLAN_FIT_CHARS];
 
+    layout_print(entry, entry->refused[0] == '\0' ? &row->layout : &entry->asked, table);
     if (entry->refused[0] != '\0') {
-        (void)printf("%5d %-14s %6d  cannot be: %s\n", entry->asked.stage,
-                     planning_offload_name(entry->asked.offload), entry->asked.world_size,
-                     entry->refused);
+        (void)printf(" cannot be: %s\n", entry->refused);
         return;
     }
-    (void)printf("%5d %-14s %6d ", row->layout.stage, planning_offload_name(row->layout.offload),
-                 row->layout.world_size);
     for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++) {
-        (void)printf(" %8s", figure_text(columns[i] / unit.bytes, text));
+        (void)printf(" %8s", figure_text(columns[i] / table->unit.bytes, text));
+    }
+    if (table->has_between) {
+        (void)printf(" %8s", figure_text(between_of(row) / table->unit.bytes, text));
     }
     (void)printf(" %8s  %-7s", seconds_text(row->time.step_s, text),
                  planning_bound_name(row->time.bound));
@@ -482,8 +517,26 @@ static void line_print(const plan_entry *entry, table_unit unit)
     (void)printf("\n");
 }
 
+/* Says what the columns of several hosts are. */
+static void hosts_explain(const plan_entry *entries, size_t count, const table_columns *table)
+{
+    if (table->has_between) {
+        (void)printf("between: the part of wire that goes to other hosts.\n");
+    }
+    for (size_t i = 0; i < count && table->has_sharing; i++) {
+        const planning_layout *layout = &entries[i].asked;
+
+        if (layout->replica_ranks > 0) {
+            (void)printf("replicas: " PLANNING_REPLICA_KEY " %d, or the ranks of a host; second "
+                         "copy: " PLANNING_SECOND_COPY_KEY ", likewise.\n",
+                         layout->replica_ranks);
+            return;
+        }
+    }
+}
+
 static void table_explain(const plan_entry *entries, size_t count, const plan_entry *first,
-                          table_unit unit)
+                          const table_columns *table)
 {
     char text[PLAN_BYTES_CHARS];
     int  is_assumed  = 0;
@@ -500,7 +553,8 @@ static void table_explain(const plan_entry *entries, size_t count, const plan_en
         "use;\nother: gradients in backward and buffers on the way; device, host, nvme: all "
         "of these by place%s;\nwire: sent in a step; step: predicted seconds, most of them "
         "the bound's.\n",
-        unit.name, has_spare ? ", state twice on nvme" : "");
+        table->unit.name, has_spare ? ", state twice on nvme" : "");
+    hosts_explain(entries, count, table);
     state_print(&first->row);
     if (first->row.activation_bytes > 0) {
         (void)printf("Beside them a rank has %s of activations%s.\n",
@@ -526,18 +580,25 @@ static void table_explain(const plan_entry *entries, size_t count, const plan_en
 void plan_table_print(const plan_options *options, const plan_entry *entries, size_t count)
 {
     const plan_entry *first = plan_first(entries, count);
-    table_unit        unit  = unit_choose(entries, count);
+    table_columns     table = columns_choose(entries, count);
     char              text[96];
 
     model_print(first);
     if (sequences_text(first, text)[0] != '\0' && options->num_worlds == 1) {
         (void)printf("a micro-batch: %s\n", text);
     }
-    (void)printf("\n%5s %-14s %6s  %8s %8s %8s %8s %8s %8s %8s %8s %8s %8s  %-7s%s\n", "stage",
-                 "offload", "world", "params", "grads", "state", "gathered", "other", "= device",
-                 "host", "nvme", "wire", "step", "bound", first->row.has_fit ? "  fits" : "");
-    for (size_t i = 0; i < count; i++) {
-        line_print(&entries[i], unit);
+    (void)printf("\n%5s %-14s ", "stage", "offload");
+    if (table.has_sharing) {
+        (void)printf("%-11s ", "copies");
     }
-    table_explain(entries, count, first, unit);
+    (void)printf("%6s  %8s %8s %8s %8s %8s %8s %8s %8s %8s", "world", "params", "grads", "state",
+                 "gathered", "other", "= device", "host", "nvme", "wire");
+    if (table.has_between) {
+        (void)printf(" %8s", "between");
+    }
+    (void)printf(" %8s  %-7s%s\n", "step", "bound", first->row.has_fit ? "  fits" : "");
+    for (size_t i = 0; i < count; i++) {
+        line_print(&entries[i], &table);
+    }
+    table_explain(entries, count, first, &table);
 }

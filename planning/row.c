@@ -190,6 +190,12 @@ sherd_status planning_tuning_set(const planning_layout *layout, sherd_config *co
     if (status == SHERD_OK) {
         status = number_set(config, PLANNING_BUFFERS_KEY, layout->buffers);
     }
+    if (status == SHERD_OK) {
+        status = number_set(config, PLANNING_REPLICA_KEY, layout->replica_ranks);
+    }
+    if (status == SHERD_OK) {
+        status = number_set(config, PLANNING_SECOND_COPY_KEY, layout->second_copy_ranks);
+    }
     if (status == SHERD_OK && device != NULL) {
         (void)snprintf(value, sizeof(value), "\"%s\"", device);
         status = sherd_config_set(config, PLANNING_PLACE_KEY, value);
@@ -310,6 +316,13 @@ int planning_ranks_per_host(const planning_request *request, int world_size)
         most = strcmp(request->backend, "cuda") == 0 ? GPUS_OF_A_HOST : world_size;
     }
     return most < world_size ? most : world_size;
+}
+
+const char *planning_sharing_name(const planning_layout *layout)
+{
+    return layout->replica_ranks > 0       ? "replicas"
+           : layout->second_copy_ranks > 0 ? "second copy"
+                                           : "flat";
 }
 
 static size_t product(size_t a, size_t b)
@@ -603,6 +616,7 @@ double planning_state_bytes(const planning_row *row, int is_fp32)
 static void bytes_sum(planning_row *row)
 {
     const sherd_memory_report *m = &row->memory;
+    int ranks = row->layout.replica_ranks > 0 ? row->layout.replica_ranks : row->layout.world_size;
     size_t host = m->host_params_planned + m->host_grads_planned + m->host_state_planned +
                   m->host_staging_planned + m->host_activations_planned;
     size_t kept = m->nvme_state_planned / (m->has_spare_state ? 2 : 1);
@@ -618,12 +632,11 @@ static void bytes_sum(planning_row *row)
     row->host_bytes   = host;
     row->pinned_bytes = m->pinned_planned;
     row->nvme_bytes   = m->nvme_planned;
-    row->paper_bytes  = planning_paper_bytes(
-                            (double)row->trainable_elems, row->layout.stage, row->layout.world_size,
-                            sherd_dtype_bytes(row->compute_dtype), planning_state_bytes(row, 1)) +
-                       (double)(row->param_elems - row->trainable_elems) *
-                           (double)sherd_dtype_bytes(row->compute_dtype) /
-                           (row->layout.stage >= 3 ? row->layout.world_size : 1);
+    row->paper_bytes =
+        planning_paper_bytes((double)row->trainable_elems, row->layout.stage, ranks,
+                             sherd_dtype_bytes(row->compute_dtype), planning_state_bytes(row, 1)) +
+        (double)(row->param_elems - row->trainable_elems) *
+            (double)sherd_dtype_bytes(row->compute_dtype) / (row->layout.stage >= 3 ? ranks : 1);
 }
 
 static sherd_status state_part_take(void *ctx, const sherd_state_part *part)

@@ -50,6 +50,10 @@ int planning_offload_fits_stage(planning_offload offload, int stage);
  * through. */
 #define PLANNING_RATIO_KEY   "zero_optimization.offload_optimizer.ratio"
 #define PLANNING_BUFFERS_KEY "zero_optimization.offload_optimizer.buffer_count"
+/* The ranks that share one copy of all that is sharded, and those that share a second copy of the
+ * parameters (docs/several-hosts.md). */
+#define PLANNING_REPLICA_KEY     "sherd.shard_size"
+#define PLANNING_SECOND_COPY_KEY "zero_optimization.zero_hpz_partition_size"
 /* Where activations wait that a trainer has declared. */
 #define PLANNING_PLACE_KEY "sherd.activations.device"
 
@@ -80,17 +84,20 @@ typedef struct planning_layout {
     /* the keys below; 0: as configured */
     double ratio;
     int    buffers;
+    int    replica_ranks, second_copy_ranks;
     /* of the activations of all layers; LAYER_KEPT: as the request says */
     layer_place place;
 } planning_layout;
 
-/** Sets `ratio`, `buffers` and `place` of a layout in a configuration. E_INVAL where its file has
- *  other values. */
+/** Sets `ratio`, `buffers`, the ranks of a copy and `place` of a layout in a configuration. E_INVAL
+ *  where its file has other values. */
 sherd_status planning_tuning_set(const planning_layout *layout, sherd_config *config);
 
 /** Returns the number of ranks that share a host and its drives: the option's value, else 8 on
  *  "cuda" and all on "cpu"; at most the world. */
 int planning_ranks_per_host(const planning_request *request, int world_size);
+/** Returns how the ranks of a layout share: "flat", "replicas" or "second copy". */
+const char *planning_sharing_name(const planning_layout *layout);
 /** Returns whether limits of memory or drives are set; then rows say whether they fit. */
 int planning_has_limits(const planning_request *request);
 

@@ -22,6 +22,16 @@ static void text_set(json_t *root, const char *name, const char *value)
     (void)json_object_set_new(root, name, json_string(value));
 }
 
+static void sharing_set(json_t *root, const planning_layout *layout)
+{
+    if (layout->replica_ranks > 0) {
+        size_set(root, "shard_size", (uint64_t)layout->replica_ranks);
+    }
+    if (layout->second_copy_ranks > 0) {
+        size_set(root, "zero_hpz_partition_size", (uint64_t)layout->second_copy_ranks);
+    }
+}
+
 static void layout_set(json_t *root, const planning_request *request, const planning_row *row)
 {
     text_set(root, "model", request->model->label);
@@ -35,6 +45,7 @@ static void layout_set(json_t *root, const planning_request *request, const plan
         root, "ranks_per_host",
         json_integer(planning_ranks_per_host(request, row->layout.world_size)));
     (void)json_object_set_new(root, "rank", json_integer(row->rank));
+    sharing_set(root, &row->layout);
     text_set(root, "compute_dtype", sherd_dtype_name(row->compute_dtype));
     (void)json_object_set_new(root, "accumulation", json_integer(row->accumulation));
 }
@@ -192,6 +203,7 @@ sherd_status planning_refused_write(const planning_request *request, const plann
     (void)json_object_set_new(root, "stage", json_integer(layout->stage));
     text_set(root, "offload", planning_offload_name(layout->offload));
     (void)json_object_set_new(root, "world_size", json_integer(layout->world_size));
+    sharing_set(root, layout);
     text_set(root, "refused", refused);
     return line_write(root, write, ctx);
 }
