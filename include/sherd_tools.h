@@ -42,7 +42,7 @@ typedef struct sherd_rates {
     double device, host;          /* memory of the update's kernels */
     double compute_s;             /* seconds of the trainer's own work in a micro-batch */
     double products;              /* FLOP/s of matrix products in an update (Muon) */
-    /* Sent to other hosts, while all ranks of the host send over its link; 0: as `wire` */
+    /* Sent to other hosts, while all ranks of the host send to others; 0: as `wire` */
     double between;
 } sherd_rates;
 SHERD_API void sherd_rates_init(sherd_rates *rates);

@@ -10,7 +10,7 @@
 typedef enum planning_rate {
     PLANNING_RATE_FLOPS = 0, /* operations per second of the trainer's forward and backward */
     PLANNING_RATE_WIRE,      /* sent inside a host by collectives, while all ranks send */
-    /* sent to other hosts by collectives, while all ranks of the host send over its link */
+    /* sent to other hosts by collectives, while all ranks of the host do */
     PLANNING_RATE_BETWEEN,
     PLANNING_RATE_DOWN,       /* link, device to host */
     PLANNING_RATE_UP,         /* link, host to device */

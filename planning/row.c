@@ -616,7 +616,6 @@ double planning_state_bytes(const planning_row *row, int is_fp32)
 static void bytes_sum(planning_row *row)
 {
     const sherd_memory_report *m = &row->memory;
-    int ranks = row->layout.replica_ranks > 0 ? row->layout.replica_ranks : row->layout.world_size;
     size_t host = m->host_params_planned + m->host_grads_planned + m->host_state_planned +
                   m->host_staging_planned + m->host_activations_planned;
     size_t kept = m->nvme_state_planned / (m->has_spare_state ? 2 : 1);
@@ -632,11 +631,12 @@ static void bytes_sum(planning_row *row)
     row->host_bytes   = host;
     row->pinned_bytes = m->pinned_planned;
     row->nvme_bytes   = m->nvme_planned;
-    row->paper_bytes =
-        planning_paper_bytes((double)row->trainable_elems, row->layout.stage, ranks,
-                             sherd_dtype_bytes(row->compute_dtype), planning_state_bytes(row, 1)) +
-        (double)(row->param_elems - row->trainable_elems) *
-            (double)sherd_dtype_bytes(row->compute_dtype) / (row->layout.stage >= 3 ? ranks : 1);
+    row->paper_bytes  = planning_paper_bytes(
+                            (double)row->trainable_elems, row->layout.stage, row->layout.world_size,
+                            sherd_dtype_bytes(row->compute_dtype), planning_state_bytes(row, 1)) +
+                       (double)(row->param_elems - row->trainable_elems) *
+                           (double)sherd_dtype_bytes(row->compute_dtype) /
+                           (row->layout.stage >= 3 ? row->layout.world_size : 1);
 }
 
 static sherd_status state_part_take(void *ctx, const sherd_state_part *part)

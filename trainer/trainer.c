@@ -218,6 +218,9 @@ static sherd_status stage0_measure(trainer *t)
     if (status == SHERD_OK) {
         status = sherd_config_set(t->job->config, "!zero_optimization.stage", "0");
     }
+    if (status == SHERD_OK) { /* nothing is sharded at stage 0 */
+        status = sherd_config_set(t->job->config, "!sherd.shard_size", "0");
+    }
     if (status == SHERD_OK) {
         status = sherd_engine_create(world, t->job->config, &engine);
     }

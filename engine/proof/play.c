@@ -5,7 +5,7 @@
  *
  * What collectives move inside a host and what they send to others are different resources. Inside,
  * the two lanes of collectives go on beside each other, as their worlds do. To other hosts there is
- * one link, which both lanes share: the later one waits for it.
+ * one wire, which both lanes share: the later one waits for it.
  *
  * A sequence with queued steps has two threads. All operations of a queued update are simulated
  * when it begins, on the updater's clock. On the CPU its kernels take the cores, and the work of
@@ -43,9 +43,9 @@ typedef struct play {
     sherdi_order       *order;
     double              clocks[SHERDI_LANES]; /* of what does one operation after the other */
     ends                ends[SHERDI_LANES];
-    double              link; /* when the link to other hosts is free */
-    double              host; /* the calling thread's clock */
-    double compute_elems;     /* elements of all uses in a micro-batch; backward counts twice */
+    double              between; /* when the wire to other hosts is free */
+    double              host;    /* the calling thread's clock */
+    double compute_elems;        /* elements of all uses in a micro-batch; backward counts twice */
     double marks[2 * SHERDI_EMIT_WINDOWS]; /* ends of the micro-batches */
     int    num_micros;
     beside beside;
@@ -96,7 +96,7 @@ static double later(double a, double b)
 }
 
 /* Returns the seconds of a collective that begins at `start`: what stays on the host, then what the
- * link to other hosts takes. */
+ * wire to other hosts takes. */
 static double wire_seconds(play *p, double start, const uint64_t moves[SHERDI_MEDIA])
 {
     uint64_t between = moves[SHERDI_MOVES_BETWEEN];
@@ -106,9 +106,9 @@ static double wire_seconds(play *p, double start, const uint64_t moves[SHERDI_ME
     if (between == 0) {
         return inside;
     }
-    p->link = later(p->link, start + inside) +
-              seconds_at(between, p->rates->between > 0 ? p->rates->between : p->rates->wire);
-    return p->link - start;
+    p->between = later(p->between, start + inside) +
+                 seconds_at(between, p->rates->between > 0 ? p->rates->between : p->rates->wire);
+    return p->between - start;
 }
 
 /* Returns the seconds of an operation that begins at `start`. */

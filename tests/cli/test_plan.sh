@@ -92,7 +92,7 @@ PY
 
 # Times scale with the rates that are given.
 run 0 --params 1B --world 8 --stage 3 --offload nvme --tokens 1000 --batch 2 --json \
-    --rate flops=1e13,wire=1G --rate down=1e9,up=1e9,nvme_read=1G,nvme_write=1G,device=1T,host=1e9,products=1T
+    --rate flops=1e13,wire=1G,between=1G --rate down=1e9,up=1e9,nvme_read=1G,nvme_write=1G,device=1T,host=1e9,products=1T
 check "times at given rates" <<'PY'
 row = rows[0]
 must("compute", abs(row["compute_s"] - 6 * 1e9 * 2000 / 1e13) < 1e-6)
@@ -241,6 +241,76 @@ assert "offload_param" not in cpu["zero_optimization"], cpu
 assert set_["gradient_clipping"] == 0.5 and set_["optimizer"]["type"] == "Lamb", set_
 PY
 
+# Several hosts: copies on each are layouts too, and what crosses between hosts has a rate of its own.
+several="--params 2B --world 16 --ranks-per-host 4 --tokens 1000 --backend cuda --rates assumed"
+# shellcheck disable=SC2086
+run 0 $several --world 16,12 --all --json
+check "layouts of several hosts" <<'PY'
+for world in (16, 12):
+    ways = [(row["stage"], row["offload"], row.get("shard_size"), row.get("zero_hpz_partition_size")) for row in rows if row["world_size"] == world]
+    must(f"each layout once: {ways}", len(set(ways)) == len(ways) == 27)
+    must("replicas of what is sharded", {way[0] for way in ways if way[2]} == {1, 2, 3} and {way[2] for way in ways} == {None, 4})
+    must("second copies at stage 3", {way[0] for way in ways if way[3]} == {3} and {way[3] for way in ways} == {None, 4})
+    must("not of parameters on a drive", "params-nvme" not in [way[1] for way in ways if way[3]])
+for row in rows:
+    at = {k: row[f"between_bytes_per_{k}"] for k in ("micro_batch", "boundary", "step")}
+    must(f"between hosts: {at}", at["step"] == row["accumulation"] * at["micro_batch"] + at["boundary"])
+    must("a part of the wire", 0 < at["step"] < row["wire_bytes_per_step"])
+    rates = {name: row["rates"][name]["value"] for name in ("wire", "between")}
+    seconds = (row["wire_bytes_per_step"] - at["step"]) / rates["wire"] + at["step"] / rates["between"]
+    must("the wire's seconds", abs(row["wire_s"] / seconds - 1) < 1e-6)
+PY
+# shellcheck disable=SC2086
+run 0 $several --all
+says out "stage offload        copies       world"
+says out "    3 none           replicas        16"
+says out "between: the part of wire that goes to other hosts"
+says out "replicas: sherd.shard_size 4, or the ranks of a host; second copy: zero_optimization.zero_hpz_partition_size, likewise."
+run 0 --params 2B --world 16 --ranks-per-host 5 --all --json # 16 are not hosts of 5
+[ "$(wc -l <out)" = 12 ] || fail "copies on hosts with different numbers of ranks"
+run 0 --params 2B --world 16 --ranks-per-host 1 --all --json
+[ "$(wc -l <out)" = 12 ] || fail "copies of one rank"
+for key in sherd.shard_size zero_optimization.zero_hpz_partition_size; do
+    run 0 --params 2B --world 16 --ranks-per-host 4 --all --json --set $key=2
+    check "no other way than that of --set $key" <<'PY'
+must("none", all("shard_size" not in row and "zero_hpz_partition_size" not in row for row in rows))
+must("stages", len({row["stage"] for row in rows}) in (3, 4))
+PY
+done
+run 0 --params 2B --world 16 --ranks-per-host 4 --stage 3 --json
+[ "$(wc -l <out)" = 1 ] || fail "a stage alone is one layout"
+run 0 --params 2B --world 16 --ranks-per-host 4 --stage 3
+says out "  of these between hosts"
+says out "between 6e+08/s assumed"
+
+# A slow wire between hosts makes replicas the best, a memory that is too small for them second copies, and one as fast as inside them flat ones.
+for wanted in "1e9 20G replicas shard_size" "1e9 7G second zero_hpz_partition_size" "1e13 20G flat -"; do
+    # shellcheck disable=SC2086
+    set -- $wanted
+    rates="flops=1e13,wire=1e13,between=$1,device=1e13"
+    # shellcheck disable=SC2086
+    run 0 $several --best --stage 3 --offload none --device-memory "$2" --rate $rates --json
+    mv out chosen.json
+    # shellcheck disable=SC2086
+    run 0 $several --best --stage 3 --offload none --device-memory "$2" --rate $rates --force --out hosts.json
+    [ "$3" = flat ] || says err "Chosen: stage 3, offload none, $3"
+    [ "$3" = flat ] || says err "$4 is 4: each host has"
+    # shellcheck disable=SC2086
+    run 0 $several --config hosts.json --rate $rates --json
+    WAY=$4 check "the configuration of several hosts, $3" <<'PY'
+import os
+chosen = read("chosen.json")[0]
+way = {"shard_size", "zero_hpz_partition_size"}
+must(f"the way of {chosen}", {key for key in way if key in chosen} == way & {os.environ["WAY"]})
+different = {k: (chosen[k], rows[0].get(k)) for k in chosen if k not in way | {"fits"} and chosen[k] != rows[0].get(k)}
+must(f"the row again: {different}", not different)
+PY
+done
+# The configuration, with lists: what it says of copies holds for all its layouts.
+run 0 --params 2B --world 16 --ranks-per-host 4 --config hosts.json --all --json
+run 0 --params 2B --world 16 --ranks-per-host 4 --backend cuda --all --check
+says out "stage 3, offload none, replicas: plans of 16 ranks checked"
+
 # Its reasons, and that nothing is lost.
 run 0 --params 7.5B --world 8 --device-memory 80G --host-memory 1T --tokens 2048 --best --rates assumed
 says err "7.5B parameters on 8 ranks, 8 to a host: 12 layouts"
@@ -275,11 +345,12 @@ PY
 run 0 --arch gpt2 --hidden 64 --layers 2 --heads 2 --inner 128 --vocab 500 --batch 2 --tokens 64 --host-memory 4G --best --json
 says err "Measured: this machine ("
 says err "wire           8e+09  assumed: one rank sends nothing"
+says err "between        6e+08  assumed: the plan has one host"
 says err "It needs "
 says err "It trains on "
 check "rates that are measured" <<'PY'
 origins = {name: rate["origin"] for name, rate in rows[0]["rates"].items()}
-want = {name: "assumed" if name in ("wire", "products") else "measured" for name in origins}
+want = {name: "assumed" if name in ("wire", "between", "products") else "measured" for name in origins}
 must(f"origins {origins}", len(origins) == 9 and origins == want)
 PY
 mv out measured.rows

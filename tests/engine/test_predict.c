@@ -185,6 +185,39 @@ static void queued_step_waits_less_with_more_buffers(void)
     CHECK(waits[1] < waits[0]);
 }
 
+/* Two hosts with two ranks each, seen from one of the ranks. */
+static double hosts_predict(ask *a)
+{
+    sherd_simulate_params params;
+    sherd_world          *world;
+
+    sherd_simulate_params_init(&params);
+    params.ranks_per_host = 2;
+    CHECK_OK(sherd_world_simulate_with(0, 4, &params, &world));
+    predict(world, a);
+    sherd_world_destroy(world);
+    return a->got.step_s;
+}
+
+/* A slower wire to other hosts takes longer, and less so where less goes over it. */
+static void what_goes_to_other_hosts_has_a_rate_of_its_own(void)
+{
+    double flat[3], replicas[3];
+
+    for (int i = 0; i < 3; i++) {
+        ask a = ask_of(3, "", 1, 1e-6);
+        ask b = ask_of(3, "", 1, 1e-6);
+
+        b.options.top   = ", \"sherd\": {\"shard_size\": 2}";
+        a.rates.between = b.rates.between = i == 0 ? 0 : i == 1 ? 1e9 : 1e7;
+        flat[i]                           = hosts_predict(&a);
+        replicas[i]                       = hosts_predict(&b);
+    }
+    CHECK(flat[0] == flat[1] && replicas[0] == replicas[1]); /* 0: as inside a host */
+    CHECK(flat[2] > flat[1] && replicas[2] > replicas[1]);
+    CHECK(flat[2] - flat[1] > 1.5 * (replicas[2] - replicas[1]));
+}
+
 static void rates_that_are_none_are_refused(void)
 {
     sherd_world     *world;
@@ -204,7 +237,12 @@ static void rates_that_are_none_are_refused(void)
     CHECK(out.step_s == 0);
     rates.wire = -1;
     CHECK_STATUS(SHERD_E_INVAL, sherd_engine_predict(r.engine, &rates, &out));
-    rates.wire = NAN;
+    rates.wire    = 1;
+    rates.between = -1;
+    CHECK_STATUS(SHERD_E_INVAL, sherd_engine_predict(r.engine, &rates, &out));
+    CHECK_ERROR_SAYS("sherd_rates.between");
+    rates.between = 0;
+    rates.wire    = NAN;
     CHECK_STATUS(SHERD_E_INVAL, sherd_engine_predict(r.engine, &rates, &out));
     rig_close(&r);
     sherd_world_destroy(world);
@@ -216,6 +254,7 @@ static const test_case CASES[] = {
     CASE(queued_step_hides_its_update),
     CASE(queued_step_without_offload_is_a_step),
     CASE(queued_step_waits_less_with_more_buffers),
+    CASE(what_goes_to_other_hosts_has_a_rate_of_its_own),
     CASE(rates_that_are_none_are_refused),
 };
 

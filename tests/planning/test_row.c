@@ -260,6 +260,51 @@ static void row_time_follows_the_traffic(void)
 
 /* The update pass of the budgets: 28 bytes an element and 2 of the norm, in bf16 with one
  * micro-batch. */
+/* Rates of 1 make seconds of bytes: of those inside a host, or of those between. */
+static void row_prices_what_goes_to_other_hosts(void)
+{
+    static const planning_layout LAYOUTS[] = {{.stage = 3, .world_size = 8},
+                                              {.stage = 1, .world_size = 8},
+                                              {.stage = 3, .world_size = 8, .second_copy_ranks = 4},
+                                              {.stage = 3, .world_size = 8, .replica_ranks = 4},
+                                              {.stage = 2, .world_size = 8, .replica_ranks = 4}};
+    planning_model              *model     = gpt2();
+    planning_request             request   = request_of(model, "cpu");
+    double                       between_of[5];
+
+    request.ranks_per_host = 4;
+    for (int l = 0; l < 5; l++) {
+        planning_row row;
+        double       wire, between;
+
+        for (int i = 0; i < PLANNING_RATES; i++) {
+            request.rates.values[i] = 1e18;
+        }
+        request.rates.values[PLANNING_RATE_BETWEEN] = 1;
+        CHECK_OK(planning_row_make(&request, &LAYOUTS[l], &row));
+        wire    = (double)(row.traffic.wire_micro_planned + row.traffic.wire_step_planned);
+        between = (double)(row.traffic.between_micro_planned + row.traffic.between_step_planned);
+        CHECK(between > 0 && between < wire);
+        CHECK_CLOSE(row.time.by_bound[PLANNING_BOUND_WIRE], between, 1e-6);
+        CHECK_CLOSE(row.time.step_s, between, 1e-3); /* one wire, and nothing to hide behind */
+        request.rates.values[PLANNING_RATE_BETWEEN] = 1e18;
+        request.rates.values[PLANNING_RATE_WIRE]    = 1;
+        CHECK_OK(planning_row_make(&request, &LAYOUTS[l], &row));
+        CHECK_CLOSE(row.time.by_bound[PLANNING_BOUND_WIRE], wire - between, 1e-6);
+        between_of[l] = between;
+    }
+    CHECK(between_of[2] < between_of[0]);
+    CHECK(between_of[3] < between_of[2]);
+    request.ranks_per_host = 8;
+    for (int l = 0; l < 2; l++) {
+        planning_row row;
+
+        CHECK_OK(planning_row_make(&request, &LAYOUTS[l], &row));
+        CHECK(row.traffic.between_micro_planned + row.traffic.between_step_planned == 0);
+    }
+    planning_model_destroy(model);
+}
+
 static void row_counts_the_update_pass(void)
 {
     planning_model  *model   = counted(64000000);
@@ -535,7 +580,8 @@ static void rates_take_what_is_given(void)
     char           why[256];
 
     planning_rates_assume("cuda", &rates);
-    CHECK_INT(0, planning_rates_set("wire=50e9,up=25G,flops=1T", &rates, why, sizeof(why)));
+    CHECK_INT(0,
+              planning_rates_set("wire=50e9,up=25G,flops=1T,between=2G", &rates, why, sizeof(why)));
     CHECK(rates.values[PLANNING_RATE_WIRE] == 50e9);
     CHECK(rates.values[PLANNING_RATE_UP] == 25e9);
     CHECK(rates.values[PLANNING_RATE_FLOPS] == 1e12);
@@ -625,6 +671,7 @@ static const test_case cases[] = {
     CASE(row_is_of_its_layout_whatever_a_setting_says),
     CASE(row_wear_counts_the_ranks_of_a_host),
     CASE(row_time_follows_the_traffic),
+    CASE(row_prices_what_goes_to_other_hosts),
     CASE(row_counts_the_update_pass),
     CASE(row_state_is_of_its_optimizer_and_encodings),
     CASE(row_of_state_on_storage_has_the_values_too),
