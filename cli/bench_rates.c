@@ -491,24 +491,23 @@ static sherd_status parts_run(bench *b)
  * one another; `host` is -1 where they do not. */
 static sherd_status hosts_find(bench *b, int *host)
 {
-    double *locals = calloc((size_t)b->ranks, sizeof(*locals));
+    double      *locals = calloc((size_t)b->ranks, sizeof(*locals));
+    sherd_status status;
 
     *host = -1;
     if (locals == NULL) {
+        (void)snprintf(b->why, b->why_bytes, "no memory for the numbers of the ranks");
         return SHERD_E_NOMEM;
     }
     locals[b->rank] = sherd_world_local_rank(b->world);
-    if (sherd_world_sum_f64(b->world, locals, (size_t)b->ranks) != SHERD_OK) {
-        free(locals);
-        return SHERD_E_PEER_LOST;
-    }
-    for (int r = 0, next = 0; r < b->ranks && next >= 0; r++) {
+    status          = sherd_world_sum_f64(b->world, locals, (size_t)b->ranks);
+    for (int r = 0, next = 0; r < b->ranks && next >= 0 && status == SHERD_OK; r++) {
         b->hosts += locals[r] == 0;
         next  = locals[r] == 0 ? 1 : locals[r] == next ? next + 1 : -1;
         *host = next < 0 ? -1 : r == b->rank ? b->hosts - 1 : *host;
     }
     free(locals);
-    return SHERD_OK;
+    return status;
 }
 
 /* Makes the worlds inside hosts and between them. */
