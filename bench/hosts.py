@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Steps of the trainer on two hosts with two ranks each: flat, with a second copy and with replicas; beside the same ranks on one host, and
-beside what `sherd plan` predicts from rates that are measured in the same round. The rate of arithmetic is that of the ranks on one host.
+"""Steps of the trainer on two hosts with two ranks each: flat, with a second copy and with replicas; next to the same ranks on one host, and
+to what `sherd plan` predicts from rates that are measured in the same round. The rate of arithmetic is that of the ranks on one host.
 What goes to the other host is compared with the plan and with the counters of the interfaces."""
 import argparse
 import json
@@ -159,7 +159,7 @@ def main():
     parser = argparse.ArgumentParser(prog="./run bench hosts", description=__doc__)
     for name in ("build", "folder", "hosts", "interface", "mpi"):
         parser.add_argument("--" + name, help=argparse.SUPPRESS)
-    parser.add_argument("--before", help="the sherd-llm of another build, which runs flat beside the others")
+    parser.add_argument("--before", help="the sherd-llm of another build, which runs flat next to the others")
     parser.add_argument("--data", help="text to train on (default: the build's)")
     parser.add_argument("--rate", default="1gbit", help="of the wire of each host, as for tc (default: 1gbit)")
     parser.add_argument("--preset", default="124m", help="of gpt2")

@@ -292,7 +292,7 @@ static sherd_status device_round(bench *b, bench_engine *e, int is_counted)
     return SHERD_OK;
 }
 
-/* Threads that work as a trainer's arithmetic does beside transfers. */
+/* Threads that work as a trainer's arithmetic does while transfers go on. */
 typedef struct busy {
     atomic_int is_over;
     int        count;
@@ -329,7 +329,7 @@ static sherd_status busy_begin(const bench *b, const bench_engine *e, busy *out)
     while (out->count < info.cpu_threads && out->count < BENCH_MOST_RANKS) {
         if (pthread_create(&out->threads[out->count], NULL, busy_main, out) != 0) {
             busy_end(out);
-            (void)snprintf(b->why, b->why_bytes, "no thread for work beside the transfers");
+            (void)snprintf(b->why, b->why_bytes, "no thread for work during the transfers");
             return SHERD_E_NOMEM;
         }
         out->count++;
@@ -343,14 +343,14 @@ static sherd_status between_round(bench *b, bench_engine *e, int is_counted)
 {
     uint64_t     before = e->traffic.wire_counted;
     double       wire_s;
-    busy         beside = {0};
+    busy         work = {0};
     sherd_status status;
 
     if (is_on_cpu(b)) {
-        BENCH_TRY(busy_begin(b, e, &beside));
+        BENCH_TRY(busy_begin(b, e, &work));
     }
     status = wire_run(b, e, &wire_s);
-    busy_end(&beside);
+    busy_end(&work);
     BENCH_TRY(status);
     BENCH_TRY(step_run(e));
     if (!is_on_cpu(b)) {

@@ -4,7 +4,7 @@
  * boundary.
  *
  * What collectives move inside a host and what they send to others are different resources. Inside,
- * the two lanes of collectives go on beside each other, as their worlds do. To other hosts there is
+ * the two lanes of collectives overlap, as the work of their worlds does. To other hosts there is
  * one wire, which both lanes share: the later one waits for it.
  *
  * A sequence with queued steps has two threads. All operations of a queued update are simulated
