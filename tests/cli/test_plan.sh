@@ -351,7 +351,7 @@ says err "It trains on "
 check "rates that are measured" <<'PY'
 origins = {name: rate["origin"] for name, rate in rows[0]["rates"].items()}
 want = {name: "assumed" if name in ("wire", "between", "products") else "measured" for name in origins}
-must(f"origins {origins}", len(origins) == 9 and origins == want)
+must(f"origins {origins}", len(origins) == 10 and origins == want)
 PY
 mv out measured.rows
 "$python" - >given.txt <<'PY'
