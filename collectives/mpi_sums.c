@@ -86,6 +86,22 @@ static sherd_status parts_send(mpi_world *mpi, const reduction_work *work, size_
     return SHERD_OK;
 }
 
+/* Notes the data of a rank as number i of the parts, with the rank's weight. */
+static void part_note(mpi_world *mpi, const sherdi_reduction_args *args, int i, const void *data,
+                      int rank)
+{
+    mpi->parts[i] = data;
+    if (args->weights != NULL) {
+        mpi->weights[i] = args->weights[rank];
+    }
+}
+
+/* Returns the weights of the parts; NULL: all are 1. */
+static const double *weights_of(const mpi_world *mpi, const sherdi_reduction_args *args)
+{
+    return args->weights == NULL ? NULL : mpi->weights;
+}
+
 /* Adds up the data of this host's ranks for the slices that they have in this round. */
 static sherd_status round_sum(mpi_world *mpi, const reduction_work *work, const int *slices,
                               size_t first, size_t count, unsigned char *sum)
@@ -94,13 +110,14 @@ static sherd_status round_sum(mpi_world *mpi, const reduction_work *work, const 
     size_t                portion = sherdi_peers_sum_portion(peers, work, count);
     sherdi_reduction_args args    = host_args(work->args);
 
+    args.weights = weights_of(mpi, work->args);
     for (size_t at = 0; at < count; at += portion) {
         size_t here = sherdi_min_size(portion, count - at);
 
         SHERDI_TRY(sherdi_peers_sources_find(peers, work, slices, (first + at) * work->elem_bytes,
                                              here * work->elem_bytes));
         for (int i = 0; i < peers->count; i++) {
-            mpi->parts[i] = peers->srcs[peers->ranks[i]];
+            part_note(mpi, work->args, i, peers->srcs[peers->ranks[i]], peers->ranks[i]);
         }
         if (slices[peers->me] >= 0) {
             sherdi_world_reduce_local(peers->lane, &args, mpi->parts, peers->count,
@@ -143,11 +160,11 @@ static int parts_list(mpi_world *mpi, const reduction_work *work, size_t first_b
 
     for (int r = 0; r < mpi->procs.world.world_size; r++) {
         if (i == mpi->num_remote || mpi->remote[i] != r) {
-            mpi->parts[count++] = peers->srcs[r];
+            part_note(mpi, work->args, count++, peers->srcs[r], r);
             continue;
         }
         if (!sends_sums(work->args, mpi->hosts[mpi->host_of[i]].num_ranks)) {
-            mpi->parts[count++] = stage_at(mpi, i) + first_byte;
+            part_note(mpi, work->args, count++, stage_at(mpi, i) + first_byte, r);
         }
         i++;
     }
@@ -179,7 +196,7 @@ static const void *host_sum(mpi_world *mpi, const reduction_work *work, int numb
     int                   parts = 0;
 
     for (int i = 0; i < peers->count && number < 0; i++) {
-        mpi->parts[parts++] = (const unsigned char *)peers->srcs[peers->ranks[i]];
+        part_note(mpi, work->args, parts++, peers->srcs[peers->ranks[i]], peers->ranks[i]);
     }
     for (int i = 0; i < mpi->num_remote && number >= 0; i++) {
         if (mpi->host_of[i] != number) {
@@ -188,8 +205,10 @@ static const void *host_sum(mpi_world *mpi, const reduction_work *work, int numb
         if (sends_sums(work->args, mpi->hosts[number].num_ranks)) {
             return stage_at(mpi, i) + at * sizeof(float); /* the leader's place */
         }
-        mpi->parts[parts++] = stage_at(mpi, i) + at * work->elem_bytes;
+        part_note(mpi, work->args, parts++, stage_at(mpi, i) + at * work->elem_bytes,
+                  mpi->remote[i]);
     }
+    args.weights = weights_of(mpi, work->args);
     sherdi_world_reduce_local(peers->lane, &args, mpi->parts, parts, to, count, NULL, 0);
     return to;
 }
@@ -204,6 +223,7 @@ static sherd_status hosts_sum(mpi_world *mpi, const reduction_work *work, size_t
     size_t portion = sherdi_min_size(sherdi_peers_sum_portion(peers, work, count), SUMS_ELEMS);
 
     args.send_dtype = SHERD_F32;
+    args.weights    = NULL; /* the sums have them */
     for (size_t at = 0; at < count; at += portion) {
         size_t here = sherdi_min_size(portion, count - at);
         int    sums = 0;
@@ -231,9 +251,11 @@ static sherd_status slice_sum(mpi_world *mpi, const reduction_work *work, size_t
 {
     const sherdi_reduction_args *args       = work->args;
     sherdi_peers                *peers      = &mpi->procs.peers;
+    sherdi_reduction_args        parts      = *args;
     size_t                       recv_bytes = sherdi_reduction_recv_bytes(args);
     size_t                       portion    = sherdi_peers_sum_portion(peers, work, count);
 
+    parts.weights = weights_of(mpi, args);
     for (size_t at = 0; at < count; at += portion) {
         size_t         here = sherdi_min_size(portion, count - at);
         unsigned char *recv = (unsigned char *)args->recv + (first + at) * recv_bytes;
@@ -241,7 +263,7 @@ static sherd_status slice_sum(mpi_world *mpi, const reduction_work *work, size_t
         SHERDI_TRY(sherdi_peers_sources_find(
             peers, work, peers->ranks, (first + at) * work->elem_bytes, here * work->elem_bytes));
         SHERDI_TRY(sherdi_mpi_wait_all(mpi));
-        sherdi_world_reduce_local(peers->lane, args, mpi->parts,
+        sherdi_world_reduce_local(peers->lane, &parts, mpi->parts,
                                   parts_list(mpi, work, at * work->elem_bytes), recv, here, NULL,
                                   0);
         if (args->fixed != NULL) {
@@ -305,9 +327,11 @@ sherd_status sherdi_mpi_sums_open(mpi_world *mpi)
 
     mpi->portion_bytes = sherdi_max_size(STAGE_PORTION_MIN, STAGE_BYTES / count / 4096 * 4096);
     mpi->staging = sherdi_alloc_array(&world->mem, SHERDI_MEM_TRANSPORT, count, mpi->portion_bytes);
-    mpi->sums   = sherdi_alloc_array(&world->mem, SHERDI_MEM_TRANSPORT, rounds, mpi->portion_bytes);
-    mpi->parts  = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)world->world_size,
-                                     sizeof(*mpi->parts));
+    mpi->sums  = sherdi_alloc_array(&world->mem, SHERDI_MEM_TRANSPORT, rounds, mpi->portion_bytes);
+    mpi->parts = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)world->world_size,
+                                    sizeof(*mpi->parts));
+    mpi->weights = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)world->world_size,
+                                      sizeof(*mpi->weights));
     mpi->slices = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, locals, sizeof(*mpi->slices));
     mpi->host_sums =
         sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, hosts, sizeof(*mpi->host_sums));
@@ -318,7 +342,7 @@ sherd_status sherdi_mpi_sums_open(mpi_world *mpi)
         mpi->own_host++;
     }
     if (mpi->host_sums == NULL || mpi->partials == NULL || mpi->staging == NULL ||
-        mpi->sums == NULL || mpi->parts == NULL || mpi->slices == NULL) {
+        mpi->sums == NULL || mpi->parts == NULL || mpi->weights == NULL || mpi->slices == NULL) {
         return SHERD_E_NOMEM;
     }
     world->held.overhead_bytes +=
@@ -333,5 +357,6 @@ void sherdi_mpi_sums_close(mpi_world *mpi)
     sherdi_free(mpi->host_sums);
     sherdi_free(mpi->partials);
     sherdi_free(mpi->parts);
+    sherdi_free(mpi->weights);
     sherdi_free(mpi->slices);
 }

@@ -47,6 +47,7 @@ typedef struct mpi_world {
     unsigned char *staging;       /* [num_remote * portion_bytes] received */
     unsigned char *sums;          /* [portion_bytes] for each slice that this rank adds up */
     const void   **parts;         /* [world_size] scratch of a reduction */
+    double        *weights;       /* [world_size] of parts, where they have weights */
     int           *slices;        /* [ranks of this host] */
     int            own_host;      /* other hosts whose first rank comes before this host's */
     const void   **host_sums;     /* [num_hosts + 1] scratch: sums of hosts, and ... */

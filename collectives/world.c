@@ -256,6 +256,7 @@ void sherdi_world_reduce_local(const sherdi_backend *lane, const sherdi_reductio
         .count_elems   = count_elems,
         .scale         = args->scale,
         .accumulate    = args->accumulate,
+        .weights       = args->weights,
         .more_dsts     = more_dsts,
         .num_more_dsts = num_more_dsts,
     };

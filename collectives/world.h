@@ -59,6 +59,7 @@ typedef struct sherdi_all_gather_args {
 
 /* Reduce-scatter: send is [world_size * slice_elems] of send_dtype; rank r gets slice r:
  *   x = round_to(comm_dtype, ((g0 + g1) + g2 ...) * scale), in fp32, ranks in order;
+ *   with weights, rank k's gradient is gk * (float)weights[k], in fp32;
  *   accumulate ? recv = round_to(recv_dtype, recv + x) : recv = x.
  * It is in place when recv == send + rank * slice_elems and the types are equal. All-reduce: the
  * same for every slice; recv is [world_size * slice_elems]. It is in place when recv == send.
@@ -73,6 +74,9 @@ typedef struct sherdi_reduction_args {
     sherd_dtype recv_dtype;
     float       scale;
     int         accumulate;
+    /* By rank, at most 1, the same on all ranks; does not change until the call is done. NULL: all
+     * are 1. Deterministic: a rank's weight multiplies the multiplier of its integers */
+    const double *weights;
     /* Not NULL: a deterministic reduce-scatter. recv is int64_t [slice_elems] and gets the sum of
      * the gradients' integers (sherdi_fixed_element), with no order and no scale in it; comm_dtype
      * and recv_dtype are ignored. The call adds to the counts when it is executed; those of all

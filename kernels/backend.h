@@ -96,8 +96,11 @@ typedef struct sherdi_update_args {
     const float *ratios;
 } sherdi_update_args;
 
+#define SHERDI_DEVICE_WEIGHTS 64
+
 /* One slice of a reduction: for i < count_elems
  *   x = round_to(comm_dtype, (((s0[i] + s1[i]) + s2[i]) + ...) * scale), sums in fp32
+ *   with weights: sk[i] * (float)weights[k] in place of sk[i], in fp32
  *   accumulate ? dst[i] = round_to(dst_dtype, dst[i] + x) : dst[i] = x as dst_dtype. */
 typedef struct sherdi_reduce_args {
     /* In the order of ranks, at least one, all of src_dtype; srcs[k] may be dst */
@@ -110,8 +113,11 @@ typedef struct sherdi_reduce_args {
     size_t             count_elems;
     float              scale;
     int                accumulate;
-    void *const       *more_dsts; /* receive the result too; may be NULL; each may be one of srcs */
-    int                num_more_dsts;
+    /* Of the sources, in memory of the host that is read before the call returns; NULL: all are 1.
+     * A device takes SHERDI_DEVICE_WEIGHTS sources with weights at most */
+    const double *weights;
+    void *const  *more_dsts; /* receive the result too; may be NULL; each may be one of srcs */
+    int           num_more_dsts;
 } sherdi_reduce_args;
 
 /* kernels/product.h */

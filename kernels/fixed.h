@@ -2,6 +2,7 @@
 #ifndef SHERDI_KERNELS_FIXED_H
 #define SHERDI_KERNELS_FIXED_H
 
+#include "kernels/backend.h"
 #include "kernels/formulas.h"
 
 /* The deterministic mode adds gradients as 64-bit integers, so their order does not matter: round(g
@@ -12,8 +13,9 @@
 #define SHERDI_FIXED_RANGE 0x1p13
 
 /* The kernels. reduce_fixed: dst[i] (+)= the sum over k of the integers of srcs[k][i], where dst is
- * int64_t; of the args it reads the sources, dst, count_elems and accumulate. Without accumulate
- * the old contents are overwritten. fixed_to_f32: dst[i] = sherdi_fixed_f32(acc[i]); not
+ * int64_t; of the args it reads the sources, their weights, dst, count_elems and accumulate. A
+ * weight multiplies the multiplier of the source's integers. Without accumulate the old contents are
+ * overwritten. fixed_to_f32: dst[i] = sherdi_fixed_f32(acc[i]); not
  * overlapping. */
 
 /* Rounds to the nearest integer, ties to even, for |x| < 2^63. x is split into an upper part in
@@ -47,6 +49,13 @@ SHERDI_FN int64_t sherdi_fixed_element(float grad, double multiplier, double lim
     counts->nonfinite += (uint64_t)!is_finite;
     counts->out_of_range += (uint64_t)(is_finite & !is_in_range);
     return sherdi_fixed_round(is_in_range ? x : 0.0);
+}
+
+/* Returns the multiplier of a source of a reduction. */
+static inline double sherdi_fixed_multiplier(const sherdi_reduce_args *args, int k,
+                                             const sherdi_fixed_sink *sink)
+{
+    return args->weights == NULL ? sink->multiplier : sink->multiplier * args->weights[k];
 }
 
 /* Returns the sum as fp32, still in units of 2^-(50 - L). It is rounded twice, everywhere in the

@@ -45,13 +45,21 @@ static inline float sherdi_round_elem(float x, sherd_dtype dtype)
     }
 }
 
+/* Returns element i of a source, times the source's weight. */
+static inline float sherdi_source_elem(const sherdi_reduce_args *args, int k, size_t i)
+{
+    float x = sherdi_load_elem(args->srcs[k], args->src_dtype, i);
+
+    return args->weights == NULL ? x : x * (float)args->weights[k];
+}
+
 static inline void sherdi_reduce_elems(const sherdi_reduce_args *args, size_t first, size_t end)
 {
     for (size_t i = first; i < end; i++) {
-        float sum = sherdi_load_elem(args->srcs[0], args->src_dtype, i);
+        float sum = sherdi_source_elem(args, 0, i);
 
         for (int k = 1; k < args->num_srcs; k++) {
-            sum = sum + sherdi_load_elem(args->srcs[k], args->src_dtype, i);
+            sum = sum + sherdi_source_elem(args, k, i);
         }
         sum = sherdi_round_elem(sherdi_canonical_f32(sum * args->scale), args->comm_dtype);
         if (args->accumulate) {

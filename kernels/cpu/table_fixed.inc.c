@@ -21,17 +21,17 @@ typedef struct fixed_call {
 /* Adds one tile of one source. The counts add 0 or 1 for each element, so that the compiler
  * vectorises them too. */
 static void fixed_tile_add(int64_t *acc, const float *grad, size_t count_elems, int overwrites,
-                           const sherdi_fixed_sink *sink, sherdi_fixed_counts *counts)
+                           double multiplier, double limit, sherdi_fixed_counts *counts)
 {
     sherdi_fixed_counts seen = {0, 0};
 
     if (overwrites) {
         for (size_t i = 0; i < count_elems; i++) {
-            acc[i] = sherdi_fixed_element(grad[i], sink->multiplier, sink->limit, &seen);
+            acc[i] = sherdi_fixed_element(grad[i], multiplier, limit, &seen);
         }
     } else {
         for (size_t i = 0; i < count_elems; i++) {
-            acc[i] += sherdi_fixed_element(grad[i], sink->multiplier, sink->limit, &seen);
+            acc[i] += sherdi_fixed_element(grad[i], multiplier, limit, &seen);
         }
     }
     counts->nonfinite += seen.nonfinite;
@@ -57,7 +57,8 @@ static void fixed_elems(void *ctx, size_t first, size_t total)
                 src = tile;
             }
             fixed_tile_add((int64_t *)args->dst + first, src, count, k == 0 && !args->accumulate,
-                           call->sink, &counts);
+                           sherdi_fixed_multiplier(args, k, call->sink), call->sink->limit,
+                           &counts);
         }
     }
     (void)atomic_fetch_add_explicit(&call->nonfinite, counts.nonfinite, memory_order_relaxed);

@@ -628,6 +628,17 @@ static int reduce_streams_to(const sherdi_reduce_args *args, const void *dst, si
     return is_line_aligned(sherdi_elem_at(dst, args->dst_dtype, first));
 }
 
+INLINE void tile_weigh(vec_f32 *x, const sherdi_reduce_args *args, int k)
+{
+    if (args->weights != NULL) {
+        vec_f32 weight = vec_set((float)args->weights[k]);
+
+        for (int i = 0; i < TILE_VECS; i++) {
+            x[i] = x[i] * weight;
+        }
+    }
+}
+
 INLINE void reduce_sum(vec_f32 *sum, const sherdi_reduce_args *args, const reduce_plan *plan,
                        size_t first)
 {
@@ -635,11 +646,13 @@ INLINE void reduce_sum(vec_f32 *sum, const sherdi_reduce_args *args, const reduc
 
     tile_prefetch(args->srcs[0], src_dtype, first, plan->ahead_bytes);
     tile_load(sum, args->srcs[0], src_dtype, first);
+    tile_weigh(sum, args, 0);
     for (int k = 1; k < args->num_srcs; k++) {
         vec_f32 x[TILE_VECS];
 
         tile_prefetch(args->srcs[k], src_dtype, first, plan->ahead_bytes);
         tile_load(x, args->srcs[k], src_dtype, first);
+        tile_weigh(x, args, k);
         for (int i = 0; i < TILE_VECS; i++) {
             sum[i] = sum[i] + x[i];
         }

@@ -56,8 +56,8 @@ void sherdi_cuda_decode(const sherdi_backend *backend, float *dst, const sherdi_
 void sherdi_cuda_encode(const sherdi_backend *backend, const sherdi_encoded *part, size_t first,
                         const float *src, size_t count_elems);
 /** Notes cudaErrorInvalidValue if there are more than SHERDI_CUDA_POINTERS sources and these are
- *  not equally spaced, or more than SHERDI_CUDA_POINTERS further destinations. The limit on sources
- *  holds for reduce_fixed too. */
+ *  not equally spaced, more than SHERDI_DEVICE_WEIGHTS sources with weights, or more than
+ *  SHERDI_CUDA_POINTERS further destinations. The limits on sources hold for reduce_fixed too. */
 void sherdi_cuda_reduce(const sherdi_backend *backend, const sherdi_reduce_args *args);
 /** The types must differ. */
 void sherdi_cuda_cast(const sherdi_backend *backend, void *dst, sherd_dtype dst_dtype,

@@ -205,6 +205,24 @@ static cudaError_t source_list_make(source_list *list, const void *const *srcs, 
     return cudaSuccess;
 }
 
+/* The weights of sources, by value. */
+typedef struct weight_list {
+    double of[SHERDI_DEVICE_WEIGHTS];
+    int    count; /* 0: all weights are 1 */
+} weight_list;
+
+static cudaError_t weight_list_make(weight_list *list, const sherdi_reduce_args *args)
+{
+    list->count = args->weights == NULL ? 0 : args->num_srcs;
+    if (list->count > SHERDI_DEVICE_WEIGHTS) {
+        return cudaErrorInvalidValue;
+    }
+    if (list->count > 0) {
+        memcpy(list->of, args->weights, (size_t)list->count * sizeof(*list->of));
+    }
+    return cudaSuccess;
+}
+
 static int source_list_is_vector(const void *const *srcs, int count, sherd_dtype dtype)
 {
     int is_vector = 1;
@@ -217,6 +235,7 @@ static int source_list_is_vector(const void *const *srcs, int count, sherd_dtype
 
 typedef struct reduce_params {
     source_list sources;
+    weight_list weights;
     void       *dst;
     void       *more_dsts[SHERDI_CUDA_POINTERS];
     size_t      count_elems;
@@ -230,6 +249,18 @@ typedef struct reduce_params {
 static inline __device__ float4 add4(float4 a, float4 b)
 {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+static inline __device__ float weigh(const weight_list &list, int k, float x)
+{
+    return list.count == 0 ? x : x * (float)list.of[k];
+}
+
+static inline __device__ float4 weigh4(const weight_list &list, int k, float4 x)
+{
+    return list.count == 0 ? x
+                           : make_float4(weigh(list, k, x.x), weigh(list, k, x.y),
+                                         weigh(list, k, x.z), weigh(list, k, x.w));
 }
 
 typedef struct reduce_op {
@@ -259,12 +290,12 @@ typedef struct reduce_op {
     __device__ float4 sum(int i, size_t at)
     {
         const sherd_dtype type  = args.sources.dtype;
-        float4            total = packed_widen(x[i][0], type);
+        float4            total = weigh4(args.weights, 0, packed_widen(x[i][0], type));
 
 #pragma unroll
         for (int k = 1; k < SOURCES_AHEAD; k++) {
             if (k < args.sources.count) {
-                total = add4(total, packed_widen(x[i][k], type));
+                total = add4(total, weigh4(args.weights, k, packed_widen(x[i][k], type)));
             }
         }
         for (int first = SOURCES_AHEAD; first < args.sources.count; first += SOURCES_AHEAD) {
@@ -274,7 +305,8 @@ typedef struct reduce_op {
 #pragma unroll
             for (int k = 0; k < SOURCES_AHEAD; k++) {
                 if (first + k < args.sources.count) {
-                    total = add4(total, packed_widen(more[k], type));
+                    total = add4(total, weigh4(args.weights, first + k,
+                                               packed_widen(more[k], type)));
                 }
             }
         }
@@ -306,10 +338,11 @@ typedef struct reduce_op {
     __device__ void element(size_t at)
     {
         const source_list &list = args.sources;
-        float              x    = element_load(source_at(list, 0), list.dtype, at);
+        float              x    = weigh(args.weights, 0,
+                                        element_load(source_at(list, 0), list.dtype, at));
 
         for (int k = 1; k < list.count; k++) {
-            x = x + element_load(source_at(list, k), list.dtype, at);
+            x = x + weigh(args.weights, k, element_load(source_at(list, k), list.dtype, at));
         }
         x = finish(x);
         if (args.accumulate) {
@@ -339,6 +372,7 @@ extern "C" void sherdi_cuda_reduce(const sherdi_backend *backend, const sherdi_r
         return;
     }
     if (args->num_more_dsts > SHERDI_CUDA_POINTERS ||
+        weight_list_make(&params.weights, args) != cudaSuccess ||
         source_list_make(&params.sources, args->srcs, args->num_srcs, args->src_dtype) !=
             cudaSuccess) {
         sherdi_cuda_launched(backend, cudaErrorInvalidValue);
@@ -366,6 +400,7 @@ extern "C" void sherdi_cuda_reduce(const sherdi_backend *backend, const sherdi_r
 
 typedef struct fixed_params {
     source_list          sources;
+    weight_list          weights;
     int64_t             *acc;
     size_t               count_elems;
     double               multiplier, limit;
@@ -384,9 +419,14 @@ typedef struct fixed_op {
         (void)at;
     }
 
-    __device__ int64_t fixed(float x)
+    __device__ double multiplier(int k) const
     {
-        return sherdi_fixed_element(x, args.multiplier, args.limit, &counts);
+        return args.weights.count == 0 ? args.multiplier : args.multiplier * args.weights.of[k];
+    }
+
+    __device__ int64_t fixed(float x, double multiplier)
+    {
+        return sherdi_fixed_element(x, multiplier, args.limit, &counts);
     }
 
     __device__ void vector(int i, size_t at)
@@ -404,11 +444,12 @@ typedef struct fixed_op {
 #pragma unroll 2
         for (int k = 0; k < list.count; k++) {
             float4 x = packed_widen(packed_load(source_at(list, k), list.dtype, at), list.dtype);
+            double by = multiplier(k);
 
-            low.x += fixed(x.x);
-            low.y += fixed(x.y);
-            high.x += fixed(x.z);
-            high.y += fixed(x.w);
+            low.x += fixed(x.x, by);
+            low.y += fixed(x.y, by);
+            high.x += fixed(x.z, by);
+            high.y += fixed(x.w, by);
         }
         acc[0] = low;
         acc[1] = high;
@@ -420,7 +461,7 @@ typedef struct fixed_op {
         int64_t            sum  = args.accumulate ? args.acc[at] : 0;
 
         for (int k = 0; k < list.count; k++) {
-            sum += fixed(element_load(source_at(list, k), list.dtype, at));
+            sum += fixed(element_load(source_at(list, k), list.dtype, at), multiplier(k));
         }
         args.acc[at] = sum;
     }
@@ -451,8 +492,9 @@ extern "C" void sherdi_cuda_reduce_fixed(const sherdi_backend     *backend,
     if (args->count_elems == 0) {
         return;
     }
-    if (source_list_make(&params.sources, args->srcs, args->num_srcs, args->src_dtype) !=
-        cudaSuccess) {
+    if (weight_list_make(&params.weights, args) != cudaSuccess ||
+        source_list_make(&params.sources, args->srcs, args->num_srcs, args->src_dtype) !=
+            cudaSuccess) {
         sherdi_cuda_launched(backend, cudaErrorInvalidValue);
         return;
     }

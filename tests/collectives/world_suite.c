@@ -218,15 +218,27 @@ static void check_bytes_of(sherd_world *world, const void *data, int rank, size_
 }
 
 /* The reduction of element i over all ranks, as world.h defines it. */
-static float known_sum(const sherd_world *world, size_t i, sherd_dtype send, sherd_dtype comm,
-                       float scale)
-{
-    float sum = round_to(send, known_value(0, i));
+/* Weights of ranks: of every other length. */
+static const double WEIGHTS[] = {0.7, 1, 0, 1.0 / 3, 0x1p-9, 0.9, 0.11, 1};
 
-    for (int r = 1; r < sherd_world_size(world); r++) {
-        sum = sum + round_to(send, known_value(r, i));
+static const double *weights_of(const sherd_world *world, size_t slice)
+{
+    return slice % 2 == 0 || (size_t)sherd_world_size(world) > sizeof(WEIGHTS) / sizeof(WEIGHTS[0])
+               ? NULL
+               : WEIGHTS;
+}
+
+static float known_sum(const sherd_world *world, size_t i, const sherdi_reduction_args *args)
+{
+    float sum = 0;
+
+    for (int r = 0; r < sherd_world_size(world); r++) {
+        float weight = args->weights == NULL ? 1 : (float)args->weights[r];
+        float value  = round_to(args->send_dtype, known_value(r, i)) * weight;
+
+        sum = r == 0 ? value : sum + value;
     }
-    return round_to(comm, sum * scale);
+    return round_to(args->comm_dtype, sum * args->scale);
 }
 
 /* ------------------------------------------------------------- memory of both kinds -- */
@@ -352,7 +364,7 @@ static void check_sums(sherd_world *world, const void *at, size_t first, size_t 
 
     suite_get(world, got, at, count * elem);
     for (size_t i = 0; i < count && i < KNOWN_ELEMS; i++) {
-        float sum = known_sum(world, first + i, args->send_dtype, args->comm_dtype, args->scale);
+        float sum = known_sum(world, first + i, args);
 
         elem_store(want, i, args->recv_dtype, args->accumulate ? before + sum : sum);
     }
@@ -400,6 +412,7 @@ static void scatter_once(sherd_world *world, int kind, const reduction_types *ty
         .recv_dtype  = types->recv,
         .scale       = 1.0f / (float)size,
         .accumulate  = accumulate,
+        .weights     = weights_of(world, slice),
     };
 
     put_elems(world, send.data, rank, size * slice, types->send);
@@ -450,7 +463,7 @@ static void reduce_scatter_longer_than_the_bounce_buffer(sherd_world *world, voi
 
 /* The integers of this rank's slice, on top of what was there, and what was counted of it. */
 static void known_integers(const sherd_world *world, size_t slice, sherd_dtype dtype,
-                           const sherdi_fixed_sink *sink, int64_t *sums,
+                           const double *weights, const sherdi_fixed_sink *sink, int64_t *sums,
                            sherdi_fixed_counts *counts)
 {
     float *values = host_room(slice * sizeof(*values));
@@ -462,7 +475,9 @@ static void known_integers(const sherd_world *world, size_t slice, sherd_dtype d
         }
         elems_repeat(values, slice, sizeof(*values));
         for (size_t i = 0; i < slice; i++) {
-            sums[i] += sherdi_fixed_element(values[i], sink->multiplier, sink->limit, counts);
+            sums[i] += sherdi_fixed_element(values[i],
+                                            sink->multiplier * (weights == NULL ? 1 : weights[r]),
+                                            sink->limit, counts);
         }
     }
     free(values);
@@ -497,6 +512,7 @@ static void integers_once(sherd_world *world, int kind, sherd_dtype dtype, size_
                                         .slice_elems = slice,
                                         .send_dtype  = dtype,
                                         .accumulate  = accumulate,
+                                        .weights     = weights_of(world, slice),
                                         .fixed       = &sink};
 
     for (size_t i = 0; i < slice; i++) {
@@ -508,7 +524,7 @@ static void integers_once(sherd_world *world, int kind, sherd_dtype dtype, size_
     if (!accumulate) {
         memset(want, 0, slice * sizeof(*want));
     }
-    known_integers(world, slice, dtype, &sink, want, &counted[0]);
+    known_integers(world, slice, dtype, args.weights, &sink, want, &counted[0]);
     CHECK_OK(sherdi_world_reserve(world, send_bytes));
     CHECK_OK(sherdi_world_reduce_scatter(world, &args, NULL));
     suite_get(world, got, recv, slice * sizeof(*got));
@@ -550,6 +566,7 @@ static void all_reduce_once(sherd_world *world, int kind, sherd_dtype dtype, siz
          .comm_dtype  = dtype,
          .recv_dtype  = dtype,
          .scale       = 0.3f,
+         .weights     = weights_of(world, slice),
     };
 
     put_elems(world, send.data, sherd_world_rank(world), whole, dtype);

@@ -401,9 +401,12 @@ typedef struct reduce_shape {
     sherd_dtype src_dtype, comm_dtype, dst_dtype;
     int         accumulate;
     int         in_place; /* dst is the last source, one of more_dsts the first */
+    int         has_weights;
     size_t      count_elems, shift;
     input_kind  kind;
 } reduce_shape;
+
+static const double REDUCE_WEIGHTS[MAX_SRCS] = {1, 1.0 / 3, 0, 0.7, 0x1p-20};
 
 typedef struct reduce_arrays {
     guarded srcs[MAX_SRCS];
@@ -443,6 +446,7 @@ static void reduce_run(const sherdi_backend *backend, const reduce_shape *shape,
         .count_elems   = shape->count_elems,
         .scale         = 1.0f / 3.0f,
         .accumulate    = shape->accumulate,
+        .weights       = shape->has_weights ? REDUCE_WEIGHTS : NULL,
         .more_dsts     = more,
         .num_more_dsts = shape->num_srcs == 1 ? 0 : 2,
     };
@@ -490,7 +494,8 @@ static void reduce_body(const sherdi_backend *yardstick, const sherdi_backend *t
                                   .shift       = length % 3,
                                   .kind        = (input_kind)(i / 27 % INPUT_KINDS),
                                   .accumulate  = i / (27 * INPUT_KINDS),
-                                  .in_place    = (length + (size_t)i) % 2 == 0};
+                                  .in_place    = (length + (size_t)i) % 2 == 0,
+                                  .has_weights = (length / 3 + (size_t)i) % 2 == 0};
 
             reduce_types(&shape, i % 27);
             if (tested->threads == 1 && ((size_t)i + length) % 3 != 0) {
@@ -523,6 +528,8 @@ static void reduce_large_body(const sherdi_backend *yardstick, const sherdi_back
     reduce_compare(yardstick, tested, &shape);
     shape.in_place = 0;
     shape.shift    = 1;
+    reduce_compare(yardstick, tested, &shape);
+    shape.has_weights = 1;
     reduce_compare(yardstick, tested, &shape);
 }
 

@@ -480,9 +480,19 @@ typedef struct reduce_shape {
     sherd_dtype src_dtype, comm_dtype, dst_dtype;
     int         accumulate;
     int         in_place; /* dst is the last source, one of more_dsts the first */
+    int         has_weights;
     size_t      count_elems, shift;
     input_kind  kind;
 } reduce_shape;
+
+/* Weights of the sources: 1, and others that are not exact. */
+static const double *weights_make(double weights[MAX_SRCS])
+{
+    for (int k = 0; k < MAX_SRCS; k++) {
+        weights[k] = 1.0 / (1 + k * 7 % 11);
+    }
+    return weights;
+}
 
 static void reduce_run(const sherdi_backend *backend, const reduce_shape *shape, void *const *srcs,
                        void *const *dsts)
@@ -490,6 +500,7 @@ static void reduce_run(const sherdi_backend *backend, const reduce_shape *shape,
     int         in_place = shape->in_place && shape->src_dtype == shape->dst_dtype;
     void       *more[2]  = {in_place ? srcs[0] : dsts[1], dsts[2]};
     const void *sources[MAX_SRCS];
+    double      weights[MAX_SRCS];
 
     for (int k = 0; k < shape->num_srcs; k++) {
         sources[k] = srcs[k];
@@ -501,9 +512,10 @@ static void reduce_run(const sherdi_backend *backend, const reduce_shape *shape,
                                        .comm_dtype = shape->comm_dtype,
                                        .dst        = in_place ? srcs[shape->num_srcs - 1] : dsts[0],
                                        .dst_dtype  = shape->dst_dtype,
-                                       .count_elems   = shape->count_elems,
-                                       .scale         = 1.0f / 3.0f,
-                                       .accumulate    = shape->accumulate,
+                                       .count_elems = shape->count_elems,
+                                       .scale       = 1.0f / 3.0f,
+                                       .accumulate  = shape->accumulate,
+                                       .weights = shape->has_weights ? weights_make(weights) : NULL,
                                        .more_dsts     = more,
                                        .num_more_dsts = shape->num_srcs == 1 ? 0 : 2});
 }
@@ -550,7 +562,8 @@ static void reduce_equals_scalar(void)
                                   .shift       = l % 3 == 0 ? LENGTHS[l] % 3 : 0,
                                   .kind        = (input_kind)(i / 27 % INPUT_KINDS),
                                   .accumulate  = i / (27 * INPUT_KINDS),
-                                  .in_place    = (l + (size_t)i) % 2 == 0};
+                                  .in_place    = (l + (size_t)i) % 2 == 0,
+                                  .has_weights = (l / 2 + (size_t)i) % 2 == 0};
 
             if (((size_t)i + l) % 7 != 0) {
                 continue; /* every combination meets every seventh length */
@@ -581,6 +594,8 @@ static void reduce_of_many_sources_equals_scalar(void)
     void        *dst;
     const void  *srcs[2][MAX_SRCS];
 
+    reduce_compare(&p, &shape);
+    shape.has_weights = 1;
     reduce_compare(&p, &shape);
     guarded_fill(&all, INPUT_WILD, &seed);
     there = device_array(p.lane, &all);
@@ -752,7 +767,11 @@ static void fixed_compare(pair *p, sherd_dtype dtype, int num_srcs, size_t count
     sherdi_fixed_counts *counts      = device_put(p->lane, NULL, sizeof(*counts));
     sherdi_fixed_counts  got_counts;
     sherdi_fixed_sink    sink = {.multiplier = 0x1p43, .limit = 0x1p58};
-    sherdi_reduce_args   args = {.num_srcs = num_srcs, .src_dtype = dtype, .count_elems = count};
+    double               weights[MAX_SRCS];
+    sherdi_reduce_args   args = {.num_srcs    = num_srcs,
+                                 .src_dtype   = dtype,
+                                 .count_elems = count,
+                                 .weights     = num_srcs % 2 == 0 ? weights_make(weights) : NULL};
 
     for (int k = 0; k < num_srcs; k++) {
         srcs[k] = guarded_make(dtype, count, shift);

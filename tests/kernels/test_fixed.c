@@ -15,14 +15,17 @@
 
 static const char *const ISAS[] = {"scalar", "avx2", "avx512"};
 
+static const double WEIGHTS[NUM_SRCS] = {1, 1.0 / 3, 0.7};
+
 static void plain_reduce(const guarded *srcs, int64_t *acc, size_t count, int accumulate,
-                         sherdi_fixed_counts *counts)
+                         const double *weights, sherdi_fixed_counts *counts)
 {
     for (size_t i = 0; i < count; i++) {
         int64_t sum = accumulate ? acc[i] : 0;
 
         for (int k = 0; k < NUM_SRCS; k++) {
-            double x = (double)guarded_get(&srcs[k], i) * MULTIPLIER;
+            double x = (double)guarded_get(&srcs[k], i) *
+                       (MULTIPLIER * (weights == NULL ? 1 : weights[k]));
 
             if (!isfinite(x)) {
                 counts->nonfinite++;
@@ -58,9 +61,10 @@ static void compare(const sherdi_backend *tested, sherd_dtype dtype, size_t coun
                                    .src_dtype   = dtype,
                                    .dst         = got + 1,
                                    .count_elems = count,
-                                   .accumulate  = accumulate};
+                                   .accumulate  = accumulate,
+                                   .weights     = count % 2 == 0 ? WEIGHTS : NULL};
 
-        plain_reduce(srcs, want + 1, count, accumulate, &counts[0]);
+        plain_reduce(srcs, want + 1, count, accumulate, args.weights, &counts[0]);
         tested->kernels->reduce_fixed(tested, &args, &sink);
     }
     CHECK_BYTES_EQUAL(want, got, (count + 2) * sizeof(*want));
