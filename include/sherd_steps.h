@@ -63,6 +63,32 @@ SHERD_CALL sherd_step_discard(sherd_engine *engine);
  *  window. */
 SHERD_CALL sherd_step_close_window(sherd_engine *engine);
 
+/* ---------------------------------------- weights of micro-batches --- */
+
+/** Takes part in a micro-batch for which this rank has no data, in place of the forward and the
+ *  backward pass: acquires and releases the units in the order of the plan, and leaves the gradients
+ *  zero. sherd_step follows, as on the other ranks. The mean of the window is taken over the
+ *  micro-batches that had data. The ranks with data must use the units as the passes are declared.
+ *  An open-ended unit (SHERD_USES_ANY) gets no gradient from this rank.
+ *
+ *  Local, but other ranks may wait for it as for an acquire or a release. Errors: E_STATE (the
+ *  micro-batch has begun, a unit is acquired), and those of sherd_unit_acquire and _release; after
+ *  one of these call sherd_step_discard. If no rank has data in a window, its last sherd_step fails
+ *  (E_STATE) and drops the window. */
+SHERD_CALL sherd_micro_batch_skip(sherd_engine *engine);
+/** Gives the weight of this rank's part of a micro-batch, such as its number of tokens: at most
+ *  sherd.most_weight, which must be set. Called before the first acquire for BACKWARD of the
+ *  micro-batch. The mean of the window is then
+ *
+ *      sum of weight * gradient / sum of weights     over all ranks and micro-batches,
+ *
+ *  where a gradient is the mean over its part. A micro-batch to which no weight is given has
+ *  sherd.most_weight. The weight 0 counts nothing, but an Inf or a NaN in the gradient is still an
+ *  overflow. Local. Errors: E_STATE (the key is not set, backward has begun), E_INVAL (the weight is
+ *  above sherd.most_weight). If all weights of a window are 0, its last sherd_step fails (E_STATE)
+ *  and drops the window. */
+SHERD_CALL sherd_micro_batch_weight(sherd_engine *engine, uint64_t weight);
+
 /** Returns the learning rate that the configuration sets for a group in update number `step`, which
  *  counts from 1: the rate of the schedule, or the group's own rate without a schedule. Rates that
  *  a trainer passed to sherd_step_apply are ignored. NaN for an engine, group or step that does not

@@ -29,11 +29,12 @@ typedef struct sherdi_adagrad_settings {
  * in the file, and may be 0 (except sub_group_size); "unlimited" is SIZE_MAX. A struct for each
  * subject. */
 typedef struct sherdi_batch_settings {
-    int train_batch_size; /* = micro_batch_size * accumulation * world size */
-    int micro_batch_size;
-    int accumulation;
-    int opens_windows; /* only the trainer ends a window */
-    int skips_unused;  /* a unit that no rank ran in a window is not updated */
+    int    train_batch_size; /* = micro_batch_size * accumulation * world size */
+    int    micro_batch_size;
+    int    accumulation;
+    int    opens_windows; /* only the trainer ends a window */
+    size_t most_weight;   /* of a micro-batch; 0: there are no weights */
+    int    skips_unused;  /* a unit that no rank ran in a window is not updated */
 } sherdi_batch_settings;
 
 typedef struct sherdi_numerics_settings {

@@ -150,6 +150,12 @@ PLAIN("sherd.open_windows", BOOL,
     "length, and a further micro-batch is refused. Gradients are always added up, so their sum "
     "takes its memory also where the usual length is 1",
     SETS(batch.opens_windows))
+KEY(MOST_WEIGHT, "sherd.most_weight", SIZE,
+    "greatest weight that a micro-batch can have, such as its number of tokens "
+    "(`sherd_micro_batch_weight`). The mean of a window is then taken over the weights of all ranks "
+    "and micro-batches. Before it is added up, a gradient is multiplied by its weight, divided by "
+    "this number. 0: micro-batches have no weights, and all of them count alike",
+    SETS(batch.most_weight), NUMBER(0), RANGE(0, 2147483647))
 KEY(ACTIVATIONS, "sherd.activations", BLOCK,
     "where activations wait for backward, as far as the program declares them "
     "(`sherd_activation_add`; [activations.md](activations.md))",

@@ -6,6 +6,7 @@
 SHERDI_EXCHANGE(STATUS, 1, "the ranks' statuses")
 SHERDI_EXCHANGE(CALL, 2, NULL)
 SHERDI_EXCHANGE(ARGUMENTS, 2, "arguments of a call")
+SHERDI_EXCHANGE(WEIGHT, 2, "the weights of a micro-batch")
 SHERDI_EXCHANGE(USED, 0, "units of any uses", +plan->layout.used_words)
 SHERDI_EXCHANGE(USES, 5, "sherd_step")
 SHERDI_EXCHANGE(UNIT_USES, 0, "the uses of units",

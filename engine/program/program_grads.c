@@ -289,12 +289,12 @@ sherd_status sherdi_program_micro_batch_end(const sherdi_program *program)
 
 /* ---------------------------------------------------------------- of a window -- */
 
-/* Whether the gradient is the sum already: one rank, and the same type. The reduction could only
+/* Whether the gradient is the sum already: one rank, the same type, and no weights. The reduction could only
  * change which NaN a NaN is, and neither the norm nor the update depends on that. */
 static int is_reduced(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     return sherdi_plan_all_ranks(plan) == 1 && segment->types.wire == segment->types.grad &&
-           segment->types.comm == segment->types.grad;
+           segment->types.comm == segment->types.grad && plan->settings.batch.most_weight == 0;
 }
 
 /* Stage 1: reduces to this rank's slice. If it is done in place, only the other ranks' slices are

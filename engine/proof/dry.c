@@ -10,6 +10,7 @@
 #include "engine/run/queue.h"
 #include "engine/run/store.h"
 #include "engine/run/uses.h"
+#include "engine/run/weighing.h"
 #include "engine/run/updater.h"
 
 #include <string.h>
@@ -164,6 +165,7 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
     SHERDI_TRY(sherdi_fill_open(engine));
     SHERDI_TRY(sherdi_uses_memory_open(engine));
     SHERDI_TRY(sherdi_uses_open(engine));
+    SHERDI_TRY(sherdi_weighing_open(engine));
     SHERDI_TRY(sherdi_progress_open(&engine->run.progress, plan, model, &engine->mem));
     dry->joined = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, plan->layout.used_words,
                                      sizeof(*dry->joined));
@@ -209,6 +211,7 @@ void sherdi_dry_destroy(sherdi_dry *dry)
     sherdi_updater_close_program(&dry->engine);
     sherdi_store_destroy(&dry->engine);
     sherdi_progress_close(&dry->engine.run.progress);
+    sherdi_weighing_close(&dry->engine);
     sherdi_uses_close(&dry->engine);
     sherdi_uses_memory_close(&dry->engine);
     sherdi_fill_close(&dry->engine);

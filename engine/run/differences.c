@@ -309,9 +309,10 @@ static size_t uses_odd_ranks(const sherd_engine *engine, size_t unit, int count,
 typedef struct uses_message {
     uint64_t status;
     uint64_t uses_hash; /* which units were acquired and had a backward, and how often */
-    uint64_t micro_seen;
-    uint64_t micro_backward; /* micro-batches seen that had a backward pass */
+    uint32_t micro_seen;
+    uint32_t micro_backward; /* micro-batches seen that had a backward pass */
     uint64_t call;           /* sherdi_step_call */
+    uint64_t weight;         /* of these micro-batches; not compared */
 } uses_message;
 
 _Static_assert(sizeof(uses_message) == SHERDI_WORDS_OF_USES * sizeof(uint64_t),
@@ -387,9 +388,10 @@ static sherd_status uses_agree(sherd_engine *engine)
 {
     size_t            num_units = engine->plan->layout.num_units;
     sherdi_unit_uses *mine      = engine->exchange.own_uses;
-    uses_message      message   = {.micro_seen     = (uint64_t)engine->window.micro_seen,
-                                   .micro_backward = (uint64_t)engine->window.micro_backward,
-                                   .call           = (uint64_t)engine->window.call};
+    uses_message      message   = {.micro_seen     = (uint32_t)engine->window.micro_seen,
+                                   .micro_backward = (uint32_t)engine->window.micro_backward,
+                                   .call           = (uint64_t)engine->window.call,
+                                   .weight         = engine->window.weighing.sum};
     int               differs   = 0;
 
     for (size_t u = 0; u < num_units; u++) {
@@ -401,9 +403,13 @@ static sherd_status uses_agree(sherd_engine *engine)
         message.uses_hash = sherdi_hash_bytes(message.uses_hash, &mine[u], sizeof(mine[u]));
     }
     SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_USES, SHERD_OK, &message, NULL, NULL));
-    for (int r = 1; r < engine->world_size; r++) {
-        differs |= memcmp(sherdi_agree_message(engine, r), sherdi_agree_message(engine, 0),
-                          sizeof(message)) != 0;
+    engine->window.weighing.total = 0;
+    for (int r = 0; r < engine->world_size; r++) {
+        const uses_message *other = sherdi_agree_message(engine, r);
+
+        differs |=
+            memcmp(other, sherdi_agree_message(engine, 0), offsetof(uses_message, weight)) != 0;
+        engine->window.weighing.total += other->weight;
     }
     return differs ? uses_name(engine) : SHERD_OK;
 }

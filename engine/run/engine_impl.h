@@ -67,6 +67,7 @@ typedef struct sherdi_exchange {
     sherd_status      status;   /* of the last one by sherdi_agree_on: whether the ranks have met */
     sherdi_unit_uses *uses;     /* [world_size x units]; exchanged only when ranks disagree */
     uint64_t         *used;     /* [world_size x plan->layout.used_words]; of uses.c */
+    double           *factors;  /* [plan->world_size], of weighing.c; NULL: all are 1 */
 } sherdi_exchange;
 
 /* The buffers of the plan. */
@@ -82,6 +83,16 @@ typedef enum sherdi_step_call {
     SHERDI_STEP_PREPARED,
 } sherdi_step_call;
 
+/* Weights of micro-batches: weighing.c. */
+typedef struct sherdi_weighing {
+    uint64_t own;      /* of this micro-batch, if it was given ... */
+    int      is_given; /* ... by the trainer */
+    int      is_told;  /* it is fixed */
+    double   factor;   /* of its gradients */
+    uint64_t sum;      /* of the window on this rank */
+    uint64_t total;    /* and on all ranks, at its end */
+} sherdi_weighing;
+
 /* The micro-batches since the last boundary. */
 typedef struct sherdi_window {
     int micro_seen;
@@ -96,6 +107,8 @@ typedef struct sherdi_window {
     size_t met;     /* the acquire for which the ranks have met and that is not done; debug.c */
     int    is_left; /* step failed on this rank alone: others wait in theirs for its discard */
     double sumsq;   /* of the prepared gradient, before sherdi_optimizer_unscale */
+    double seen;    /* micro-batches of a rank over which the mean is */
+    sherdi_weighing   weighing;
     sherdi_fixed_sink fixed_sink;
 } sherdi_window;
 

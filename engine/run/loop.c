@@ -182,6 +182,7 @@ void sherdi_loop_window_begin(sherd_engine *engine)
     engine->window.has_backward   = 0;
     engine->window.is_closing     = 0;
     engine->window.met            = 0;
+    engine->window.weighing       = (sherdi_weighing){0};
     engine->window.first_micro    = engine->counters.micro_step;
 }
 

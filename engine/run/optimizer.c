@@ -19,9 +19,9 @@ double sherdi_optimizer_unscale(const sherd_engine *engine)
     /* integers: sums over the ranks, without the loss scale */
     if (engine->plan->layout.is_deterministic) {
         return ldexp(1, -engine->plan->layout.fixed_shift) /
-               ((double)engine->world_size * engine->window.micro_seen);
+               (engine->world_size * engine->window.seen);
     }
-    return 1 / (engine->scaler.scale * engine->window.micro_seen);
+    return 1 / (engine->scaler.scale * engine->window.seen);
 }
 
 /* The numbers of a group that gives none of its own. */

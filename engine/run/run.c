@@ -58,6 +58,7 @@ static sherdi_reduction_args reduction_of(sherd_engine *engine, const sherdi_op 
         .recv_dtype  = op->to,
         .scale       = (float)(1.0 / engine->world_size),
         .accumulate  = (op->flags & SHERDI_OP_ADDS) != 0,
+        .weights     = engine->exchange.factors,
         .fixed       = fixed,
         .flags       = (engine->settings.numerics.vendor_reduction ? SHERDI_COLL_VENDOR_SUM : 0) |
                  (engine->settings.numerics.host_sums ? SHERDI_COLL_HOST_SUM : 0),

@@ -465,6 +465,8 @@ static void calls_of_no_engine_are_refused(void)
     REFUSED(sherd_grad_norms(NULL, (double[1]){0}, 1));
     REFUSED(sherd_step_wait(NULL, NULL));
     REFUSED(sherd_step_close_window(NULL));
+    REFUSED(sherd_micro_batch_skip(NULL));
+    REFUSED(sherd_micro_batch_weight(NULL, 1));
     REFUSED(sherd_step_undo(NULL));
     REFUSED(sherd_eval_begin(NULL, NULL));
     REFUSED(sherd_eval_end(NULL));

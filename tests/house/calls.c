@@ -132,6 +132,8 @@ static sherd_status read_local(rank *r)
     CALL(PREPARED, sherd_step_apply, sherd_step_apply(r->engine, NULL))                            \
     CALL(PREPARED, sherd_grad_norms, sherd_grad_norms(r->engine, &r->real, 1))                     \
     CALL(PASSED, sherd_step_discard, sherd_step_discard(r->engine))                                \
+    CALL(BETWEEN, sherd_micro_batch_skip, sherd_micro_batch_skip(r->engine))                       \
+    CALL(BETWEEN, sherd_micro_batch_weight, sherd_micro_batch_weight(r->engine, 1))                \
     CALL(PASSED, sherd_step_close_window, sherd_step_close_window(r->engine))                      \
     CALL(BETWEEN, sherd_step_wait, sherd_step_wait(r->engine, &r->step))                           \
     CALL(BETWEEN, sherd_step_undo, sherd_step_undo(r->engine))                                     \
@@ -197,7 +199,7 @@ static void declare(rank *r)
 
     (void)snprintf(json, sizeof(json),
                    "{\"train_micro_batch_size_per_gpu\": 1, \"optimizer\": {\"type\": \"AdamW\"},"
-                   " \"zero_optimization\": {\"stage\": 3%s}}",
+                   " \"zero_optimization\": {\"stage\": 3%s}, \"sherd\": {\"most_weight\": 7}}",
                    r->offload);
     sherd_unit_params_init(&unit);
     unit.name = "unit";
