@@ -423,6 +423,19 @@ static const char *draw_replicas(draw *d, int is_device, layout *out)
     return key;
 }
 
+/* Draws the greatest weight of micro-batches; returns the key for it. */
+static const char *draw_weights(draw *d, layout *out)
+{
+    static char key[48];
+
+    if (!draw_begins(d, LAYOUT_weights) || !is_one_in(d, 3)) {
+        return "";
+    }
+    out->most_weight = PICK(d, 1, 7, 1000, 4096);
+    (void)snprintf(key, sizeof(key), "\"most_weight\": %llu", (unsigned long long)out->most_weight);
+    return key;
+}
+
 /* Draws the engine's own keys, at most one of each kind. */
 static void draw_own_keys(draw *d, int is_device, layout *out)
 {
@@ -446,6 +459,7 @@ static void draw_own_keys(draw *d, int is_device, layout *out)
     own_key_say(out, &count, draw_replicas(d, is_device, out));
     out->adds_by_host = draw_begins(d, LAYOUT_host_sums) && is_one_in(d, 3);
     own_key_say(out, &count, out->adds_by_host ? "\"host_sums\": true" : "");
+    own_key_say(out, &count, draw_weights(d, out));
     say(out, "%s", count > 0 ? "}" : "");
 }
 
@@ -470,7 +484,7 @@ static void draw_configuration(draw *d, const char *folder, int is_device, layou
     out->is_bound = draw_begins(d, LAYOUT_bound) && out->stage < 3 && !is_device && is_one_in(d, 4);
     draw_own_keys(d, is_device, out);
     out->is_debug = draw_begins(d, LAYOUT_debug) && is_one_in(d, 2);
-    out->is_alike = is_device || d->param_tier[0] != '\0';
+    out->is_alike = is_device || d->param_tier[0] != '\0' || out->copy_ranks > 1;
     if (draw_begins(d, LAYOUT_requests) && is_one_in(d, 3)) {
         int         depth  = 1 + below(d, 4);
         size_t      block  = PICK(d, 4096, 8192, 1048576);
@@ -523,6 +537,19 @@ static int can_skip(const layout *what, int unit)
     return what->num_units > 1;
 }
 
+/* A rank without data uses the units as the passes are declared, so the others do, too. */
+static void draw_skips(draw *d, const layout *what, layout_window *out)
+{
+    if (!draw_begins(d, LAYOUT_weights) || !is_one_in(d, 4)) {
+        return;
+    }
+    out->skips         = test_random(&d->state) | 1;
+    out->has_recompute = 0;
+    out->skipped       = -1;
+    out->off_plan      = 0;
+    out->uses          = what->is_alike ? 0 : out->uses;
+}
+
 static void draw_window(draw *d, int is_last, const layout *what, layout_window *out)
 {
     *out = (layout_window){.micro = what->accumulation, .skipped = -1, .written = -1};
@@ -572,6 +599,7 @@ static void draw_window(draw *d, int is_last, const layout *what, layout_window 
         out->ending = (layout_ending)below(d, LAYOUT_ENDINGS);
         out->asking = (layout_asking)below(d, LAYOUT_ASKINGS);
     }
+    draw_skips(d, what, out);
 }
 
 void layout_draw(uint64_t seed, uint64_t without, const char *folder, int is_device, layout *out)
@@ -623,8 +651,8 @@ void layout_describe(const layout *what, char *text, size_t len_bytes)
         const layout_window *window = &what->windows[w];
 
         at = strlen(text);
-        (void)snprintf(text + at, len_bytes - at, " %d%s%s%s%s%s%s%s%s%s%s%s", window->micro,
-                       window->has_inf ? "+Inf" : "",
+        (void)snprintf(text + at, len_bytes - at, " %d%s%s%s%s%s%s%s%s%s%s%s%s", window->micro,
+                       window->skips != 0 ? "+without data" : "", window->has_inf ? "+Inf" : "",
                        window->drop == 0   ? ""
                        : window->drop == 1 ? "+dropped"
                        : window->drop == 2 ? "+dropped in backward"
@@ -691,6 +719,30 @@ int layout_visits(const layout *what, const layout_window *window, int unit, int
     (void)test_random(&state);
     visits = (int)(test_random(&state) % 3);
     return visits == 0 && (rank == 0 || what->is_alike) ? 1 : visits;
+}
+
+/* Rank 0 has data in the first micro-batch, and where other ranks may visit no unit. */
+int layout_skips(const layout *what, const layout_window *window, int k, int rank)
+{
+    uint64_t state = window->skips + (uint64_t)k * 0x9e3779b9u + (uint64_t)rank * 77;
+
+    (void)what;
+    if (window->skips == 0 || (rank == 0 && (k == 0 || window->uses != 0))) {
+        return 0;
+    }
+    (void)test_random(&state);
+    return test_random(&state) % 3 == 0;
+}
+
+uint64_t layout_weight(const layout *what, int64_t n)
+{
+    uint64_t state = what->seed + (uint64_t)n * 0x9e3779b9u;
+
+    (void)test_random(&state);
+    if (n % what->world_size == 0) { /* a window has a weight */
+        return 1 + test_random(&state) % what->most_weight;
+    }
+    return test_random(&state) % (what->most_weight + 1);
 }
 
 static float noise(uint64_t stream, uint64_t index)

@@ -55,7 +55,8 @@
     X(queued)                                                                                      \
     X(replicas)                                                                                    \
     X(copies)                                                                                      \
-    X(host_sums)
+    X(host_sums)                                                                                   \
+    X(weights)
 
 typedef enum layout_setting {
 #define LAYOUT_ENUM(name) LAYOUT_##name,
@@ -110,6 +111,7 @@ typedef struct layout_window {
     int    skipped;  /* the unit whose backward never comes; -1: none */
     int    off_plan; /* 0: backward visits units as planned; else the position at which the order is
                       * rotated */
+    uint64_t skips;  /* 0: all ranks have data; else what decides which do */
     uint64_t uses;   /* 0: open-ended units are visited as planned; else what decides it */
     int      written; /* the parameter of which values are written before the window; -1: none */
     int is_left; /* before the window, and after leave_micro micro-batches of it, the engine ends
@@ -140,6 +142,7 @@ typedef struct layout {
     int           num_forward;
     int           stage, accumulation;
     int           opens_windows; /* each window is closed by its trainer */
+    uint64_t      most_weight;   /* 0: micro-batches have no weights */
     sherd_dtype   dtype, comm;   /* of parameters that do not stay fp32 */
     int           is_deterministic;
     double        clip;
@@ -169,6 +172,10 @@ int layout_backward(const layout *what, const layout_window *window, int order[L
 int layout_touches(const layout *what, int unit, int param);
 /** Returns how often a rank visits a unit where the window's passes have it once. */
 int layout_visits(const layout *what, const layout_window *window, int unit, int rank);
+/** Returns whether a rank has no data in the k-th micro-batch of a window. */
+int layout_skips(const layout *what, const layout_window *window, int k, int rank);
+/** Returns the weight of the n-th micro-batch, counted over all ranks. */
+uint64_t layout_weight(const layout *what, int64_t n);
 /** Returns the first element of the parameter that a window writes; it writes all from there on. */
 size_t layout_written_from(const layout *what, const layout_window *window);
 /** Gives the value of an element that a window writes. */

@@ -193,12 +193,18 @@ static void read_unit(trainer *t, int unit)
     }
 }
 
+/* The number of this rank's micro-batch, counted over all ranks. */
+static int64_t number_of(const trainer *t)
+{
+    return t->micro * sherd_world_size(t->world) + sherd_world_rank(t->world);
+}
+
 /* Adds to every gradient that the unit touches, as the use-th visit of a backward. */
 static void touch_unit(trainer *t, int unit, int use, const layout_window *inf)
 {
     const layout *what  = t->what;
     float         scale = sherd_loss_scale(t->engine);
-    int64_t       n     = t->micro * sherd_world_size(t->world) + sherd_world_rank(t->world);
+    int64_t       n     = number_of(t);
 
     for (int p = 0; p < what->num_params; p++) {
         void  *memory;
@@ -304,7 +310,17 @@ static void micro_batch(trainer *t, const layout_window *window, int k)
     int has_inf =
         window->has_inf && window->inf_micro == k && window->inf_rank == sherd_world_rank(t->world);
 
+    if (t->asking == LAYOUT_ASKS_BEHIND_FORWARD && window->skips != 0) {
+        outcome_ask(t); /* all ranks together */
+    }
+    if (layout_skips(t->what, window, k, sherd_world_rank(t->world))) {
+        CHECK_OK(sherd_micro_batch_skip(t->engine));
+        return;
+    }
     forward(t, window);
+    if (t->what->most_weight > 0) {
+        CHECK_OK(sherd_micro_batch_weight(t->engine, layout_weight(t->what, number_of(t))));
+    }
     if (t->asking == LAYOUT_ASKS_BEHIND_FORWARD) {
         outcome_ask(t);
     }

@@ -177,6 +177,9 @@ static float rank_gradient(const element *e, int64_t micro, int k, int rank)
     float   g      = 0;
     int     visits = 0;
 
+    if (layout_skips(e->what, e->window, k, rank)) {
+        return 0;
+    }
     for (int u = 0; u < e->num_uses; u++) {
         int more = layout_visits(e->what, e->window, e->order[e->uses[u]], rank);
 
@@ -193,6 +196,38 @@ static float rank_gradient(const element *e, int64_t micro, int k, int rank)
         return INFINITY;
     }
     return g;
+}
+
+/* What a rank's gradient is multiplied by. */
+static uint64_t weight_of(const layout *what, const layout_window *window, int64_t micro, int k,
+                          int rank)
+{
+    if (layout_skips(what, window, k, rank)) {
+        return 0;
+    }
+    return what->most_weight == 0 ? 1 : layout_weight(what, micro * what->world_size + rank);
+}
+
+static double factor_of(const element *e, int64_t micro, int k, int rank)
+{
+    return e->what->most_weight == 0 ? 1
+                                     : (double)weight_of(e->what, e->window, micro, k, rank) /
+                                           (double)e->what->most_weight;
+}
+
+/* How many micro-batches of the full weight a window is worth on each rank, in the mean. */
+static double window_worth(const twin *t, const layout_window *window)
+{
+    const layout *what  = t->what;
+    uint64_t      most  = what->most_weight == 0 ? 1 : what->most_weight;
+    uint64_t      total = 0;
+
+    for (int k = 0; k < window->micro; k++) {
+        for (int r = 0; r < what->world_size; r++) {
+            total += weight_of(what, window, t->micro + k, k, r);
+        }
+    }
+    return (double)total / ((double)most * what->world_size);
 }
 
 static float sum_of(const float *g, int count)
@@ -250,7 +285,7 @@ static float sum_early(const element *e, int64_t first)
         float g[LAYOUT_RANKS];
 
         for (int r = 0; r < e->what->world_size; r++) {
-            g[r] = rank_gradient(e, first + k, k, r);
+            g[r] = rank_gradient(e, first + k, k, r) * (float)factor_of(e, first + k, k, r);
         }
         for (int r = 0; r < e->what->world_size; r += size) {
             float mean = replica_mean(e, g + r);
@@ -272,7 +307,7 @@ static float sum_late(const element *e, int64_t first)
         float sum = 0;
 
         for (int k = 0; k < e->window->micro; k++) {
-            float g = rank_gradient(e, first + k, k, r);
+            float g = rank_gradient(e, first + k, k, r) * (float)factor_of(e, first + k, k, r);
 
             sum = k == 0 ? g : sum + g;
         }
@@ -296,7 +331,7 @@ static float sum_fixed(const element *e, int64_t first, int shift)
             if (!isfinite(g)) {
                 return INFINITY;
             }
-            sum += plain_fixed(g, e->scale, shift);
+            sum += plain_fixed(g, e->scale, shift, factor_of(e, first + k, k, r));
         }
     }
     return (float)(double)sum;
@@ -353,12 +388,13 @@ static void window_step(twin *t, const layout_window *window, layout_outcome *ou
 {
     const layout *what    = t->what;
     int           shift   = plain_fixed_shift(what->world_size * what->accumulation);
-    double        unscale = 1 / (t->scaler.scale * window->micro);
+    double        worth   = window_worth(t, window);
+    double        unscale = 1 / (t->scaler.scale * worth);
     double        clip    = 1;
     double        norm;
 
     if (what->is_deterministic) {
-        unscale = ldexp(1, -shift) / ((double)what->world_size * window->micro);
+        unscale = ldexp(1, -shift) / (what->world_size * worth);
     }
     *out = (layout_outcome){.loss_scale = t->scaler.scale};
     window_gradients(t, window, shift);

@@ -59,9 +59,9 @@ int plain_fixed_shift(int global_batch)
 }
 
 /* Rounds the quotient first, as docs/numerics.md says; llrint rounds to nearest even. */
-int64_t plain_fixed(float g, float loss_scale, int shift)
+int64_t plain_fixed(float g, float loss_scale, int shift, double factor)
 {
-    return llrint((double)g * (ldexp(1, shift) / (double)loss_scale));
+    return llrint((double)g * (ldexp(1, shift) / (double)loss_scale * factor));
 }
 
 /* Adds to the norm exactly, chunk by chunk, as docs/numerics.md says. */

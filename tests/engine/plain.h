@@ -58,7 +58,7 @@ float plain_round(float value, sherd_dtype dtype);
 float plain_mean(const float *g, int world_size, sherd_dtype comm);
 /** Returns the shift of the deterministic mode, whose integers are multiples of 2^-shift. */
 int     plain_fixed_shift(int global_batch);
-int64_t plain_fixed(float g, float loss_scale, int shift);
+int64_t plain_fixed(float g, float loss_scale, int shift, double factor);
 
 /** Returns the sum of squares of all gradients; NaN if one is Inf or NaN. */
 double plain_sumsq(const plain_param *params, size_t num_params);

@@ -529,7 +529,7 @@ static float window_gradient_fixed(const toy_options *options, const plain_param
     for (int k = 0; k < count; k++) {
         float g = rank_gradient(options, param, p, i, first_micro + k, loss_scale);
 
-        sum += plain_fixed(g, loss_scale, shift);
+        sum += plain_fixed(g, loss_scale, shift, 1);
     }
     return (float)(double)sum;
 }
