@@ -17,6 +17,7 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 from sherd._callbacks import Calls, written
 from sherd._library import encoded, fields_of, library
 from sherd.config import Config
+from sherd.errors import InvalidError
 from sherd.memory import CPU, CUDA, DTYPES, Memory
 from sherd.world import World
 
@@ -421,6 +422,24 @@ class Engine:
     def close_window(self) -> None:
         """Makes the next step or prepare a boundary, even if the window is short. Local; call it on all ranks alike."""
         self._lib.step_close_window(self.handle)
+
+    def skip_micro_batch(self) -> None:
+        """Takes part in a micro-batch for which this rank has no data, in place of forward and backward; step follows, as on all ranks.
+
+        The mean of the window is over the micro-batches that had data. Local, but other ranks may wait for it as for an acquire. Raises
+        StateError (the micro-batch has begun, or a unit is acquired), and what acquire and release raise.
+        """
+        self._lib.micro_batch_skip(self.handle)
+
+    def weigh_micro_batch(self, weight: int) -> None:
+        """Gives the weight of this rank's micro-batch, such as its number of tokens: at most sherd.most_weight, which must be set.
+
+        The mean of the window is then the sum of weight times gradient, divided by the sum of weights. Call it before the first acquire for
+        BACKWARD. Local. Raises StateError (the key is not set, or backward has begun), InvalidError.
+        """
+        if weight < 0:
+            raise InvalidError(f"a weight is 0 or more, not {weight}")
+        self._lib.micro_batch_weight(self.handle, weight)
 
     def monitor_write(self, tag: str, value: float) -> None:
         """Writes a number of the trainer's to the files of csv_monitor and tensorboard, at the samples that were seen so far.

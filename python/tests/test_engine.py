@@ -186,6 +186,22 @@ class TestEngine(unittest.TestCase):
         engine.apply()
         engine.destroy()
 
+    def test_micro_batches_have_weights(self) -> None:
+        engine, unit, param = line(self.world, gradient_accumulation_steps=3, sherd={"most_weight": 10})
+        for weight, value in ((6, 4.0), (2, 8.0)):
+            engine.weigh_micro_batch(weight)
+            with engine.acquired(unit, sherd.BACKWARD):
+                memoryview(engine.grad(param).buffer()).cast("B").cast("f")[0] = value
+            self.assertFalse(engine.step().is_boundary)
+        engine.skip_micro_batch()
+        self.assertAlmostEqual(engine.prepare().grad_norm, (6 * 4 + 2 * 8) / 8, places=5)
+        engine.apply()
+        with self.assertRaisesRegex(sherd.InvalidError, "sherd.most_weight is 10"):
+            engine.weigh_micro_batch(11)
+        with self.assertRaisesRegex(sherd.InvalidError, "not -1"):
+            engine.weigh_micro_batch(-1)
+        engine.destroy()
+
     def test_buffers_of_other_elements_are_refused(self) -> None:
         engine = sherd.Engine(self.world, CONFIG)
         param = engine.add_param(engine.add_unit("u"), "w", [2])
