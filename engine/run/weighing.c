@@ -211,17 +211,12 @@ sherd_status sherd_micro_batch_weight(sherd_engine *engine, uint64_t weight)
     return SHERD_OK;
 }
 
-/* Whether a rank that has no data leaves a use of a unit out: an open-ended unit has no gradient
- * here, and if it is not gathered no other rank waits for the acquire. A unit that is held for
- * backward already cannot be acquired once more. */
+/* Whether a rank that has no data leaves a use of a unit out: a unit that is held for backward already
+ * cannot be acquired once more. */
 static int is_left_out(const sherd_engine *engine, const sherdi_step_of_pass *step)
 {
-    const sherdi_plan_unit *unit = &engine->plan->layout.units[step->unit];
-
-    return unit->is_open_ended
-               ? unit->gather_bytes == 0
-               : step->pass == SHERD_BACKWARD &&
-                     sherdi_unit_of(engine, step->unit)->acquired[SHERD_BACKWARD] > 0;
+    return step->pass == SHERD_BACKWARD && !engine->plan->layout.units[step->unit].is_open_ended &&
+           sherdi_unit_of(engine, step->unit)->acquired[SHERD_BACKWARD] > 0;
 }
 
 static sherd_status step_release(sherd_engine *engine, const sherdi_step_of_pass *step)
