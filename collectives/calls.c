@@ -291,13 +291,3 @@ sherd_status sherd_world_sum_f64(sherd_world *world, double *values, size_t coun
     }
     return SHERD_OK;
 }
-
-size_t sherdi_world_sent_bytes(const sherd_world *world)
-{
-    return atomic_load_explicit(&world->sent_bytes, memory_order_relaxed);
-}
-
-size_t sherdi_world_between_bytes(const sherd_world *world)
-{
-    return atomic_load_explicit(&world->between_bytes, memory_order_relaxed);
-}

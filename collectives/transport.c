@@ -82,6 +82,16 @@ void sherdi_transport_names(char *text, size_t len_bytes)
 
 /* ------------------------------------------------------------- traffic -- */
 
+size_t sherdi_world_sent_bytes(const sherd_world *world)
+{
+    return atomic_load_explicit(&world->sent_bytes, memory_order_relaxed);
+}
+
+size_t sherdi_world_between_bytes(const sherd_world *world)
+{
+    return atomic_load_explicit(&world->between_bytes, memory_order_relaxed);
+}
+
 void sherd_world_traffic(const sherd_world *world, uint64_t *sent_bytes_out,
                          uint64_t *received_bytes_out)
 {

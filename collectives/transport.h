@@ -66,4 +66,8 @@ const char *sherdi_transport_library(const char *name);
 /** Writes the names of the transports that this build has: "self, threads, ...". */
 void sherdi_transport_names(char *text, size_t len_bytes);
 
+/** Return the bytes that this rank has sent; and to other hosts, where the transport knows hosts. */
+size_t sherdi_world_sent_bytes(const sherd_world *world);
+size_t sherdi_world_between_bytes(const sherd_world *world);
+
 #endif

@@ -185,9 +185,6 @@ sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out
 /** Waits for queued calls, then frees the memory. Accepts NULL. */
 void sherdi_world_free(sherd_world *world, void *memory);
 
-/** Return the bytes that this rank has sent; and to other hosts, where the transport knows hosts. */
-size_t sherdi_world_sent_bytes(const sherd_world *world);
-size_t sherdi_world_between_bytes(const sherd_world *world);
 
 sherd_status sherdi_world_all_gather(sherd_world *world, const sherdi_all_gather_args *args,
                                      sherdi_ticket *ticket_out);

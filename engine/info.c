@@ -19,7 +19,7 @@ sherd_status sherdi_fingerprint_sum(sherd_engine *engine, sherd_status status, u
                                     int is_shared_out, uint64_t *out)
 {
     SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_FINGERPRINT, status, share, NULL));
-    *out = is_shared_out ? sherdi_agree_sum(engine) : share;
+    *out = is_shared_out ? sherdi_agree_sum(engine, engine->plan->replica) : share;
     return SHERD_OK;
 }
 

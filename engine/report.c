@@ -1,6 +1,7 @@
 /* Reports of an engine: bytes planned, held and moved, and the wear of a drive. */
 #include "engine/report.h"
 
+#include "collectives/transport.h"
 #include "engine/engine.h"
 #include "engine/modules.h"
 #include "engine/run/engine_impl.h"

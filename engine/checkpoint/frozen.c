@@ -109,7 +109,7 @@ static sherd_status shares_sum(sherd_engine *engine, sherd_status own, uint64_t 
         share += engine->model.params[p].is_frozen ? engine->fill.shares[p] : 0;
     }
     SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_FROZEN, own, share, NULL));
-    *sum_out = sherdi_agree_sum(engine);
+    *sum_out = sherdi_agree_sum(engine, engine->plan->replica);
     return SHERD_OK;
 }
 

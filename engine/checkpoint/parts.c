@@ -81,7 +81,7 @@ sherd_status sherdi_parts_adopt(sherd_engine *engine, const char *dir, const cha
         has    = sherdi_checkpoint_has(path);
     }
     SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_PARTS, status, !has, NULL));
-    if (sherdi_agree_sum(engine) == 0) {
+    if (sherdi_agree_sum(engine, engine->plan->replica) == 0) {
         return SHERD_OK;
     }
     status = manifest_share(engine, path, root, &shared);

@@ -686,7 +686,7 @@ static sherd_status save_advance(sherd_engine *engine)
     }
     SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_SAVING, SHERD_OK,
                                  !atomic_load(&save->is_over), NULL));
-    if (sherdi_agree_sum(engine) == 0) {
+    if (sherdi_agree_sum(engine, engine->plan->replica) == 0) {
         save_settle(engine);
     }
     return SHERD_OK;

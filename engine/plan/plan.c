@@ -193,9 +193,9 @@ sherd_status sherdi_plan_create(const sherdi_model *model, const sherdi_settings
     if (plan == NULL) {
         return SHERD_E_NOMEM;
     }
-    plan->mem        = mem;
-    plan->settings   = *settings;
-    plan->machine    = *machine;
+    plan->mem      = mem;
+    plan->settings = *settings;
+    plan->machine  = *machine;
     plan->world_size =
         settings->sharding.shard_size > 0 ? settings->sharding.shard_size : world_size;
     plan->rank         = rank % plan->world_size;
@@ -234,13 +234,4 @@ void sherdi_plan_destroy(sherdi_plan *plan)
     sherdi_free(plan->schedule.lasting.items);
     sherdi_free(plan->moves);
     sherdi_free(plan);
-}
-
-const char *sherdi_segment_name(const sherdi_segment *segment)
-{
-    static const char *const NAMES[2][SHERDI_SEGMENT_KINDS] = {
-        {"trainable", "frozen", "persistent"},
-        {"trainable fp32", "frozen fp32", "persistent fp32"}};
-
-    return NAMES[segment->is_wide != 0][segment->kind];
 }

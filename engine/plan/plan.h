@@ -358,12 +358,6 @@ static inline int sherdi_plan_rank_of_all(const sherdi_plan *plan, int rank)
 {
     return plan->replica * plan->world_size + rank;
 }
-/** Returns whether a rank, by its number among all, has a slice of this plan's replica. */
-static inline int sherdi_plan_is_sharer(const sherdi_plan *plan, int rank_of_all)
-{
-    return rank_of_all / plan->world_size == plan->replica;
-}
-
 /** Returns the bytes of an element of a segment's parameters. */
 static inline size_t sherdi_compute_bytes(const sherdi_segment *segment)
 {
@@ -458,8 +452,5 @@ sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model);
 
 /** Returns the bytes of a block's state: all its parts together. */
 size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block);
-
-/** Returns "trainable" and so on, of wide segments "trainable fp32" and so on. */
-const char *sherdi_segment_name(const sherdi_segment *segment);
 
 #endif

@@ -36,9 +36,10 @@ static sherd_status unit_binding_check(const sherdi_plan *plan, const sherdi_mod
         if ((param->bound_data != NULL) != segment->is_bound) {
             return sherdi_fail(
                 SHERD_E_INVAL,
-                "unit %s: some of its %s parameters are bound and %s is not; bind all "
+                "unit %s: some of its %s%s parameters are bound and %s is not; bind all "
                 "of a unit or none",
-                unit->name, sherdi_segment_name(segment), param->name);
+                unit->name, segment->kind == SHERDI_SEGMENT_FROZEN ? "frozen" : "trainable",
+                segment->is_wide ? " fp32" : "", param->name);
         }
     }
     return SHERD_OK;

@@ -289,7 +289,7 @@ sherd_status sherdi_program_micro_batch_end(const sherdi_program *program)
 
 /* ---------------------------------------------------------------- of a window -- */
 
-/* Whether the gradient is the sum already: one rank, the same type, and no weights. The reduction could only
+/* Whether the gradient is the sum already: one rank, the same type, no weights. A reduction could only
  * change which NaN a NaN is, and neither the norm nor the update depends on that. */
 static int is_reduced(const sherdi_plan *plan, const sherdi_segment *segment)
 {

@@ -40,3 +40,12 @@ const char *sherdi_where_name(const sherdi_plan *plan, int where)
     return where < SHERDI_BUFFERS ? plan->packing.buffers[where].name
                                   : NAMES[where - SHERDI_BUFFERS];
 }
+
+const char *sherdi_segment_name(const sherdi_segment *segment)
+{
+    static const char *const NAMES[2][SHERDI_SEGMENT_KINDS] = {
+        {"trainable", "frozen", "persistent"},
+        {"trainable fp32", "frozen fp32", "persistent fp32"}};
+
+    return NAMES[segment->is_wide != 0][segment->kind];
+}

@@ -4,6 +4,8 @@
 
 #include "engine/program/program.h"
 
+/** Returns "trainable" and so on, of wide segments "trainable fp32" and so on. */
+const char *sherdi_segment_name(const sherdi_segment *segment);
 const char *sherdi_op_kind_name(sherdi_op_kind kind);
 const char *sherdi_lane_name(sherdi_lane_id lane);
 /** Returns "reads", "writes" or "adds". */

@@ -88,12 +88,7 @@ uint64_t sherdi_agree_word_of(const sherd_engine *engine, int rank)
     return message->word;
 }
 
-uint64_t sherdi_agree_sum(const sherd_engine *engine)
-{
-    return sherdi_agree_sum_of(engine, engine->plan->replica);
-}
-
-uint64_t sherdi_agree_sum_of(const sherd_engine *engine, int replica)
+uint64_t sherdi_agree_sum(const sherd_engine *engine, int replica)
 {
     uint64_t sum = 0;
 

@@ -24,12 +24,11 @@ sherd_status sherdi_agree_on(sherd_engine *engine, sherdi_exchange_kind kind, sh
 /** Does the same with a sherdi_word_message. */
 sherd_status sherdi_agree_word(sherd_engine *engine, sherdi_exchange_kind kind, sherd_status own,
                                uint64_t word, const char *when);
-/** Return the message of a rank, its word, and the sum of the words of this rank's replica, and of
- *  any, until the next call on the world. */
+/** Return the message of a rank, its word, and the sum of the words of a replica, until the next call
+ *  on the world. */
 const void *sherdi_agree_message(const sherd_engine *engine, int rank);
 uint64_t    sherdi_agree_word_of(const sherd_engine *engine, int rank);
-uint64_t    sherdi_agree_sum(const sherd_engine *engine);
-uint64_t    sherdi_agree_sum_of(const sherd_engine *engine, int replica);
+uint64_t    sherdi_agree_sum(const sherd_engine *engine, int replica);
 /** Ends an exchange whose outcome is `status`. */
 sherd_status sherdi_agree_end(const sherd_engine *engine, const sherdi_outcome *own,
                               sherd_status status, const char *when);

@@ -208,7 +208,7 @@ static sherd_status filling_end(sherd_engine *engine)
     }
     SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_FIRST_VALUES, status,
                                  sherdi_fill_fingerprint(engine, 1), SHERDI_FILL_BEGINS));
-    engine->fingerprints.frozen = sherdi_agree_sum(engine);
+    engine->fingerprints.frozen = sherdi_agree_sum(engine, engine->plan->replica);
     SHERDI_TRY(SHERDI_ASK(lanes, wire_wait, engine));
     SHERDI_TRY(sherdi_modules_filled(engine));
     sherdi_loop_fetch_ahead(engine);

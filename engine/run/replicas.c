@@ -168,10 +168,10 @@ static void call_failed(sherd_engine *engine, sherd_status status)
 static sherd_status outcome_agreed(const sherd_engine *engine)
 {
     const sherdi_plan *plan = engine->plan;
-    uint64_t           own  = sherdi_agree_sum(engine);
+    uint64_t           own  = sherdi_agree_sum(engine, engine->plan->replica);
 
     for (int k = 0; k < plan->num_replicas && plan->layout.is_sliced; k++) {
-        if (sherdi_agree_sum_of(engine, k) != own) {
+        if (sherdi_agree_sum(engine, k) != own) {
             return sherdi_fail(SHERD_E_STATE,
                                "the replicas have parted: the parameters of ranks %d to %d and of "
                                "ranks %d to %d have other fingerprints; load a checkpoint",

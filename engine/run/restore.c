@@ -387,7 +387,7 @@ static int any_has_begun(sherd_engine *engine, int has_begun)
 {
     return sherdi_agree_word(engine, SHERDI_EXCHANGE_BEGUN, SHERD_OK, (uint64_t)has_begun, NULL) !=
                SHERD_OK ||
-           sherdi_agree_sum(engine) > 0;
+           sherdi_agree_sum(engine, engine->plan->replica) > 0;
 }
 
 /* After a failure: if no rank has begun to go back, the engine is as it was. Else nothing but

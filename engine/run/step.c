@@ -66,7 +66,7 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
         const sherdi_norm_message *other = sherdi_agree_message(engine, r);
 
         if (r != engine->rank) {
-            if (sherdi_plan_is_sharer(plan, r)) {
+            if (r / plan->world_size == plan->replica) { /* it has a slice of this one's copy */
                 sherdi_norm_merge(&own->norm, &other->norm);
             }
             own->counts.nonfinite += other->counts.nonfinite;

@@ -82,7 +82,7 @@ sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint
     SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_OUTCOME, status, own, when));
     SHERDI_TRY(sherdi_modules_outcome_agreed(engine));
     *out = engine->fingerprints.frozen +
-           (engine->plan->layout.is_sliced ? sherdi_agree_sum(engine) : own);
+           (engine->plan->layout.is_sliced ? sherdi_agree_sum(engine, engine->plan->replica) : own);
     return SHERD_OK;
 }
 

@@ -505,7 +505,7 @@ static sherd_status write_run(sherd_engine *engine, const value_call *call, cons
     if (status != SHERD_OK) {
         return write_fail(engine, is_frozen, status);
     }
-    engine->fingerprints.frozen += is_frozen ? sherdi_agree_sum(engine) : 0;
+    engine->fingerprints.frozen += is_frozen ? sherdi_agree_sum(engine, engine->plan->replica) : 0;
     SHERDI_TELL(storage, agreed, engine);
     sherdi_loop_fetch_ahead(engine);
     return SHERD_OK;
