@@ -106,6 +106,20 @@ static void worlds_close(sherd_engine *engine)
     sherd_world_destroy(engine->group);
 }
 
+/* The machine was measured before the plan; it has what the world of all ranks holds. */
+static sherd_status held_add(sherd_engine *engine)
+{
+    size_t *bytes = &engine->plan->machine.transport_bytes;
+
+    if (engine->shards != engine->world) {
+        *bytes += sherdi_world_held_of(engine->shards)->overhead_bytes;
+    }
+    if (engine->group != NULL) {
+        *bytes += sherdi_world_held_of(engine->group)->overhead_bytes;
+    }
+    return SHERD_OK;
+}
+
 static sherd_status replicas_open(sherd_engine *engine)
 {
     sherd_status status = SHERD_OK;
@@ -185,6 +199,7 @@ static sherd_status outcome_agreed(const sherd_engine *engine)
 
 const sherdi_module sherdi_module_replica_worlds = {.created        = worlds_make,
                                                     .destroy        = worlds_close,
+                                                    .check          = held_add,
                                                     .open           = replicas_open,
                                                     .failed_alone   = lost_tell,
                                                     .call_failed    = call_failed,

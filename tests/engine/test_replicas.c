@@ -141,12 +141,16 @@ static void replicas_that_part_are_named(void)
 /* A value is whole on every rank, whichever replica gives it; and a write reaches all replicas. */
 static void values_body(sherd_world *world, void *raw)
 {
-    float    values[1641], sum = 0;
-    uint64_t before;
-    rig      r;
+    sherd_memory_report memory;
+    float               values[1641], sum = 0;
+    uint64_t            before;
+    rig                 r;
 
     (void)raw;
     replicas_open(&r, world, 3, 2);
+    sherd_memory_report_init(&memory);
+    CHECK_OK(sherd_engine_memory(r.engine, &memory));
+    CHECK_INT(r.engine->plan->machine.transport_bytes, memory.transport_held); /* of all worlds */
     (void)rig_train(&r, 1);
     before = rig_fingerprint(&r);
     CHECK_OK(sherd_param_read(r.engine, r.params[1].handle, SHERD_MASTER, 0, 1641, values));
