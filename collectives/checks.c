@@ -88,7 +88,8 @@ static int call_is_valid(const sherd_world *world, const world_call *call)
         return call->args.reduction.add != NULL ||
                reduce_scatter_is_valid(world, &call->args.reduction);
     case CALL_ALL_REDUCE:
-        return call->args.reduction.add != NULL || all_reduce_is_valid(world, &call->args.reduction);
+        return call->args.reduction.add != NULL ||
+               all_reduce_is_valid(world, &call->args.reduction);
     default:
         return 1;
     }

@@ -185,7 +185,6 @@ sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out
 /** Waits for queued calls, then frees the memory. Accepts NULL. */
 void sherdi_world_free(sherd_world *world, void *memory);
 
-
 sherd_status sherdi_world_all_gather(sherd_world *world, const sherdi_all_gather_args *args,
                                      sherdi_ticket *ticket_out);
 sherd_status sherdi_world_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args,

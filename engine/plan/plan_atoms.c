@@ -56,7 +56,8 @@ static sherd_status segment_size(sherdi_plan *plan, const sherdi_model *model,
     size_t          least   = segment->slice_elems;
     size_t          most    = least + least / (ATOM_PADDING_DIVISOR - 1);
 
-    for (size_t slice = least; slice <= most; slice += SHERD_CHUNK_ELEMS * (size_t)plan->num_replicas) {
+    for (size_t slice = least; slice <= most;
+         slice += SHERD_CHUNK_ELEMS * (size_t)plan->num_replicas) {
         size_t padded = slice * (size_t)plan->world_size;
 
         if (slice == 0 || params_lay_out(plan, model, unit, index, slice) <= padded) {

@@ -46,8 +46,8 @@ static void segment_size(sherdi_plan *plan, const sherdi_model *model,
         }
     }
     /* each replica adds up an equal part of a slice */
-    segment->slice_elems = sherdi_round_up(sherdi_div_up(at, world),
-                                           SHERD_CHUNK_ELEMS * (size_t)plan->num_replicas);
+    segment->slice_elems =
+        sherdi_round_up(sherdi_div_up(at, world), SHERD_CHUNK_ELEMS * (size_t)plan->num_replicas);
     segment->padded_elems = segment->slice_elems * world;
 }
 

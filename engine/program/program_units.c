@@ -141,9 +141,9 @@ static sherd_status segment_gather(const sherdi_program *program, const sherdi_s
     const sherdi_plan *plan  = program->plan;
     size_t             elem  = sherdi_compute_bytes(segment);
     size_t             slice = segment->slice_elems * elem;
-    sherdi_range whole = sherdi_range_of(SHERDI_BUFFER_GATHER, offset + segment->gather_offset,
-                                         segment->padded_elems * elem);
-    sherdi_range own   = whole;
+    sherdi_range whole    = sherdi_range_of(SHERDI_BUFFER_GATHER, offset + segment->gather_offset,
+                                            segment->padded_elems * elem);
+    sherdi_range own      = whole;
     int          is_taken = 0;
     sherdi_op    op;
 

@@ -103,7 +103,8 @@ static void host_go_on(graph *g, rank_graph *rank, size_t node)
 static int is_on_host(const graph *g, const sherdi_op *op)
 {
     return op->lane == SHERDI_LANE_HOST ||
-           (!g->params.has_device && !sherdi_lane_is_wire(op->lane) && op->lane != SHERDI_LANE_DRIVE);
+           (!g->params.has_device && !sherdi_lane_is_wire(op->lane) &&
+            op->lane != SHERDI_LANE_DRIVE);
 }
 
 static void waits_add(graph *g, rank_graph *rank, const sherdi_op *op,
