@@ -18,6 +18,7 @@
 #include "cli/scratch.h"
 #include "models/clock.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -292,20 +293,36 @@ static sherd_status device_round(bench *b, bench_engine *e, int is_counted)
     return SHERD_OK;
 }
 
-/* Threads that work as a trainer's arithmetic does while transfers go on. */
+/* A thread works so long, and waits as long. */
+#define BUSY_S 0.01
+
+/* Threads that work as a trainer's arithmetic does while transfers go on: half of the time, since
+ * a step in which this rate counts is a step that waits for transfers. */
 typedef struct busy {
     atomic_int is_over;
     int        count;
     pthread_t  threads[BENCH_MOST_RANKS];
 } busy;
 
+static int is_over(busy *all)
+{
+    return atomic_load_explicit(&all->is_over, memory_order_relaxed);
+}
+
 static void *busy_main(void *arg)
 {
     busy           *all   = arg;
     volatile double value = 1;
 
-    while (atomic_load_explicit(&all->is_over, memory_order_relaxed) == 0) {
-        value = value * 0.999 + 0.001;
+    while (!is_over(all)) {
+        double until_s = clock_now_s() + BUSY_S;
+
+        while (!is_over(all) && clock_now_s() < until_s) {
+            for (int i = 0; i < 10000; i++) {
+                value = value * 0.999 + 0.001;
+            }
+        }
+        (void)poll(NULL, 0, (int)(BUSY_S * 1000));
     }
     return NULL;
 }
