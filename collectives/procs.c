@@ -123,6 +123,16 @@ void sherdi_procs_host_abort(sherdi_peers *peers, sherd_status status, const cha
     sherdi_peers_wake(peers);
 }
 
+/* Tells the ranks of other hosts. */
+static void tell(sherd_world *world, const char *why)
+{
+    sherdi_procs *procs = (sherdi_procs *)world;
+
+    if (procs->monitor != NULL) {
+        sherdi_monitor_tell(procs->monitor, world->failure_status, why);
+    }
+}
+
 static void procs_look(sherdi_peers *peers)
 {
     peers_control *control = peers->control;
@@ -131,6 +141,7 @@ static void procs_look(sherdi_peers *peers)
         atomic_load_explicit(&control->failure_state, memory_order_acquire) == WORLD_HAS_FAILED) {
         sherdi_world_set_failed(peers->world, (sherd_status)control->failure_status,
                                 control->failure_text);
+        tell(peers->world, control->failure_text); /* the program may end at once */
     }
 }
 
@@ -270,9 +281,7 @@ void sherdi_procs_abort(sherd_world *world, const char *why)
     if (atomic_load(&procs->opened)) {
         sherdi_procs_host_abort(&procs->peers, world->failure_status, why);
     }
-    if (procs->monitor != NULL) {
-        sherdi_monitor_tell(procs->monitor, world->failure_status, why);
-    }
+    tell(world, why);
 }
 
 void sherdi_procs_tell_ending(sherd_world *world, uint64_t key, int is_agreed)
