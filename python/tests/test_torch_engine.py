@@ -132,6 +132,53 @@ class Loop(unittest.TestCase):
             engine.destroy()
         once.destroy()
 
+    def test_micro_batches_have_weights(self) -> None:
+        """The mean is over what was weighed, as plain torch makes it of scaled losses; a micro-batch without data counts nothing."""
+        weights = (6, 2)
+        for stage in (0, 1, 2, 3):
+            model = made("plain")
+            for micro, weight in enumerate(weights):
+                (model(batch(micro)) * weight / sum(weights)).backward()
+            wanted = {name: p.grad.clone() for name, p in model.named_parameters()}
+            norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(grad) for grad in wanted.values()])).item()
+            engine = engine_of(stage, accumulation=3, sherd={"most_weight": 10})
+            for micro, weight in enumerate(weights):
+                loss = engine(batch(micro))
+                engine.weigh_micro_batch(weight)
+                engine.backward(loss)
+                self.assertFalse(engine.step().is_boundary)
+            engine.skip_micro_batch()
+            self.assertTrue(engine.has_backward)
+            report = engine.step()
+            self.assertTrue(report.was_updated)
+            self.assertAlmostEqual(report.grad_norm, norm, delta=1e-4 * norm)
+            engine.weigh_micro_batch(10)
+            with self.assertRaisesRegex(sherd.InvalidError, "sherd.most_weight is 10"):
+                engine.weigh_micro_batch(11)
+            loss = engine(batch(0))
+            engine.backward(loss)
+            with self.assertRaisesRegex(sherd.StateError, "has begun"):
+                engine.skip_micro_batch()
+            engine.discard()
+            engine.destroy()
+
+    def test_a_rank_without_data_seals_the_engine(self) -> None:
+        engine = engine_of(accumulation=2, options={"example": batch(0)})
+        engine.skip_micro_batch()
+        engine.step()
+        engine.backward(engine(batch(0)))
+        self.assertTrue(engine.step().was_updated)
+        once = engine_of(accumulation=1)
+        train(once, 1)
+        self.assertEqual(engine.fingerprint(), once.fingerprint())
+        engine.skip_micro_batch()
+        engine.step()
+        engine.skip_micro_batch()
+        with self.assertRaisesRegex(sherd.StateError, "no rank had data"):
+            engine.step()
+        engine.destroy()
+        once.destroy()
+
     def test_a_step_in_two_halves(self) -> None:
         """It is step(), with the norm between; a coefficient takes the place of gradient_clipping's."""
         for stage in (0, 2, 3):

@@ -443,6 +443,31 @@ class Engine:
             self._in_backward = False
         return loss
 
+    def weigh_micro_batch(self, weight: int) -> None:
+        """Gives the weight of this rank's micro-batch, such as its number of tokens: at most sherd.most_weight, which must be set.
+
+        `loss` is still the mean over the micro-batch. The mean of the window is the sum of weight times gradient over all ranks, divided by the
+        sum of weights. Call it after the forward, before the backward. Local. Raises StateError (the key is not set, the engine is not sealed,
+        or the backward has begun), InvalidError.
+        """
+        self._loaded_check()
+        self.core.weigh_micro_batch(weight)
+
+    @collective("engine.skip_micro_batch()")
+    def skip_micro_batch(self) -> None:
+        """Takes part in a micro-batch for which this rank has no data, in place of forward and backward; step() follows, as on all ranks.
+
+        The mean of the window is over the micro-batches that had data. The other ranks make their forward and backward meanwhile, so it is
+        collective, and blocking. Raises StateError (this micro-batch has begun; no rank had data in the window, at the step).
+        """
+        self._ended_check()
+        if not self.is_sealed or self.waiting is not None:
+            self.seal()
+        self._before_forward()
+        with self._differences_told():
+            self.core.skip_micro_batch()
+        self._backwards += 1  # as one of nothing
+
     @collective("engine.step()")
     def step(self) -> Report:
         """Ends a micro-batch; call it once for each, after its backward. Returns the report (sherd_step_report).
