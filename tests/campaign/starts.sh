@@ -107,7 +107,7 @@ one() {
     0 | 1 | early)
         tries=0
         while kill -0 $mpirun 2>/dev/null && [ $tries -lt 100 ]; do sleep 0.05; tries=$((tries + 1)); done
-        cat "$dir/log" "$files"/*.end 2>/dev/null | grep -q "rank $victim " || verdict="not ok: nobody names the rank"
+        cat "$dir/log" "$files"/*.end 2>/dev/null | grep -q "rank $victim\b" || verdict="not ok: nobody names the rank"
         ;;
     esac
     for r in 0 1 2 3; do
