@@ -85,12 +85,13 @@ typedef enum sherdi_step_call {
 
 /* Weights of micro-batches: weighing.c. */
 typedef struct sherdi_weighing {
-    uint64_t own;      /* of this micro-batch, if it was given ... */
-    int      is_given; /* ... by the trainer */
-    int      is_told;  /* it is fixed */
-    double   factor;   /* of its gradients */
-    uint64_t sum;      /* of the window on this rank */
-    uint64_t total;    /* and on all ranks, at its end */
+    uint64_t own;             /* of this micro-batch, if it was given ... */
+    int      is_given;        /* ... by the trainer */
+    int      is_told;         /* it is fixed */
+    int      is_without_data; /* this rank has skipped this micro-batch */
+    double   factor;          /* of its gradients */
+    uint64_t sum;             /* of the window on this rank */
+    uint64_t total;           /* and on all ranks, at its end */
 } sherdi_weighing;
 
 /* The micro-batches since the last boundary. */

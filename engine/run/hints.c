@@ -64,6 +64,8 @@ static const char *gradients_stay(const sherdi_plan *plan)
                ? "below stage 2 the gradients stay whole until the update"
            : plan->layout.is_deterministic
                ? "the deterministic mode keeps its sums where they are made"
+           : plan->settings.sharding.shard_size > 0
+               ? "with sherd.shard_size the gradients rest on the device until the update"
            : sherdi_plan_accumulates_on_device(plan)
                ? "with several micro-batches in a step the sum stays on the device "
                  "(offload_optimizer.accumulate)"

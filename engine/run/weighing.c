@@ -111,6 +111,17 @@ static sherd_status weight_tell(sherd_engine *engine)
     return SHERD_OK;
 }
 
+/* A rank that has said that it has no data makes no micro-batch until its step. */
+static sherd_status data_check(sherd_engine *engine, int unit, sherd_pass pass)
+{
+    (void)unit;
+    return pass == SHERD_EVAL || !engine->window.weighing.is_without_data
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_STATE,
+                             "sherd_unit_acquire: this rank has no data in this micro-batch "
+                             "(sherd_micro_batch_skip); call sherd_step before the next one");
+}
+
 /* The first acquire for backward that all ranks make. Gradients of open-ended units are reduced when
  * the micro-batch ends. */
 static sherd_status backward_begins(sherd_engine *engine, int unit, sherd_pass pass)
@@ -154,7 +165,7 @@ static sherd_status weight_count(sherd_engine *engine)
     if (!is_end_alone(&engine->window)) {
         own->sum += own_weight(engine);
     }
-    own->is_given = own->is_told = 0;
+    own->is_given = own->is_told = own->is_without_data = 0;
     return SHERD_OK;
 }
 
@@ -271,7 +282,9 @@ sherd_status sherd_micro_batch_skip(sherd_engine *engine)
     engine->window.weighing.own      = 0;
     engine->window.weighing.is_given = 1;
     engine->window.has_begun         = 1;
-    return units_play(engine);
+    SHERDI_TRY(units_play(engine));
+    engine->window.weighing.is_without_data = 1;
+    return SHERD_OK;
 }
 
 /* Before the ranks tell which open-ended units they used, and after they have compared what they
@@ -279,6 +292,7 @@ sherd_status sherd_micro_batch_skip(sherd_engine *engine)
 const sherdi_module sherdi_module_weighing = {.check              = weighing_check,
                                               .open               = sherdi_weighing_open,
                                               .close              = sherdi_weighing_close,
+                                              .unit_acquiring     = data_check,
                                               .unit_acquired      = backward_begins,
                                               .micro_batch_ending = weight_tell};
 const sherdi_module sherdi_module_weighed  = {.micro_batch_ending = weight_count,

@@ -437,8 +437,8 @@ class Engine:
         The mean of the window is then the sum of weight times gradient, divided by the sum of weights. Call it before the first acquire for
         BACKWARD. Local. Raises StateError (the key is not set, or backward has begun), InvalidError.
         """
-        if weight < 0:
-            raise InvalidError(f"a weight is 0 or more, not {weight}")
+        if not isinstance(weight, int) or not 0 <= weight < 2**64:
+            raise InvalidError(f"a weight is a whole number from 0 to below 2**64, not {weight}")
         self._lib.micro_batch_weight(self.handle, weight)
 
     def monitor_write(self, tag: str, value: float) -> None:

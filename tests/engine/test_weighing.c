@@ -217,6 +217,9 @@ static void calls_body(sherd_world *world, void *raw)
     CHECK_OK(sherd_step_discard(r.engine));
     CHECK_OK(sherd_micro_batch_skip(r.engine));
     expect_failure(SHERD_E_STATE, sherd_micro_batch_skip(r.engine), "has begun");
+    expect_failure(SHERD_E_STATE, sherd_unit_acquire(r.engine, r.units[0], SHERD_FORWARD),
+                   "no data in this micro-batch");
+    CHECK_STATUS(SHERD_E_STATE, sherd_unit_acquire(r.engine, r.units[0], SHERD_BACKWARD));
     CHECK_OK(sherd_step_discard(r.engine));
     rig_micro_batch(&r);
     CHECK_OK(sherd_step_prepare(r.engine, NULL));
