@@ -89,6 +89,24 @@ static void finding_print(const doctor_finding *finding)
     }
 }
 
+/* A text that may have bytes of a file name that are no UTF-8: "?" stands for each of them. */
+static json_t *text_object(const char *text)
+{
+    json_t *whole = json_string(text);
+    char   *plain;
+
+    if (whole != NULL) {
+        return whole;
+    }
+    plain = strdup(text);
+    for (char *at = plain; at != NULL && *at != '\0'; at++) {
+        *at = (char)((unsigned char)*at < 0x80 ? *at : '?');
+    }
+    whole = json_string(plain == NULL ? "" : plain);
+    free(plain);
+    return whole;
+}
+
 static json_t *findings_object(const doctor_host *host)
 {
     json_t *checks = json_array();
@@ -96,12 +114,12 @@ static json_t *findings_object(const doctor_host *host)
     for (int i = 0; i < host->num_findings; i++) {
         const doctor_finding *finding = &host->findings[i];
         json_t               *object =
-            json_pack("{s: s, s: s, s: s}", "check", finding->check, "verdict",
+            json_pack("{s: s, s: s, s: o}", "check", finding->check, "verdict",
                       finding->verdict == DOCTOR_FAULT ? "fault" : VERDICTS[finding->verdict],
-                      "found", finding->found);
+                      "found", text_object(finding->found));
 
         if (finding->fix[0] != '\0') {
-            (void)json_object_set_new(object, "fix", json_string(finding->fix));
+            (void)json_object_set_new(object, "fix", text_object(finding->fix));
         }
         (void)json_array_append_new(checks, object);
     }

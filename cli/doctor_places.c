@@ -19,36 +19,58 @@
 #define TMPFS_NUMBER 0x01021994
 #define NFS_NUMBER   0x6969
 
-void doctor_port_look(const doctor_look *l)
+/* Reads the port of a variable, of which `most` is the greatest. Returns 0: it is not set;
+ * -1: it is wrong, and a fault was added. */
+static int port_read(const doctor_look *l, const char *name, int most)
 {
-    const char        *own    = getenv("SHERD_PORT");
-    const char        *master = getenv("MASTER_PORT");
-    long               port   = own != NULL      ? strtol(own, NULL, 10)
-                                : master != NULL ? strtol(master, NULL, 10) + 1
-                                                 : 0;
-    struct sockaddr_in at     = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    int                yes    = 1;
+    const char *text = getenv(name);
+    int         port = 0;
+
+    if (text == NULL || text[0] == '\0' || cli_number_read(text, 1, most, &port)) {
+        return port;
+    }
+    doctor_add(l->host, "port", DOCTOR_FAULT, "set it to a free port, or unset it",
+               "%s is \"%s\": it may be 1 to %d", name, text, most);
+    return -1;
+}
+
+/* Whether another program has the port, where the ranks of a job would meet. */
+static void port_try(const doctor_look *l, int port)
+{
+    struct sockaddr_in at  = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    int                yes = 1;
     int                fd;
 
-    if (port < 1 || port > 65535 || sherd_launcher() != NULL) {
-        doctor_add(l->host, "port", DOCTOR_SKIPPED, NULL, "%s",
-                   sherd_launcher() != NULL ? "the ranks have met"
-                                            : "neither SHERD_PORT nor MASTER_PORT names one");
-        return;
-    }
     fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
     if (bind(fd, (struct sockaddr *)&at, sizeof(at)) == 0 && listen(fd, 1) == 0) {
-        doctor_add(l->host, "port", DOCTOR_OK, NULL, "%ld is free", port);
+        doctor_add(l->host, "port", DOCTOR_OK, NULL, "%d is free", port);
     } else {
         doctor_add(l->host, "port", DOCTOR_FAULT,
                    "end the program that has it ('ss -ltnp' names it), or set SHERD_PORT to a free "
                    "port on all hosts",
-                   "port %ld, where the ranks of a job whose rank 0 is here would meet, cannot be "
+                   "port %d, where the ranks of a job whose rank 0 is here would meet, cannot be "
                    "used: %s",
                    port, strerror(errno));
     }
     (void)close(fd);
+}
+
+void doctor_port_look(const doctor_look *l)
+{
+    int port = sherd_launcher() == NULL ? port_read(l, "SHERD_PORT", 65535) : 0;
+
+    if (port == 0 && sherd_launcher() == NULL) {
+        port = port_read(l, "MASTER_PORT", 65534);
+        port += port > 0; /* torchrun's own store has that one */
+    }
+    if (port > 0) {
+        port_try(l, port);
+    } else if (port == 0) {
+        doctor_add(l->host, "port", DOCTOR_SKIPPED, NULL, "%s",
+                   sherd_launcher() != NULL ? "the ranks have met"
+                                            : "neither SHERD_PORT nor MASTER_PORT names one");
+    }
 }
 
 /* ---- folders ---- */

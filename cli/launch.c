@@ -24,7 +24,8 @@ static const char HELP[] =
     "  --grace S       seconds from the first failure until the other ranks get SIGTERM\n"
     "                  (default 5); those that do not end get SIGKILL 10 seconds later\n"
     "  --prefix        print the rank before each line, and at the end the last lines of the\n"
-    "                  rank that failed first (default on several hosts)\n\n"
+    "                  rank that failed first (default on several hosts)\n"
+    "  --no-prefix     print the lines alone, for scripts that read them\n\n"
     "On several hosts, where the program and sherd have the same paths:\n\n"
     "  --hosts LIST    the hosts, and how many ranks each has: a:8,b:8\n"
     "  --hostfile F    the same from a file: a line 'a slots=8' or 'a:8' for each host\n"
@@ -146,6 +147,7 @@ int cli_launch(int argc, char **argv)
         CLI_NUMBER("ranks", 'n', launch, ranks, 1, LAUNCH_MOST_RANKS, "wants 1 to 1024"),
         CLI_NUMBER("grace", 'g', launch, grace_s, 0, MOST_GRACE_S, "wants 0 to 86400 seconds"),
         CLI_FLAG("prefix", 0, launch, is_prefixed),
+        CLI_FLAG("no-prefix", 0, launch, is_bare),
         CLI_TEXT("hosts", 0, launch, hosts_text),
         CLI_TEXT("hostfile", 0, launch, hostfile),
         CLI_TEXT("starter", 0, launch, starter),

@@ -56,7 +56,7 @@ typedef struct launch_output {
 
 typedef struct launch {
     /* the options */
-    int         ranks, grace_s, is_prefixed, is_dry, port;
+    int         ranks, grace_s, is_prefixed, is_bare, is_dry, port;
     const char *hosts_text, *hostfile, *starter, *starter_args, *part, *meeting;
     char      **program;
 

@@ -39,72 +39,95 @@ static int host_add(launch *job, const char *name, size_t len, long ranks)
     return 0;
 }
 
-/* Reads a number that ends the text. Returns 0: there is none. */
-static long number_of(const char *text)
+/* Reads "a" or "a:8"; a host without a number has one rank. *has_number_out: it has one. */
+static int named_add(launch *job, const char *text, int *has_number_out)
 {
-    char *end;
-    long  value = strtol(text, &end, 10);
+    const char *colon = strchr(text, ':');
+    int         ranks = 1;
 
-    return end == text || *end != '\0' ? 0 : value;
+    *has_number_out = colon != NULL;
+    if (colon != NULL && !cli_number_read(colon + 1, 1, LAUNCH_MOST_RANKS, &ranks)) {
+        ranks = 0;
+    }
+    return host_add(job, text, colon == NULL ? strlen(text) : (size_t)(colon - text), ranks);
 }
 
-/* Reads "a:8,b:8"; a host without a number has one rank. */
+/* Reads "a:8,b:8". */
 static int hosts_split(launch *job)
 {
-    for (const char *at = job->hosts_text;; at++) {
-        size_t      len   = strcspn(at, ",");
-        const char *colon = memchr(at, ':', len);
-        char        number[16];
+    char *text   = strdup(job->hosts_text);
+    int   status = text == NULL ? -1 : 0;
 
-        (void)snprintf(number, sizeof(number), "%.*s",
-                       colon == NULL ? 0 : (int)(at + len - colon - 1),
-                       colon == NULL ? "" : colon + 1);
-        if (host_add(job, at, colon == NULL ? len : (size_t)(colon - at),
-                     colon == NULL ? 1 : number_of(number)) != 0) {
-            return -1;
+    for (char *at = text, *end; status == 0 && at != NULL; at = end) {
+        int has_number;
+
+        end = strchr(at, ',');
+        if (end != NULL) {
+            *end++ = '\0';
         }
-        at += len;
-        if (*at == '\0') {
-            return 0;
-        }
+        status = named_add(job, at, &has_number);
     }
+    free(text);
+    return status;
 }
 
-/* Reads a line of a hostfile: "node1 slots=8", or "node1:8", or "node1"; # begins a comment. */
+/* Reads a line of a hostfile: "node1 slots=8", or "node1:8", or "node1"; # begins a comment. Other
+ * programs also write max_slots, which is no number of ranks to start. */
 static int line_take(launch *job, char *line)
 {
-    char *slots;
-    char *name = line + strspn(line, " \t");
+    static const char SPACES[] = " \t\r\n";
+    char             *rest;
+    char             *word;
+    int               has_number;
 
-    line[strcspn(line, "#\n")] = '\0';
-    if (name[strspn(name, " \t")] == '\0') {
+    line[strcspn(line, "#")] = '\0';
+    word                     = strtok_r(line, SPACES, &rest);
+    if (word == NULL) {
         return 0;
     }
-    slots = strstr(name, "slots=");
-    if (slots != NULL) {
-        slots[strcspn(slots, " \t")] = '\0';
-    } else {
-        slots = strchr(name, ':');
+    if (named_add(job, word, &has_number) != 0) {
+        return -1;
     }
-    return host_add(job, name, strcspn(name, " \t:"),
-                    slots == NULL ? 1 : number_of(slots + (*slots == ':' ? 1 : 6)));
+    while ((word = strtok_r(NULL, SPACES, &rest)) != NULL) {
+        if (strncmp(word, "max_slots=", 10) == 0 || strncmp(word, "max-slots=", 10) == 0) {
+            continue;
+        }
+        if (has_number || strncmp(word, "slots=", 6) != 0 ||
+            !cli_number_read(word + 6, 1, LAUNCH_MOST_RANKS,
+                             &job->hosts[job->num_hosts - 1].ranks)) {
+            (void)fprintf(stderr,
+                          "sherd: launch: '%s' does not belong into a line of a host; a line is "
+                          "such as 'node1 slots=8' or 'node1:8'\n",
+                          word);
+            return -1;
+        }
+        has_number = 1;
+    }
+    return 0;
 }
 
 static int hostfile_read(launch *job)
 {
-    FILE *file   = fopen(job->hostfile, "re");
-    int   status = 0;
-    char  line[512];
+    FILE  *file   = fopen(job->hostfile, "re");
+    int    status = 0;
+    int    number = 0;
+    char  *line   = NULL;
+    size_t bytes  = 0;
 
     if (file == NULL) {
         (void)fprintf(stderr, "sherd: %s cannot be read: %s\n", job->hostfile, strerror(errno));
         return -1;
     }
-    while (status == 0 && fgets(line, sizeof(line), file) != NULL) {
-        status = line_take(job, line);
+    while (status == 0 && getline(&line, &bytes, file) >= 0) {
+        int has_mark = number++ == 0 && strncmp(line, "\xef\xbb\xbf", 3) == 0; /* of UTF-8 */
+
+        status = line_take(job, line + (has_mark ? 3 : 0));
     }
+    free(line);
     (void)fclose(file);
-    if (status == 0 && job->num_hosts == 0) {
+    if (status != 0) {
+        (void)fprintf(stderr, "sherd: that is line %d of %s\n", number, job->hostfile);
+    } else if (job->num_hosts == 0) {
         (void)fprintf(stderr, "sherd: %s names no host\n", job->hostfile);
         return -1;
     }
@@ -244,6 +267,15 @@ static const char *own_path(void)
 
 /* ---- ssh ---- */
 
+/* Returns the name of a host without the user's, whom only ssh is told. */
+static const char *host_of(const char *name)
+{
+    const char *at = strrchr(name, '@');
+
+    return at == NULL ? name : at + 1;
+}
+
+/* Whether no ssh is needed: as the same user on this host. */
 static int is_this_host(const char *name)
 {
     char own[128] = "";
@@ -261,7 +293,7 @@ static int port_choose(const launch *job)
     uint16_t           drawn = 0;
     int                fd;
 
-    if (!is_this_host(job->hosts[0].name)) {
+    if (!is_this_host(host_of(job->hosts[0].name))) {
         (void)getrandom(&drawn, sizeof(drawn), 0);
         return 20000 + drawn % 10000;
     }
@@ -294,7 +326,7 @@ static void part_line(command_line *line, const launch *job, int host, int first
     word_add(line, "--part");
     word_add(line, "%d:%d:%d", first, job->hosts[host].ranks, job->all_ranks);
     word_add(line, "--meeting");
-    word_add(line, "tcp://%s:%d", job->hosts[0].name, job->port);
+    word_add(line, "tcp://%s:%d", host_of(job->hosts[0].name), job->port);
     word_add(line, "--grace");
     word_add(line, "%d", job->grace_s);
     word_add(line, "--");
@@ -500,15 +532,18 @@ int launch_hosts_read(launch *job)
         return 2;
     }
     job->starter = starter_choose(job);
-    if (strcmp(job->starter, "srun") == 0 && !are_equal(job)) {
-        return cli_bad("launch", "srun starts as many ranks on each host; give the hosts equal "
-                                 "numbers, or use --starter mpirun");
-    }
     if (strcmp(job->starter, "ssh") != 0 && strcmp(job->starter, "mpirun") != 0 &&
         strcmp(job->starter, "srun") != 0) {
         return cli_bad("launch", "--starter is ssh, mpirun or srun, not '%s'", job->starter);
     }
-    return ranks_count(job);
+    if (ranks_count(job) != 0) {
+        return 2;
+    }
+    if (strcmp(job->starter, "srun") == 0 && !are_equal(job)) {
+        return cli_bad("launch", "srun starts as many ranks on each host; give the hosts equal "
+                                 "numbers, or use --starter mpirun");
+    }
+    return 0;
 }
 
 int launch_hosts_start(launch *job, const sigset_t *before)

@@ -115,6 +115,14 @@ static int note_take(launch *job, const char *line)
 
 /* ---- lines ---- */
 
+/* Returns a line without "[0] ", the rank that a part has put before it. */
+static const char *without_rank(const char *line)
+{
+    size_t digits = line[0] == '[' ? strspn(line + 1, "0123456789") : 0;
+
+    return digits > 0 && strncmp(line + 1 + digits, "] ", 2) == 0 ? line + digits + 3 : line;
+}
+
 static void line_pass(launch *job, const launch_stream *stream, const char *line)
 {
     FILE *out = stream->is_error ? stderr : stdout;
@@ -126,7 +134,7 @@ static void line_pass(launch *job, const launch_stream *stream, const char *line
     } else if (note_take(job, line)) {
         return;
     }
-    (void)fprintf(out, "%s\n", line);
+    (void)fprintf(out, "%s\n", job->is_bare ? without_rank(line) : line);
     (void)fflush(out);
     if (stream->is_error && !job->output.is_part) {
         last_keep(&job->output, line);

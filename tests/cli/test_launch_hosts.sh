@@ -55,6 +55,32 @@ fi
 launched 0 --hosts "$first:1,$second:1" --starter ssh --dry-run true
 says out "$dir/agent $second "
 
+# Files of hosts, as people and other programs write them.
+hostfile() {
+    printf "$2" >"$dir/hostfile"
+    launched "$1" --hostfile "$dir/hostfile" --starter ssh --dry-run true
+}
+hostfile 0 '\357\273\277node1 max_slots=4 slots=3\r\nnode2:2 # two\n\nnode3\n'
+says out "$dir/agent node1 "
+says out "--part 0:3:6 "
+says out "--part 3:2:6 "
+says out "--part 5:1:6 "
+for line in 'a slots = 2' 'a slots=2 b slots=2' 'a:2 slots=3' 'fe80::1 slots=2' 'a slots=0'; do
+    hostfile 2 "node1\n$line\n"
+    says err "that is line 2 of $dir/hostfile"
+done
+launched 0 --hosts "someone@node1:2,node2:2" --starter ssh --dry-run true
+says out "$dir/agent someone@node1 "
+says out "tcp://node1:"
+launched 2 --hosts "node1:8,node2:8" -n 10 --starter srun --dry-run true
+says err "srun starts as many ranks on each host"
+launched 0 --hosts "$first:1,$second:1" --starter ssh --no-prefix echo alone
+says out "alone"
+if grep -q '\[' "$dir/out"; then
+    echo "not ok: --no-prefix prints ranks"
+    failed=1
+fi
+
 # The ranks meet; between hosts without MPI and NCCL no data can move, and the message says so.
 SHERD_NCCL_LIBRARY=/nonexistent launched 1 --hosts "$first:1,$second:1" --starter ssh "$minimal"
 says err "between hosts use transport mpi"
