@@ -1,8 +1,9 @@
 /* Large blocks are mapped, each by itself: a huge page then holds no bytes of another block, and
  * locking a block locks only this block. */
-#include "base/mem.h"
+#include "base/pages.h"
 
 #include "base/checked.h"
+#include "base/mem.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -43,9 +44,27 @@ static void pages_unmap(unsigned char *block, size_t map_bytes)
     (void)munmap(block - SHERD_ALIGN_BYTES, map_bytes);
 }
 
+static _Thread_local int is_deferred;
+
+int sherdi_pages_defer_set(int defers)
+{
+    int before = is_deferred;
+
+    is_deferred = defers;
+    return before;
+}
+
+int sherdi_pages_defers(void)
+{
+    return is_deferred;
+}
+
 static int pages_take(void *memory, size_t len_bytes)
 {
     assert((uintptr_t)memory % SHERD_ALIGN_BYTES == 0);
+    if (is_deferred) {
+        return 0;
+    }
     len_bytes = sherdi_round_up(len_bytes, SHERD_ALIGN_BYTES);
 #if defined(MADV_POPULATE_WRITE)
     if (madvise(memory, len_bytes, MADV_POPULATE_WRITE) == 0) {
@@ -59,6 +78,16 @@ static int pages_take(void *memory, size_t len_bytes)
         ((volatile unsigned char *)memory)[at] = 0;
     }
     return 0;
+}
+
+void sherdi_pages_give_back(void *memory, size_t len_bytes)
+{
+    uintptr_t begin = sherdi_round_up((uintptr_t)memory, SHERD_ALIGN_BYTES);
+    uintptr_t end   = ((uintptr_t)memory + len_bytes) / SHERD_ALIGN_BYTES * SHERD_ALIGN_BYTES;
+
+    if (begin < end && madvise((void *)begin, end - begin, MADV_REMOVE) != 0) {
+        (void)madvise((void *)begin, end - begin, MADV_DONTNEED); /* it is not shared */
+    }
 }
 
 const sherdi_pages_ops sherdi_pages = {.map = pages_map, .unmap = pages_unmap, .take = pages_take};

@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/pages.h"
 #include "base/thread.h"
 #include "kernels/cpu/binding.h"
 #include "kernels/cpu/roles.h"
@@ -483,6 +484,9 @@ static int team_touch(const sherdi_backend *host, void *memory, size_t len_bytes
 {
     host_touch t = {.memory = memory, .len_bytes = len_bytes};
 
+    if (sherdi_pages_defers()) {
+        return 0;
+    }
     atomic_init(&t.error, 0);
     sherdi_parallel_run(
         host, sherdi_split_of(host, sherdi_div_up(len_bytes, SHERDI_HUGE_BYTES), SHERDI_HUGE_BYTES),
