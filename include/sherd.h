@@ -507,6 +507,7 @@ SHERD_API void sherd_engine_destroy(sherd_engine *engine);
 #include "sherd_checkpoints.h"
 #include "sherd_config.h"
 #include "sherd_declarations.h"
+#include "sherd_elastic.h"
 #include "sherd_memory.h"
 #include "sherd_reports.h"
 #include "sherd_steps.h"

@@ -1,0 +1,61 @@
+/* See pass.h. A room is memory of the world, which peers read in place. */
+#include "collectives/pass.h"
+
+#include "collectives/peers.h"
+
+#include <string.h>
+
+sherd_status sherdi_pass_check(const sherd_world *world, const char *call)
+{
+    if (sherdi_world_has_device(world)) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "%s: the world has a device, and only ranks on the CPU can do this yet",
+                           call);
+    }
+    if (world->world_size > 1 &&
+        (world->peers == NULL || world->local_size != world->world_size ||
+         (world->ops->caps & SHERDI_WORLD_SHARES_MEMORY) == 0 ||
+         strcmp(world->ops->name, "mpi") == 0)) { /* MPI's own worlds do not change their size */
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "%s: not over transport %s yet; ranks have to be threads, or processes "
+                           "of one host (shm)",
+                           call, world->ops->name);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_pass_open(sherdi_pass *pass, sherd_world *world, size_t room_bytes)
+{
+    void *room;
+
+    *pass = (sherdi_pass){.world = world, .room_bytes = room_bytes};
+    SHERDI_TRY(sherdi_world_alloc(world, room_bytes, &room));
+    pass->own = room;
+    return SHERD_OK;
+}
+
+void sherdi_pass_close(sherdi_pass *pass)
+{
+    if (pass->own != NULL) {
+        sherdi_world_free(pass->world, pass->own);
+    }
+    *pass = (sherdi_pass){0};
+}
+
+const unsigned char *sherdi_pass_room(const sherdi_pass *pass, int rank)
+{
+    const sherdi_peers *peers = pass->world->peers;
+
+    /* on one host, the index of a rank is its number */
+    return rank == pass->world->rank
+               ? pass->own
+               : sherdi_peers_at(peers, rank,
+                                 sherdi_peers_find_address(peers, pass->own, pass->room_bytes));
+}
+
+sherd_status sherdi_pass_meet(const sherdi_pass *pass, uint64_t sent_bytes, uint64_t got_bytes)
+{
+    SHERDI_TRY(sherd_world_barrier(pass->world));
+    sherdi_world_traffic_add(pass->world, sent_bytes, got_bytes);
+    return SHERD_OK;
+}

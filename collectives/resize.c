@@ -1,0 +1,67 @@
+/* Worlds of fewer and of more ranks, made of a world that is whole: a split of it, and a meeting at
+ * an address. The new world shares nothing with the old one. */
+#include "collectives/alone.h"
+#include "collectives/procs.h"
+#include "collectives/split.h"
+#include "collectives/threads.h"
+#include "collectives/transport.h"
+
+#include <string.h>
+
+sherd_status sherd_world_shrink(sherd_world *world, sherd_world **out)
+{
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_shrink"));
+    SHERDI_TRY(sherdi_world_check_caller(world, "sherd_world_shrink"));
+    return sherd_world_split(world, 0, world->rank, out);
+}
+
+sherd_status sherd_world_leave(sherd_world *world)
+{
+    sherd_world *none = NULL;
+
+    SHERDI_TRY(sherdi_world_check_caller(world, "sherd_world_leave"));
+    return sherd_world_split(world, -1, world->rank, &none);
+}
+
+static sherd_status grow_check(const sherd_world *world, int world_size, const char *rendezvous)
+{
+    if (world_size <= world->world_size) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd_world_grow: the world has %d ranks, and a world of %d is not "
+                           "larger; sherd_world_shrink makes a smaller one",
+                           world->world_size, world_size);
+    }
+    if (world->ops == &sherdi_threads_ops) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "sherd_world_grow: ranks that are threads have no address to meet at; "
+                           "make the larger world with sherd_world_threads");
+    }
+    if (strcmp(world->ops->name, "shm") != 0 && world->ops != &sherdi_self_ops) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "sherd_world_grow: not over transport %s yet; only shm, and one rank "
+                           "alone, can grow",
+                           world->ops->name);
+    }
+    SHERDI_TRY(sherdi_api_need(rendezvous != NULL, "sherd_world_grow", "rendezvous"));
+    return sherdi_net_address_check(rendezvous);
+}
+
+sherd_status sherd_world_grow(sherd_world *world, int world_size, const char *rendezvous,
+                              sherd_world **out)
+{
+    sherd_world_params params = sherdi_world_standard;
+    job_key            key;
+
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_grow"));
+    SHERDI_TRY(sherdi_world_check_caller(world, "sherd_world_grow"));
+    SHERDI_TRY(sherdi_world_check_process(world));
+    SHERDI_TRY(grow_check(world, world_size, rendezvous));
+    SHERDI_TRY(sherdi_world_status(world));
+    params.transport       = "shm";
+    params.timeout_ns      = world->timeout_ns;
+    params.host_timeout_ns = world->host_timeout_ns;
+    params.cpu_threads     = world->ops == &sherdi_self_ops ? 0 : world->cpu_threads;
+    params.backend         = world->backend->name;
+    sherdi_job_key_read(NULL, NULL, &key);
+    return sherdi_world_at(world->rank, world_size, rendezvous, &key, &params, out);
+}
