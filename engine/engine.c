@@ -258,7 +258,7 @@ static sherd_status own_open(sherd_engine *engine)
     return declared_check(engine);
 }
 
-static void memory_close(sherd_engine *engine)
+void sherdi_engine_parts_close(sherd_engine *engine)
 {
     SHERDI_TELL(updater, close, engine);
     sherdi_modules_abandon(engine);
@@ -301,7 +301,7 @@ static sherd_status plan_open(sherd_engine *engine, const sherdi_machine *machin
     return sherdi_modules_check(engine);
 }
 
-static sherd_status parts_open(sherd_engine *engine, const sherdi_machine *machine)
+sherd_status sherdi_engine_parts_open(sherd_engine *engine, const sherdi_machine *machine)
 {
     SHERDI_TRY(sherdi_agree_status(engine, plan_open(engine, machine)));
     SHERDI_TRY(sherdi_agree_status(engine, own_open(engine)));
@@ -322,9 +322,9 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     SHERDI_TRY(sherdi_agree_status(engine, sherdi_modules_declared(engine)));
     SHERDI_TRY(sherdi_modules_sealing(engine));
     SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
-    status = parts_open(engine, &machine);
+    status = sherdi_engine_parts_open(engine, &machine);
     if (status != SHERD_OK) {
-        memory_close(engine);
+        sherdi_engine_parts_close(engine);
         return status;
     }
     engine->phase = SHERDI_PHASE_SEALED;
@@ -346,7 +346,7 @@ void sherd_engine_destroy(sherd_engine *engine)
         return;
     }
     sherdi_modules_give_up(engine);
-    memory_close(engine);
+    sherdi_engine_parts_close(engine);
     sherdi_modules_destroy(engine);
     sherdi_model_fini(&engine->model);
     sherdi_backend_destroy(engine->backend);

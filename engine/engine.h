@@ -16,6 +16,10 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out);
 sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine *machine,
                                      sherdi_plan **out);
 
+/** Make the plan and open all it needs, a collective call; close it, also after a failure. */
+sherd_status sherdi_engine_parts_open(sherd_engine *engine, const sherdi_machine *machine);
+void         sherdi_engine_parts_close(sherd_engine *engine);
+
 /** Check a call that asks for a fingerprint, and give the sum of the shares of the ranks; if every
  *  rank has everything (`is_shared_out` 0), one share is all. Collective. */
 sherd_status sherdi_fingerprint_check(sherd_engine *engine, const void *out, const char *call);

@@ -162,6 +162,8 @@ static void *updater_main(void *raw)
     sherdi_mem_forbid_begin();
     sherdi_marks_queued();
     (void)pthread_mutex_lock(&updater->lock);
+    updater->has_begun = 1;
+    (void)pthread_cond_broadcast(&updater->changed);
     while (!updater->shall_end || updater->state == SHERDI_UPDATER_WORKING) {
         if (updater->state != SHERDI_UPDATER_WORKING) {
             (void)pthread_cond_wait(&updater->changed, &updater->lock);
@@ -500,6 +502,9 @@ static sherd_status thread_open(sherd_engine *engine)
     (void)pthread_mutex_lock(&updater->lock); /* the thread waits until it is known */
     error            = sherdi_thread_start(&updater->thread, 0, updater_main, engine);
     updater->is_open = error == 0;
+    while (updater->is_open && !updater->has_begun) { /* it reads the engine, which may move */
+        (void)pthread_cond_wait(&updater->changed, &updater->lock);
+    }
     (void)pthread_mutex_unlock(&updater->lock);
     return error == 0 ? SHERD_OK : sherdi_fail(SHERD_E_NOMEM, "no thread for updates");
 }

@@ -32,6 +32,7 @@ struct sherdi_updater_own {
     pthread_mutex_t      lock; /* of the next fields */
     pthread_cond_t       changed;
     sherdi_updater_state state;
+    int                  has_begun; /* from now on the thread waits for work */
     int                  shall_end;
     int                  wants_ahead; /* the state shall be read ahead when the commit is over */
     /* of the updater while it works, else of the trainer's thread */

@@ -245,19 +245,25 @@ sherd_status sherd_monitor_write(sherd_engine *engine, const char *tag, double v
 
 static sherd_status watch_open(sherd_engine *engine)
 {
-    sherdi_watch *watch = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, sizeof(*watch));
+    sherdi_watch *watch   = engine->watch;
+    int           is_kept = watch != NULL; /* the engine moves to another world */
 
-    if (watch == NULL) {
-        return SHERD_E_NOMEM;
+    if (!is_kept) {
+        watch = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, sizeof(*watch));
+        if (watch == NULL) {
+            return SHERD_E_NOMEM;
+        }
+        memset(watch, 0, sizeof(*watch));
+        engine->watch = watch;
     }
-    memset(watch, 0, sizeof(*watch));
-    engine->watch = watch;
     if (!is_watcher(engine) || (sherdi_world_caps(engine->world) & SHERDI_WORLD_SIMULATES) != 0) {
         return SHERD_OK;
     }
     engine->times.own->logs_transfers =
         engine->settings.watch.logs_comms && engine->settings.watch.logs_each_comm;
-    return sherdi_monitors_open(&watch->monitors, engine->settings.monitors, &engine->mem);
+    return is_kept
+               ? SHERD_OK
+               : sherdi_monitors_open(&watch->monitors, engine->settings.monitors, &engine->mem);
 }
 
 static void watch_sealed(sherd_engine *engine)
