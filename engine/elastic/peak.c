@@ -1,0 +1,107 @@
+/* See peak.h. The numbers and the memory are of one loop over the ranges that a segment has, so
+ * that what is counted is what is given back. */
+#include "engine/elastic/peak.h"
+
+#include "base/checked.h"
+#include "base/pages.h"
+#include "engine/program/program.h"
+
+int sherdi_move_is_passing(sherdi_buffer_id id)
+{
+    switch (id) {
+    case SHERDI_BUFFER_PARAMS:
+    case SHERDI_BUFFER_STATE:
+    case SHERDI_BUFFER_SCALARS:
+    case SHERDI_BUFFER_HOST_PARAMS:
+    case SHERDI_BUFFER_HOST_STATE:
+    case SHERDI_BUFFER_HOST_SCALARS:
+        return 0;
+    default:
+        return 1;
+    }
+}
+
+/* Gives range `index` of the memory that rests of a segment: first the parameters, then the state
+ * of each block. Returns 0 beyond the last. */
+static int rest_of(const sherdi_plan *plan, int segment, size_t index, sherdi_range *out)
+{
+    const sherdi_segment *of = &plan->layout.segments[segment];
+    const sherdi_block   *block;
+
+    if (index == 0) {
+        size_t elems = of->is_resident ? of->padded_elems : of->slice_elems;
+
+        *out = sherdi_range_of(
+            of->param_space == SHERDI_SPACE_HOST ? SHERDI_BUFFER_HOST_PARAMS : SHERDI_BUFFER_PARAMS,
+            of->param_offset,
+            of->param_offset == SHERDI_NO_OFFSET
+                ? 0
+                : sherdi_round_up(elems * sherdi_compute_bytes(of), SHERD_ALIGN_BYTES));
+        return 1;
+    }
+    if (index > of->num_blocks) {
+        return 0;
+    }
+    block      = &plan->layout.blocks[of->first_block + index - 1];
+    *out       = sherdi_state_at(plan, block);
+    out->bytes = sherdi_round_up(sherdi_plan_state_bytes(plan, block), SHERD_ALIGN_BYTES);
+    return 1;
+}
+
+static size_t segment_bytes(const sherdi_plan *plan, int segment)
+{
+    size_t       bytes = 0;
+    sherdi_range range;
+
+    for (size_t i = 0; plan != NULL && rest_of(plan, segment, i, &range); i++) {
+        bytes += range.bytes;
+    }
+    return bytes;
+}
+
+static size_t passing_bytes(const sherdi_plan *plan)
+{
+    size_t bytes = 0;
+
+    for (int b = 0; plan != NULL && b < SHERDI_BUFFERS; b++) {
+        bytes += sherdi_move_is_passing((sherdi_buffer_id)b) ? plan->packing.buffers[b].bytes : 0;
+    }
+    return bytes;
+}
+
+size_t sherdi_move_peak(const sherdi_plan *old_plan, const sherdi_plan *new_plan)
+{
+    size_t num_segments = (old_plan != NULL ? old_plan : new_plan)->layout.num_segments;
+    size_t old_total    = old_plan == NULL ? 0 : old_plan->packing.total_bytes;
+    size_t new_total    = new_plan == NULL ? 0 : new_plan->packing.total_bytes;
+    size_t old_left     = old_total - passing_bytes(old_plan);
+    size_t new_taken    = 0;
+    size_t peak         = sherdi_max_size(old_total, new_total);
+
+    for (size_t s = 0; s < num_segments; s++) {
+        new_taken += segment_bytes(new_plan, (int)s);
+        peak = sherdi_max_size(peak, old_left + new_taken);
+        old_left -= segment_bytes(old_plan, (int)s);
+    }
+    return sherdi_max_size(peak, old_left + new_total);
+}
+
+void sherdi_move_drop_passing(const sherdi_plan *plan, unsigned char *const *buffers)
+{
+    for (int b = 0; b < SHERDI_BUFFERS; b++) {
+        if (sherdi_move_is_passing((sherdi_buffer_id)b) && plan->packing.buffers[b].bytes > 0) {
+            sherdi_pages_give_back(buffers[b], plan->packing.buffers[b].bytes);
+        }
+    }
+}
+
+void sherdi_move_drop_segment(const sherdi_plan *plan, unsigned char *const *buffers, int segment)
+{
+    sherdi_range range;
+
+    for (size_t i = 0; rest_of(plan, segment, i, &range); i++) {
+        if (range.bytes > 0) {
+            sherdi_pages_give_back(buffers[range.where] + range.offset, range.bytes);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+/* See wire.h. A portion of a range that changes its rank goes to the slot of its sender. When a
+ * slot is full, the ranks meet, and each takes its portions from the rooms of the others; meanwhile
+ * the next portions go to the other slot. Which meeting a portion belongs to follows from the list
+ * alone. */
+#include "engine/elastic/wire.h"
+
+#include "base/checked.h"
+#include "engine/run/agree.h"
+
+#include <string.h>
+
+#define LEAST_SLOT_BYTES ((size_t)64 << 10)
+#define MOST_SLOT_BYTES  ((size_t)4 << 20)
+
+sherd_status sherdi_move_wire_open(sherdi_move_wire *wire, sherdi_mem *mem, sherd_status here)
+{
+    size_t part;
+
+    wire->filled = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL,
+                                      (size_t)sherd_world_size(wire->world), sizeof(size_t));
+    wire->portions =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, SHERDI_MOVE_PORTIONS, sizeof(*wire->portions));
+    if (here == SHERD_OK && (wire->filled == NULL || wire->portions == NULL)) {
+        here = SHERD_E_NOMEM;
+    }
+    SHERDI_TRY(sherdi_agree_world(wire->world, here));
+    part = wire->plans->model->total_elems / 64 * sizeof(float);
+    wire->slot_bytes =
+        sherdi_round_up(sherdi_min_size(sherdi_max_size(part, LEAST_SLOT_BYTES), MOST_SLOT_BYTES),
+                        SHERD_ALIGN_BYTES);
+    return sherdi_pass_open(&wire->pass, wire->world, 2 * wire->slot_bytes);
+}
+
+void sherdi_move_wire_close(sherdi_move_wire *wire)
+{
+    sherdi_pass_close(&wire->pass);
+    sherdi_free(wire->filled);
+    sherdi_free(wire->portions);
+    wire->filled   = NULL;
+    wire->portions = NULL;
+}
+
+/* ------------------------------------------------------------------- meetings -- */
+
+static sherd_status slot_pass(sherdi_move_wire *wire)
+{
+    size_t base = (size_t)wire->slot * wire->slot_bytes;
+
+    SHERDI_TRY(sherdi_pass_meet(&wire->pass, wire->sent_bytes, wire->got_bytes));
+    for (size_t i = 0; i < wire->num_taken; i++) {
+        const sherdi_move_portion *portion = &wire->portions[i];
+
+        sherdi_holding_take(
+            &wire->to, portion->param, portion->part, portion->first, portion->count,
+            sherdi_pass_room(&wire->pass, portion->from) + base + portion->offset_bytes);
+    }
+    wire->own_sent_bytes += wire->sent_bytes;
+    wire->own_got_bytes += wire->got_bytes;
+    wire->sent_bytes = wire->got_bytes = 0;
+    wire->num_taken = wire->num_all = 0;
+    wire->slot                      = !wire->slot;
+    memset(wire->filled, 0, (size_t)sherd_world_size(wire->world) * sizeof(*wire->filled));
+    return SHERD_OK;
+}
+
+/* Sends a portion, which fits a slot. */
+static sherd_status portion_pass(sherdi_move_wire *wire, const sherdi_move_range *range,
+                                 sherdi_move_portion portion)
+{
+    const sherdi_plan *plan = wire->plans->new_plan;
+    int                me   = sherd_world_rank(wire->world);
+    int                to   = wire->new_at[range->to];
+    size_t bytes = sherdi_holding_bytes(plan, portion.param, portion.part, portion.count);
+
+    portion.from = wire->old_at[range->from];
+    if (portion.from == to) {
+        if (to == me) {
+            sherdi_holding_keep(&wire->from, &wire->to, portion.param, portion.part, portion.first,
+                                portion.count);
+            wire->kept_bytes += bytes;
+        }
+        return SHERD_OK;
+    }
+    if (wire->filled[portion.from] + bytes > wire->slot_bytes ||
+        wire->num_all == SHERDI_MOVE_PORTIONS) {
+        SHERDI_TRY(slot_pass(wire));
+    }
+    portion.offset_bytes = wire->filled[portion.from];
+    wire->filled[portion.from] += sherdi_round_up(bytes, 64);
+    wire->num_all++;
+    wire->moved_bytes += bytes;
+    if (to == me) {
+        wire->portions[wire->num_taken++] = portion;
+        wire->got_bytes += bytes;
+    }
+    if (portion.from == me) {
+        sherdi_holding_give(&wire->from, portion.param, portion.part, portion.first, portion.count,
+                            wire->pass.own + (size_t)wire->slot * wire->slot_bytes +
+                                portion.offset_bytes);
+        wire->sent_bytes += bytes;
+    }
+    return SHERD_OK;
+}
+
+static sherd_status part_pass(sherdi_move_wire *wire, const sherdi_move_range *range, int part)
+{
+    const sherdi_plan *plan  = wire->plans->new_plan;
+    size_t             chunk = sherdi_holding_bytes(plan, range->param, part, SHERD_CHUNK_ELEMS);
+    size_t             most  = wire->slot_bytes / chunk * SHERD_CHUNK_ELEMS;
+    size_t             end   = range->first + range->count;
+
+    for (size_t at = range->first; at < end; at += most) {
+        SHERDI_TRY(portion_pass(wire, range,
+                                (sherdi_move_portion){.param = range->param,
+                                                      .part  = part,
+                                                      .first = at,
+                                                      .count = sherdi_min_size(most, end - at)}));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status range_pass(void *ctx, const sherdi_move_range *range)
+{
+    sherdi_move_wire     *wire    = ctx;
+    const sherdi_segment *segment = sherdi_param_segment(wire->plans->new_plan, range->param);
+
+    if (range->what == SHERDI_MOVE_PARAM) {
+        return part_pass(wire, range, SHERDI_HOLDING_PARAM);
+    }
+    for (int part = segment->has_master ? 0 : 1; part < sherdi_segment_parts(segment); part++) {
+        SHERDI_TRY(part_pass(wire, range, part));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_move_wire_segment(sherdi_move_wire *wire, int segment)
+{
+    return sherdi_move_list(wire->plans, segment, range_pass, wire);
+}
+
+sherd_status sherdi_move_wire_finish(sherdi_move_wire *wire)
+{
+    return wire->num_all == 0 ? SHERD_OK : slot_pass(wire);
+}
