@@ -40,4 +40,51 @@ SHERD_CALL sherd_world_leave(sherd_world *world);
 SHERD_CALL sherd_world_grow(sherd_world *world, int world_size, const char *rendezvous,
                             sherd_world **out);
 
+/** Moves an engine to another world: afterwards it trains there, with the bits that it would have
+ *  if it had always been there. One of the two worlds has all ranks of the other: ranks leave, or
+ *  newcomers come, but not both in one move.
+ *
+ *  Who calls it: a rank of both worlds gives the new `world`. A rank that leaves gives NULL; its
+ *  state goes to the others, and its engine can only be destroyed. A newcomer has an engine that
+ *  was created in a world of its own (sherd_world_self) with the same configuration, and has
+ *  declared the same model, but is not sealed: the move seals it and gives it all values.
+ *
+ *  What moves: parameters, state, counters, the loss scale, the run's description, and blobs, by
+ *  the rules of a checkpoint that is loaded on another number of ranks. Of the values, only ranges
+ *  that change their rank go over the wire. The window in flight is dropped, as by
+ *  sherd_step_discard. The global batch stays: accumulation becomes the micro-batches of all ranks
+ *  divided by the new number of ranks, rounded up.
+ *
+ *  Addresses  of parameters and gradients, and everything that was asked of the engine before, are
+ *             invalid afterwards. Memory that parameters are bound to stays.
+ *  Ownership  the engine holds the new world and lets the old one go.
+ *  Collective over both worlds; engines of one world move in the same order. Blocking.
+ *  Errors     E_INVAL      the worlds do not fit each other; the models or settings differ
+ *             E_STATE      before seal on a rank of the old world; the engine is poisoned
+ *             E_NOTSUP     state on NVMe, replicas, second copies, a GPU, a transport other than
+ *                          threads and shm, a trace (SHERD_TRACE); nothing has changed
+ *             E_NOMEM      there is no room for the new layout; but for the dropped window, the
+ *                          engine is as it was, in the old world
+ *             E_PEER_LOST  a rank was lost. Before values have moved, the engine is as it was;
+ *                          afterwards it is poisoned, and can only be destroyed
+ */
+SHERD_CALL sherd_engine_move(sherd_engine *engine, sherd_world *world);
+
+/* The last move of an engine. */
+typedef struct sherd_move_report {
+    size_t   struct_size;
+    int      old_size, new_size;    /* ranks */
+    int      dropped_micro_batches; /* of this rank, in the window that was dropped */
+    int      reserved;              /* keeps the layout; zero */
+    uint64_t moved_bytes;           /* over the wire, of all ranks together */
+    uint64_t sent_bytes;            /* of them by this rank */
+    uint64_t received_bytes;
+    uint64_t kept_bytes; /* from the old to the new memory of this rank */
+    size_t   peak_bytes; /* most memory of both layouts that this rank held at once */
+    double   seconds;
+} sherd_move_report;
+SHERD_API void sherd_move_report_init(sherd_move_report *report);
+/** Returns the report of the last move of this rank; zeros if there was none. Local. */
+SHERD_CALL sherd_move_query(const sherd_engine *engine, sherd_move_report *out);
+
 #endif

@@ -35,7 +35,8 @@
 /* Members of an engine that are a module's alone. */
 #define SHERDI_OWN_MEMBERS                                                                         \
     SHERDI_IN_REPORTS(sherdi_reports reports;)                                                     \
-    SHERDI_IN_OFFLOAD(sherdi_block_call block_call;)
+    SHERDI_IN_OFFLOAD(sherdi_block_call block_call;)                                               \
+    SHERDI_IN_ELASTIC(struct sherdi_elastic *elastic;)
 
 /* Calls a function of rings.h. In a build without rings the value is `otherwise`. */
 #define SHERDI_RINGS(call, otherwise) (SHERDI_IN_OFFLOAD(1 ? (call) :)(otherwise))

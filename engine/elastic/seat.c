@@ -1,0 +1,75 @@
+/* See seat.h. Pointers into the engine's object stay right, since a seat is used only while it is
+ * there. */
+#include "engine/elastic/seat.h"
+
+#include "engine/engine.h"
+
+#include <string.h>
+
+/* The members of the same name, but for the settings of the batch. */
+#define SEAT_MEMBERS(X)                                                                            \
+    X(world)                                                                                       \
+    X(shards)                                                                                      \
+    X(backend)                                                                                     \
+    X(host)                                                                                        \
+    X(lanes)                                                                                       \
+    X(rank)                                                                                        \
+    X(world_size)                                                                                  \
+    X(plan)                                                                                        \
+    X(memory)                                                                                      \
+    X(reports)                                                                                     \
+    X(block_call)                                                                                  \
+    X(param_hashes)                                                                                \
+    X(fill)                                                                                        \
+    X(values_call)                                                                                 \
+    X(kernel_data)                                                                                 \
+    X(exchange)                                                                                    \
+    X(fingerprints)                                                                                \
+    X(storage)                                                                                     \
+    X(run)                                                                                         \
+    X(updater)                                                                                     \
+    X(times)                                                                                       \
+    X(watch)                                                                                       \
+    X(window)                                                                                      \
+    X(counters)
+
+void sherdi_seat_take(sherd_engine *engine, sherdi_seat *out)
+{
+#define X(member)                                                                                  \
+    memcpy(&out->member, &engine->member, sizeof(out->member));                                    \
+    memset(&engine->member, 0, sizeof(engine->member));
+    SEAT_MEMBERS(X)
+#undef X
+    out->batch = engine->settings.batch;
+}
+
+void sherdi_seat_put(sherd_engine *engine, const sherdi_seat *seat)
+{
+#define X(member) memcpy(&engine->member, &seat->member, sizeof(seat->member));
+    SEAT_MEMBERS(X)
+#undef X
+    engine->settings.batch = seat->batch;
+}
+
+sherd_status sherdi_seat_open(sherd_engine *engine, sherd_world *world,
+                              const sherdi_batch_settings *batch)
+{
+    engine->world          = sherdi_world_retain(world);
+    engine->shards         = sherdi_world_retain(world);
+    engine->host           = sherdi_world_host(world);
+    engine->rank           = sherd_world_rank(world);
+    engine->world_size     = sherd_world_size(world);
+    engine->settings.batch = *batch;
+    return sherdi_engine_lane(engine, NULL);
+}
+
+void sherdi_seat_close(sherd_engine *engine)
+{
+    sherdi_seat closed;
+
+    sherdi_engine_parts_close(engine);
+    sherdi_backend_destroy(engine->backend);
+    sherd_world_destroy(engine->shards);
+    sherd_world_destroy(engine->world);
+    sherdi_seat_take(engine, &closed);
+}
