@@ -125,6 +125,12 @@ KEY(SHARD_SIZE, "sherd.shard_size", INT,
     "MiCS). It divides the ranks of each host. Gradients are reduced inside these groups, and once "
     "a window their slices are added up over the groups. 0: all ranks share one copy",
     SETS(sharding.shard_size), NUMBER(0), RANGE(0, 131072))
+KEY(ELASTIC, "sherd.elastic", PAIR,
+    "least and most ranks that the run may have when its engine moves from world to world "
+    "(`sherd_engine_move`). Seal plans each number of them, and the moves between two that follow "
+    "each other, and refuses what the host has no room for. In the deterministic mode the integers "
+    "have room for the micro-batches of all of them. [0, 0]: moves are not planned",
+    SETS(elastic), BOTH(0, 0), RANGE(0, 131072))
 KEY(FREE_PACKING, "sherd.free_packing", BOOL,
     "stage 3: the plan packs each gather of a unit by itself. This may take less memory if the "
     "sizes of units and their order are irregular. A parameter then has no fixed address "

@@ -505,7 +505,8 @@ static sherd_status monitors_resolve(const sherd_config *config, sherdi_monitor_
 static sherd_status absent_refuse(const sherd_config *config)
 {
 #define SHERDI_ABSENT_KEY(id, module)                                                              \
-    if (sherdi_config_is_on(config, SHERDI_CONFIG_##id)) {                                         \
+    if (sherdi_config_is_on(config, SHERDI_CONFIG_##id) ||                                         \
+        sherdi_config_real(config, SHERDI_CONFIG_##id) > 0) {                                      \
         return sherdi_absent(module, sherdi_config_name(config, SHERDI_CONFIG_##id));              \
     }
 #include "engine/config/absent_list.h"

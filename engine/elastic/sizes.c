@@ -1,0 +1,141 @@
+/* See sizes.h. At seal every number of ranks is planned, and refused where the host lacks room. In
+ * the deterministic mode all of them count gradients in the same integers. */
+#include "engine/elastic/sizes.h"
+
+#include "base/checked.h"
+#include "engine/elastic/move.h"
+#include "engine/limits.h"
+
+static sherd_status size_plan(const sherdi_plan *plan, const sherdi_model *model, int ranks,
+                              sherdi_plan **out)
+{
+    sherdi_settings settings = plan->settings;
+    sherdi_machine  machine  = plan->machine;
+
+    settings.batch         = sherdi_move_batch(&plan->settings.batch, ranks);
+    machine.ranks_per_host = ranks;
+    return sherdi_plan_create(model, &settings, 0, ranks, &machine, plan->mem, out);
+}
+
+/* Gives the sizes of `at`; `before` is the plan of one rank less. */
+static sherd_status size_give(const sherdi_plan *plan, const sherdi_plan *before,
+                              const sherdi_plan *at, sherdi_elastic_fn fn, void *ctx)
+{
+    sherdi_elastic_size size = {.ranks = at->world_size, .rank_bytes = sherdi_plan_host_need(at)};
+
+    if (before != NULL) {
+        size.grow_peak   = sherdi_move_peak(before, at);
+        size.shrink_peak = sherdi_move_peak(at, before);
+    }
+    if (at->world_size != plan->world_size) {
+        size.here_peak = sherdi_max_size(sherdi_move_peak(plan, at), sherdi_move_peak(at, plan));
+    }
+    return fn(ctx, &size);
+}
+
+sherd_status sherdi_elastic_sizes(const sherdi_plan *plan, const sherdi_model *model,
+                                  sherdi_elastic_fn fn, void *ctx)
+{
+    sherdi_plan *before = NULL;
+    sherd_status status = SHERD_OK;
+
+    for (int ranks = (int)plan->settings.elastic[0];
+         ranks <= (int)plan->settings.elastic[1] && status == SHERD_OK; ranks++) {
+        sherdi_plan *at = NULL;
+
+        status = size_plan(plan, model, ranks, &at);
+        if (status == SHERD_OK) {
+            status = size_give(plan, before, at, fn, ctx);
+        }
+        sherdi_plan_destroy(before);
+        before = at;
+    }
+    sherdi_plan_destroy(before);
+    return status;
+}
+
+/* ----------------------------------------------------------------------- the hooks -- */
+
+static sherd_status range_check(const sherdi_settings *settings, int ranks)
+{
+    double least = settings->elastic[0];
+    double most  = settings->elastic[1];
+
+    if (least < 1 || least > most || least != (double)(int)least || most != (double)(int)most) {
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "sherd.elastic is [%g, %g]; give the least and the most ranks, two whole "
+            "numbers from 1 on",
+            least, most);
+    }
+    if (ranks < least || ranks > most) {
+        return sherdi_fail(SHERD_E_INVAL, "sherd.elastic is [%g, %g], and the world has %d ranks",
+                           least, most, ranks);
+    }
+    return SHERD_OK;
+}
+
+static int bits_of(uint64_t count)
+{
+    int bits = 0;
+
+    while (((uint64_t)1 << bits) < count) {
+        bits++;
+    }
+    return bits;
+}
+
+/* The integers of the deterministic mode have room for the micro-batches of any number of ranks,
+ * since rounding up gives some more than the others. */
+sherd_status sherdi_elastic_lay_out(sherdi_plan *plan, const sherdi_model *model)
+{
+    const sherdi_batch_settings *batch = &plan->settings.batch;
+    uint64_t                     most  = 0;
+
+    (void)model;
+    if (!sherdi_is_elastic(&plan->settings)) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(range_check(&plan->settings, plan->world_size));
+    for (int ranks = (int)plan->settings.elastic[0]; ranks <= (int)plan->settings.elastic[1];
+         ranks++) {
+        uint64_t slots = (uint64_t)ranks * (uint64_t)sherdi_move_batch(batch, ranks).accumulation;
+
+        most = slots > most ? slots : most;
+    }
+    if (plan->layout.is_deterministic) {
+        plan->layout.fixed_shift +=
+            bits_of((uint64_t)plan->world_size * (uint64_t)batch->accumulation) - bits_of(most);
+    }
+    return SHERD_OK;
+}
+
+/* Refuses a number of ranks for which the host has no room, or whose move has none. */
+static sherd_status size_check(void *ctx, const sherdi_elastic_size *size)
+{
+    const sherdi_plan *plan = ctx;
+    size_t             peak = sherdi_max_size(size->grow_peak, size->shrink_peak);
+    size_t each = sherdi_max_size(sherdi_max_size(peak, size->here_peak), size->rank_bytes);
+    size_t all;
+
+    if (plan->machine.memory_bytes == 0 ||
+        (sherdi_mul_fits(each, (size_t)size->ranks, &all) && all <= plan->machine.memory_bytes)) {
+        return SHERD_OK;
+    }
+    return sherdi_fail(
+        SHERD_E_NOMEM,
+        "sherd.elastic: %d ranks need %zu bytes each, and %zu while the engine moves "
+        "there or away, and this host may give %zu to all of them; narrow "
+        "sherd.elastic, or let the ranks take less",
+        size->ranks, size->rank_bytes, each, plan->machine.memory_bytes);
+}
+
+/* A move checks its own peak. */
+sherd_status sherdi_elastic_check(sherd_engine *engine)
+{
+    const sherdi_plan *plan = engine->plan;
+
+    return sherdi_is_elastic(&plan->settings) && !engine->elastic->is_moving
+               ? sherdi_elastic_sizes(plan, &engine->model, size_check, engine->plan)
+               : SHERD_OK;
+}
