@@ -22,8 +22,8 @@
 SHERD_CALL sherd_param_bind(sherd_engine *engine, sherd_param param, void *data, void *grad);
 
 /** Return the addresses that sherd_param_data and sherd_param_grad return whenever the unit is
- *  acquired. The addresses are constant from seal to destroy, so a table, a view or a captured
- *  graph may hold them. For bound parameters they are addresses of the trainer's memory. While the
+ *  acquired. The addresses are constant from seal to destroy, or to a move (sherd_engine_move), so
+ *  a table, a view or a captured graph may hold them. For bound parameters they are addresses of the trainer's memory. While the
  *  unit is not acquired, the memory may contain bytes of another unit, or NaN with SHERD_DEBUG=1
  *  (except a gradient with retain_grads). Local. NULL with sherd_last_error(): before seal
  *  (E_STATE), the gradient of a frozen parameter (E_STATE), a gathered parameter with

@@ -870,7 +870,8 @@ static sherd_status load_check(const sherd_engine *engine, const char *dir)
     SHERDI_TRY(sherdi_engine_check_caller(engine, "sherd_checkpoint_load"));
     SHERDI_TRY(sherdi_api_need(dir != NULL, "sherd_checkpoint_load", "dir"));
     SHERDI_TRY(sherdi_world_status(engine->world));
-    if (engine->failure.why.status == SHERD_E_DEVICE) {
+    if (engine->failure.why.status == SHERD_E_DEVICE ||
+        (engine->failure.why.status != SHERD_OK && engine->plan == NULL)) { /* it has left */
         return sherdi_engine_check_alive(engine, "sherd_checkpoint_load");
     }
     if (engine->failure.why.status != SHERD_OK) {

@@ -1,0 +1,475 @@
+/* sherd_engine_move. The ranks meet (meet.c). They make everything that the new layout needs, and
+ * agree on it; then the values go, segment by segment (wire.c); then each rank closes what it has
+ * of the old world. Until the values go, a failure closes what was made, and the engine is in the
+ * old world as before. */
+#include "engine/elastic/move.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/pages.h"
+#include "engine/elastic/sizes.h"
+#include "engine/engine.h"
+#include "engine/modules.h"
+#include "engine/run/agree.h"
+#include "engine/run/differences.h"
+#include "engine/run/failure.h"
+#include "engine/run/fill.h"
+#include "engine/run/loop.h"
+#include "engine/run/needs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CALL SHERDI_MOVE_CALL
+
+/* ------------------------------------------------------------------ what is refused -- */
+
+static sherd_status refuse(const char *what)
+{
+    return sherdi_fail(SHERD_E_NOTSUP,
+                       CALL ": not with %s yet; save a checkpoint, and load it in the new world",
+                       what);
+}
+
+/* By the settings alone, which are the same on all ranks. */
+static sherd_status engine_check(const sherd_engine *engine)
+{
+    const sherdi_offloads_settings *offload = &engine->settings.offload;
+    const char                     *trace   = getenv("SHERD_TRACE");
+
+    if (offload->state.space == SHERDI_SPACE_STORAGE ||
+        offload->params.space == SHERDI_SPACE_STORAGE ||
+        offload->activations.space == SHERDI_SPACE_STORAGE) {
+        return refuse("data on NVMe");
+    }
+    if (engine->group != NULL || engine->settings.sharding.shard_size > 0 ||
+        (engine->settings.copy_ranks > 1 && engine->settings.sharding.stage == 3)) {
+        return refuse("replicas or second copies (sherd.shard_size, zero_hpz_partition_size)");
+    }
+    if (engine->backend->device->is_async) {
+        return refuse("a device other than the CPU");
+    }
+    if (trace != NULL && trace[0] != '\0') {
+        return refuse("SHERD_TRACE, whose file has one number of ranks");
+    }
+    return SHERD_OK;
+}
+
+static sherd_status world_check(sherd_engine *engine, sherd_world *world)
+{
+    SHERDI_TRY(sherdi_world_check_caller(world, CALL));
+    if (world == engine->world) {
+        return sherdi_fail(SHERD_E_INVAL, CALL ": the engine is in this world already");
+    }
+    if (sherdi_world_caps(world) & SHERDI_WORLD_SIMULATES) {
+        return refuse("a simulated world");
+    }
+    return sherdi_pass_check(world, CALL);
+}
+
+static sherd_status call_check(sherd_engine *engine, sherd_world *world)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine, CALL));
+    SHERDI_TRY(sherdi_api_need(world != NULL || engine->phase != SHERDI_PHASE_OPEN, CALL,
+                               "the world of a newcomer"));
+    if (sherdi_world_caps(engine->world) & SHERDI_WORLD_SIMULATES) {
+        return refuse("a simulated world");
+    }
+    SHERDI_TRY(engine_check(engine));
+    SHERDI_TRY(sherdi_pass_check(engine->world, CALL));
+    return world == NULL ? SHERD_OK : world_check(engine, world);
+}
+
+/* ------------------------------------------------------------------------ the rest -- */
+
+/* Ends everything that is under way in the old world. Collective there. */
+static sherd_status engine_rest(sherdi_move *m)
+{
+    sherd_engine *engine = m->engine;
+
+    SHERDI_TRY(sherdi_fill_finish(engine));
+    m->report.dropped_micro_batches = engine->window.micro_seen + engine->window.has_begun;
+    SHERDI_TRY(sherd_step_discard(engine));
+    SHERDI_TRY(SHERDI_ASK(queue, wait, engine));
+    SHERDI_TRY(SHERDI_ASK(updater, join, engine));
+    SHERDI_TRY(sherd_checkpoint_wait(engine, NULL));
+    sherdi_world_caller_note(engine->world, CALL);
+    SHERDI_TRY(SHERDI_ASK(lanes, wire_wait, engine));
+    SHERDI_TELL(lanes, drain, engine);
+    return SHERD_OK;
+}
+
+/* -------------------------------------------------------------------------- the seat -- */
+
+static int keeps_watch(const sherdi_move *m)
+{
+    return m->old.plan != NULL && (m->old.rank == 0) == (m->engine->rank == 0);
+}
+
+/* Opens the engine in the new world. Collective there. */
+static sherd_status seat_open(sherdi_move *m)
+{
+    sherd_engine  *engine = m->engine;
+    sherdi_machine machine;
+    sherd_status   status;
+    int            before;
+
+    SHERDI_TRY(sherdi_seat_open(engine, m->new_world, &m->batch));
+    engine->watch = keeps_watch(m) ? m->old.watch : NULL;
+    SHERDI_TRY(sherdi_agree_world(engine->world, sherdi_modules_declared(engine)));
+    SHERDI_TRY(sherdi_agree_settings(engine->world, &engine->settings));
+    SHERDI_TRY(sherdi_modules_sealing(engine));
+    SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
+    if (machine.memory_bytes > 0) { /* the old layout is given back while the new one is taken */
+        machine.memory_bytes += m->old_bytes;
+    }
+    before                     = sherdi_pages_defer_set(1);
+    engine->elastic->is_moving = 1;
+    status                     = sherdi_engine_parts_open(engine, &machine);
+    engine->elastic->is_moving = 0;
+    (void)sherdi_pages_defer_set(before);
+    return status;
+}
+
+/* Puts the engine back into the old world. */
+static void seat_leave(sherdi_move *m)
+{
+    if (!m->is_seated) {
+        return;
+    }
+    if (keeps_watch(m)) {
+        m->engine->watch = NULL; /* the old seat has it */
+    }
+    sherdi_seat_close(m->engine);
+    sherdi_seat_put(m->engine, &m->old);
+    m->is_seated = 0;
+}
+
+/* Gives the layout in which this rank is not; the machine is of no consequence to its borders. */
+static sherd_status layout_lend(sherdi_move *m, const sherdi_machine *machine)
+{
+    sherdi_settings settings = m->engine->settings;
+    int             size     = m->old_world == NULL ? m->old_size : m->new_size;
+
+    settings.batch = m->old_world == NULL ? m->hello.batch : m->batch;
+    return sherdi_plan_create(&m->engine->model, &settings, 0, size, machine, &m->engine->mem,
+                              &m->lent);
+}
+
+static sherd_status maps_make(sherdi_move *m)
+{
+    sherdi_mem *mem = &m->engine->mem;
+
+    m->old_at = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)m->old_size, sizeof(int));
+    m->new_at = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)m->new_size, sizeof(int));
+    if (m->stayed == NULL) { /* this rank leaves */
+        m->stayed = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)m->new_size, sizeof(int));
+    }
+    if (m->old_at == NULL || m->new_at == NULL || m->stayed == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (int r = 0; r < m->old_size && m->all == m->old_world; r++) {
+        m->old_at[r] = r;
+        if (m->goes[r] >= 0) {
+            m->new_at[m->goes[r]] = r;
+            m->stayed[m->goes[r]] = r;
+        }
+    }
+    for (int r = 0; r < m->new_size && m->all == m->new_world; r++) {
+        m->new_at[r] = r;
+        if (m->stayed[r] >= 0) {
+            m->old_at[m->stayed[r]] = r;
+        }
+    }
+    return SHERD_OK;
+}
+
+/* Checks that both layouts have room while values go, and notes the most that they take. */
+static sherd_status peak_check(sherdi_move *m)
+{
+    const sherdi_plan    *old_plan = m->old_world == NULL ? NULL : m->plans.old_plan;
+    const sherdi_plan    *new_plan = m->new_world == NULL ? NULL : m->plans.new_plan;
+    const sherdi_machine *machine  = &m->engine->plan->machine;
+    size_t                room     = machine->memory_bytes / (size_t)machine->ranks_per_host;
+
+    m->report.peak_bytes = sherdi_move_peak(old_plan, new_plan);
+    if (new_plan != NULL && machine->memory_bytes > 0 && m->report.peak_bytes > room) {
+        return sherdi_fail(SHERD_E_NOMEM,
+                           CALL ": the move from %d to %d ranks takes %zu bytes of this rank for a "
+                                "while, and each of the %d ranks of this host may take %zu",
+                           m->old_size, m->new_size, m->report.peak_bytes, machine->ranks_per_host,
+                           room);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status plans_make(sherdi_move *m)
+{
+    sherd_engine *engine = m->engine;
+
+    m->wire = (sherdi_move_wire){.plans = &m->plans, .world = m->all};
+    SHERDI_TRY(maps_make(m));
+    m->wire.old_at = m->old_at;
+    m->wire.new_at = m->new_at;
+    if (m->old_world == NULL || m->new_world == NULL) {
+        SHERDI_TRY(layout_lend(m, &engine->plan->machine));
+    }
+    m->plans = (sherdi_move_plans){
+        .old_plan = m->old_world == NULL   ? m->lent
+                    : m->new_world == NULL ? engine->plan
+                                           : m->old.plan,
+        .new_plan = m->new_world == NULL ? m->lent : engine->plan,
+        .model    = &engine->model,
+        .stayed   = m->stayed,
+    };
+    if (m->old_world != NULL) {
+        m->wire.from = (sherdi_holding){.plan    = m->plans.old_plan,
+                                        .model   = &engine->model,
+                                        .buffers = m->new_world == NULL ? engine->memory.buffers
+                                                                        : m->old.memory.buffers};
+    }
+    if (m->new_world != NULL) {
+        m->wire.to = (sherdi_holding){
+            .plan = engine->plan, .model = &engine->model, .buffers = engine->memory.buffers};
+    }
+    SHERDI_TRY(sherdi_move_check(&m->plans));
+    return peak_check(m);
+}
+
+/* Makes all that the move needs, on all ranks or on none. */
+static sherd_status all_open(sherdi_move *m)
+{
+    sherd_status status = SHERD_OK;
+
+    if (m->new_world != NULL) {
+        sherdi_seat_take(m->engine, &m->old);
+        m->is_seated = 1;
+        status       = seat_open(m);
+    }
+    status = sherdi_agree_world(m->all, status);
+    if (status == SHERD_OK) {
+        SHERDI_TRY(sherdi_move_wire_open(&m->wire, &m->engine->mem, plans_make(m)));
+        sherdi_blobs_init(&m->blobs, &m->engine->mem);
+        status = sherdi_move_blobs(m);
+    }
+    return status;
+}
+
+/* ------------------------------------------------------------------------ the values -- */
+
+static sherd_status values_move(sherdi_move *m)
+{
+    const sherdi_holding *from = &m->wire.from;
+
+    m->is_begun = 1;
+    if (from->plan != NULL) {
+        sherdi_move_drop_passing(from->plan, from->buffers);
+    }
+    for (size_t s = 0; s < m->plans.new_plan->layout.num_segments; s++) {
+        SHERDI_TRY(sherdi_move_wire_segment(&m->wire, (int)s));
+        if (from->plan != NULL) {
+            sherdi_move_drop_segment(from->plan, from->buffers, (int)s);
+        }
+    }
+    SHERDI_TRY(sherdi_move_wire_finish(&m->wire));
+    return sherdi_agree_world(m->all, SHERD_OK);
+}
+
+/* --------------------------------------------------------------------------- the end -- */
+
+/* Closes what the engine has of the old world. */
+static void old_close(sherdi_move *m)
+{
+    sherdi_seat fresh;
+
+    sherdi_seat_take(m->engine, &fresh);
+    sherdi_seat_put(m->engine, &m->old);
+    if (fresh.watch == m->old.watch) {
+        m->engine->watch = NULL; /* the new seat has it */
+    }
+    sherdi_seat_close(m->engine);
+    sherdi_seat_put(m->engine, &fresh);
+}
+
+static void blobs_settle(sherdi_move *m)
+{
+    sherdi_blobs_fini(m->engine->blobs);
+    *m->engine->blobs = m->blobs;
+    sherdi_blobs_init(&m->blobs, &m->engine->mem);
+}
+
+/* Counts what the engine holds of the new world alone. */
+static void report_settle(sherd_engine *engine)
+{
+    sherd_memory_report *noted = &engine->reports.memory;
+
+    noted->control_model = sherdi_mem_held(&engine->mem, SHERDI_MEM_CONTROL) - noted->control_plan -
+                           noted->control_run - noted->control_store - noted->control_updater;
+}
+
+static void engine_settle(sherdi_move *m)
+{
+    sherd_engine        *engine = m->engine;
+    sherdi_scaler_params scaler = engine->scaler.params;
+
+    for (size_t p = 0; p < engine->model.num_params; p++) {
+        engine->fill.is_filled[p] = 1;
+    }
+    engine->fill.is_loaded         = 1;
+    engine->phase                  = SHERDI_PHASE_RUNNING;
+    engine->scaler                 = m->hello.scaler;
+    engine->scaler.params          = scaler;
+    engine->counters.step          = m->hello.step;
+    engine->counters.skipped_steps = m->hello.skipped_steps;
+    engine->fingerprints           = (sherdi_fingerprints){.frozen = m->hello.frozen};
+    sherdi_samples_set(engine, m->hello.micro_step, m->hello.samples);
+    memcpy(engine->identity.run_text, m->hello.run_text, sizeof(engine->identity.run_text));
+    sherdi_loop_window_begin(engine);
+    sherdi_modules_sealed(engine);
+}
+
+/* A rank that has left can only be destroyed. */
+static void engine_left(sherdi_move *m)
+{
+    sherd_engine *engine = m->engine;
+
+    sherdi_engine_parts_close(engine);
+    engine->failure.is_final = 1;
+    sherdi_engine_poison(engine, sherdi_fail(SHERD_E_STATE, "this rank has left its world (" CALL
+                                                            "), and its state went to the others"));
+}
+
+static void move_commit(sherdi_move *m)
+{
+    if (m->new_world == NULL) {
+        engine_left(m);
+        return;
+    }
+    old_close(m);
+    blobs_settle(m);
+    engine_settle(m);
+}
+
+/* A failure after the values have begun to go: neither layout is whole. */
+static void move_lose(sherdi_move *m, sherd_status status)
+{
+    if (m->new_world != NULL) {
+        old_close(m);
+        m->engine->phase = SHERDI_PHASE_RUNNING;
+    }
+    m->engine->failure.is_final = 1;
+    sherdi_engine_poison(m->engine, status);
+}
+
+static void move_close(sherdi_move *m)
+{
+    sherdi_move_wire_close(&m->wire);
+    sherdi_plan_destroy(m->lent);
+    sherdi_free(m->goes);
+    sherdi_free(m->stayed);
+    sherdi_free(m->old_at);
+    sherdi_free(m->new_at);
+    if (m->blobs.mem != NULL) {
+        sherdi_blobs_fini(&m->blobs);
+    }
+}
+
+static sherd_status move_run(sherdi_move *m)
+{
+    sherd_status status;
+
+    SHERDI_TRY(all_open(m));
+    status = values_move(m);
+    if (status == SHERD_OK) {
+        move_commit(m);
+    }
+    return status;
+}
+
+static void report_write(sherdi_move *m, int64_t start_ns)
+{
+    m->report.struct_size    = sizeof(m->report);
+    m->report.old_size       = m->old_size;
+    m->report.new_size       = m->new_size;
+    m->report.moved_bytes    = m->wire.moved_bytes;
+    m->report.sent_bytes     = m->wire.own_sent_bytes;
+    m->report.received_bytes = m->wire.own_got_bytes;
+    m->report.kept_bytes     = m->wire.kept_bytes;
+    m->report.seconds        = (double)(sherdi_now_ns() - start_ns) * 1e-9;
+}
+
+sherd_status sherd_engine_move(sherd_engine *engine, sherd_world *world)
+{
+    sherdi_move    m     = {.engine = engine, .new_world = world};
+    int64_t        start = sherdi_now_ns();
+    sherdi_outcome outcome;
+    sherd_status   status = SHERD_OK;
+
+    SHERDI_TRY(call_check(engine, world));
+    if (engine->phase != SHERDI_PHASE_OPEN) {
+        m.old_world   = engine->world;
+        m.old_size    = engine->world_size;
+        m.hello.batch = engine->settings.batch; /* a rank that leaves gets no other */
+        status        = engine_rest(&m);
+    }
+    status = sherdi_move_meet(&m, status);
+    if (status == SHERD_OK) {
+        status = move_run(&m);
+    }
+    outcome = sherdi_outcome_of(status);
+    if (status != SHERD_OK && m.is_begun) {
+        move_lose(&m, status);
+    } else if (status != SHERD_OK) {
+        seat_leave(&m);
+    }
+    report_write(&m, start);
+    move_close(&m);
+    if (status == SHERD_OK) {
+        engine->elastic->report = m.report;
+        if (world != NULL) {
+            report_settle(engine);
+            sherdi_log(SHERD_LOG_INFO, engine->rank,
+                       "moved from %d to %d ranks: %llu bytes over the wire, %.3f s",
+                       m.report.old_size, m.report.new_size,
+                       (unsigned long long)m.report.moved_bytes, m.report.seconds);
+        }
+    }
+    return sherdi_outcome_end(&outcome);
+}
+
+/* ----------------------------------------------------------------------- the report -- */
+
+void sherd_move_report_init(sherd_move_report *report)
+{
+    sherdi_api_init(report, &(sherd_move_report){.struct_size = sizeof(*report)});
+}
+
+sherd_status sherd_move_query(const sherd_engine *engine, sherd_move_report *out)
+{
+    SHERDI_TRY(sherdi_api_need(engine != NULL, "sherd_move_query", "the engine"));
+    SHERDI_TRY(sherdi_api_check(out, SHERDI_API(sherd_move_report)));
+    sherdi_api_write(&engine->elastic->report, out);
+    return SHERD_OK;
+}
+
+static sherd_status elastic_create(sherd_engine *engine)
+{
+    engine->elastic = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, sizeof(*engine->elastic));
+    if (engine->elastic == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    sherd_move_report_init(&engine->elastic->report);
+    return SHERD_OK;
+}
+
+static void elastic_destroy(sherd_engine *engine)
+{
+    sherdi_free(engine->elastic);
+    engine->elastic = NULL;
+}
+
+const sherdi_module sherdi_module_elastic = {.create  = elastic_create,
+                                             .lay_out = sherdi_elastic_lay_out,
+                                             .check   = sherdi_elastic_check,
+                                             .destroy = elastic_destroy};
