@@ -1,5 +1,6 @@
 /* Prints the plan: a table for people, and one JSON object for programs. */
 #include "engine/proof/emit.h"
+#include "engine/elastic/sizes.h"
 #include "engine/report.h"
 
 #include "base/checked.h"
@@ -270,6 +271,28 @@ static sherd_status print_ops(printer *out, const sherdi_plan *plan, const sherd
     return out->status;
 }
 
+static sherd_status print_size(void *ctx, const sherdi_elastic_size *size)
+{
+    printer *out = ctx;
+
+    print(out,
+          "%6d ranks %16zu bytes of each, %zu while it moves there from one rank less, %zu back\n",
+          size->ranks, size->rank_bytes, size->grow_peak, size->shrink_peak);
+    return out->status;
+}
+
+static void print_sizes(printer *out, const sherdi_plan *plan, const sherdi_model *model)
+{
+    sherd_status status;
+
+    if (!sherdi_is_elastic(&plan->settings)) {
+        return;
+    }
+    print(out, "\nnumbers of ranks (sherd.elastic)\n");
+    status      = sherdi_elastic_sizes(plan, model, print_size, out);
+    out->status = out->status == SHERD_OK ? status : out->status;
+}
+
 static sherd_status table_write(const sherdi_plan *plan, const sherdi_model *model,
                                 sherd_write_fn write, void *ctx)
 {
@@ -278,6 +301,7 @@ static sherd_status table_write(const sherdi_plan *plan, const sherdi_model *mod
     print_head(&out, plan, model);
     print_buffers(&out, plan);
     print_moves(&out, plan);
+    print_sizes(&out, plan, model);
     print_units(&out, plan, model);
     print_live_ranges(&out, "gathered in training", &plan->schedule.train.live_ranges, model);
     print_live_ranges(&out, "transient gradients", &plan->schedule.transients, model);
@@ -521,6 +545,15 @@ static void sizes_set(json_t *root, const sherdi_plan *plan)
     }
 }
 
+static sherd_status size_list(void *ctx, const sherdi_elastic_size *size)
+{
+    (void)json_array_append_new(ctx, json_pack("{s:i, s:o, s:o, s:o}", "ranks", size->ranks,
+                                               "rank_bytes", json_size(size->rank_bytes),
+                                               "grow_peak_bytes", json_size(size->grow_peak),
+                                               "shrink_peak_bytes", json_size(size->shrink_peak)));
+    return SHERD_OK;
+}
+
 static json_t *plan_json(const sherdi_plan *plan, const sherdi_model *model)
 {
     json_t *root =
@@ -546,12 +579,26 @@ static json_t *plan_json(const sherdi_plan *plan, const sherdi_model *model)
     return root;
 }
 
+static sherd_status sizes_json(json_t *root, const sherdi_plan *plan, const sherdi_model *model)
+{
+    json_t *list = json_array();
+
+    (void)json_object_set_new(root, "elastic", list);
+    return sherdi_is_elastic(&plan->settings) ? sherdi_elastic_sizes(plan, model, size_list, list)
+                                              : SHERD_OK;
+}
+
 static sherd_status json_write(const sherdi_plan *plan, const sherdi_model *model,
                                sherd_write_fn write, void *ctx)
 {
     json_t      *root   = plan_json(plan, model);
-    sherd_status status = root == NULL ? SHERD_OK : program_json(root, plan, model);
-    char *text = root == NULL || status != SHERD_OK ? NULL : json_dumps(root, JSON_INDENT(1));
+    sherd_status status = root == NULL ? SHERD_OK : sizes_json(root, plan, model);
+    char        *text;
+
+    if (root != NULL && status == SHERD_OK) {
+        status = program_json(root, plan, model);
+    }
+    text = root == NULL || status != SHERD_OK ? NULL : json_dumps(root, JSON_INDENT(1));
 
     json_decref(root);
     SHERDI_TRY(status);
