@@ -1,0 +1,263 @@
+/* An engine that moves between worlds of threads in mid-run has the bits of one that does not. */
+#include "engine/elastic/sizes.h"
+#include "engine/run/engine_impl.h"
+#include "tests/engine/mover.h"
+#include "tests/engine/toy.h"
+#include "tests/lib/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DETERMINISTIC ", \"deterministic\": true"
+#define ENCODED(keys) ", \"sherd\": {" keys "}, \"deterministic\": true"
+
+static void expect_same(mover *m, const char *what)
+{
+    mover_result want = {0};
+    mover_result got  = {0};
+
+    mover_usual(m);
+    mover_twin(m, 4, &want);
+    mover_threads(m, &got);
+    mover_compare(what, &want, &got);
+}
+
+static void expect_same_at(const rig_options *options, int first_stage, int last_stage,
+                           const char *what)
+{
+    for (int stage = first_stage; stage <= last_stage; stage++) {
+        mover m = {.options = *options};
+        char  text[160];
+
+        m.options.stage = stage;
+        (void)snprintf(text, sizeof(text), "%s, stage %d", what, stage);
+        expect_same(&m, text);
+    }
+}
+
+static void move_keeps_bits_in_fp32(void)
+{
+    expect_same_at(&(rig_options){.dtype = SHERD_F32, .clip = 1, .top = DETERMINISTIC}, 0, 3,
+                   "fp32");
+}
+
+static void move_keeps_bits_in_bf16(void)
+{
+    expect_same_at(&(rig_options){.dtype = SHERD_BF16, .clip = 1, .top = DETERMINISTIC}, 0, 3,
+                   "bf16");
+}
+
+static void move_keeps_bits_and_the_loss_scale_in_fp16(void)
+{
+    expect_same_at(&(rig_options){.dtype = SHERD_F16, .clip = 1, .top = DETERMINISTIC}, 0, 3,
+                   "fp16");
+}
+
+static void move_keeps_bits_of_each_optimizer(void)
+{
+    expect_same_at(&(rig_options){.dtype = SHERD_BF16, .optimizer = "Lamb", .top = DETERMINISTIC},
+                   0, 3, "LAMB");
+    expect_same_at(
+        &(rig_options){
+            .dtype = SHERD_BF16, .optimizer = "Muon", .has_matrices = 1, .top = DETERMINISTIC},
+        0, 3, "Muon");
+}
+
+static void move_keeps_bits_of_state_in_host_memory(void)
+{
+    static const char *const ZERO[] = {
+        ", \"offload_optimizer\": {\"device\": \"cpu\"}",
+        ", \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.5}, \"sub_group_size\": 640",
+        ", \"offload_optimizer\": {\"device\": \"cpu\"}, \"offload_param\": {\"device\": \"cpu\"}",
+    };
+
+    for (int z = 0; z < 3; z++) {
+        expect_same_at(&(rig_options){.dtype = z == 1 ? SHERD_F32 : SHERD_BF16,
+                                      .clip  = 1,
+                                      .zero  = ZERO[z],
+                                      .top   = DETERMINISTIC},
+                       z == 2 ? 3 : 1, 3, ZERO[z]);
+    }
+}
+
+static void move_keeps_bits_of_encoded_state(void)
+{
+    static const char *const TOP[] = {
+        ENCODED("\"master_encoding\": \"bf16_beside\""),
+        ENCODED("\"master_encoding\": \"bf16_beside\", \"moment_encoding\": \"bf16\""),
+        ENCODED("\"moment_encoding\": \"fp8\""),
+    };
+
+    for (int t = 0; t < 3; t++) {
+        expect_same_at(&(rig_options){.dtype = SHERD_BF16, .clip = 1, .top = TOP[t]}, 1, 3, TOP[t]);
+    }
+}
+
+static void move_keeps_bits_of_persistent_and_overlapped_parameters(void)
+{
+    expect_same_at(
+        &(rig_options){.dtype = SHERD_BF16,
+                       .clip  = 1,
+                       .zero =
+                           ", \"overlap_comm\": true, \"stage3_param_persistence_threshold\": 200",
+                       .top = DETERMINISTIC},
+        1, 3, "persistent");
+}
+
+static void move_keeps_bits_of_atoms(void)
+{
+    for (int stage = 1; stage <= 3; stage++) {
+        mover m = {.options   = {.stage = stage, .dtype = SHERD_BF16, .top = DETERMINISTIC},
+                   .has_atoms = 1};
+
+        expect_same(&m, "atoms");
+    }
+}
+
+static void move_fills_bound_memory_of_newcomers(void)
+{
+    for (int stage = 0; stage <= 2; stage++) {
+        mover m = {.options  = {.stage = stage, .dtype = SHERD_BF16, .top = DETERMINISTIC},
+                   .is_bound = 1};
+
+        expect_same(&m, "bound");
+    }
+}
+
+static void move_takes_blobs_as_a_checkpoint_does(void)
+{
+    mover m = {.options = {.stage = 2, .dtype = SHERD_BF16, .top = DETERMINISTIC}, .has_blobs = 1};
+
+    expect_same(&m, "blobs");
+}
+
+/* 16 micro-batches on 3 and 5 ranks: the ranks have up to 18 and 20 places for them, and those
+ * without data play along. With the key all sizes add the same integers. */
+static void sizes_that_do_not_divide_the_batch_are_planned(void)
+{
+    rig_options  options = {.stage        = 2,
+                            .dtype        = SHERD_BF16,
+                            .accumulation = 4,
+                            .top          = DETERMINISTIC ", \"sherd\": {\"elastic\": [2, 5]}"};
+    sherd_world *world;
+    sherdi_plan *plan;
+    rig          r;
+
+    CHECK_OK(sherd_world_simulate(1, 4, &world));
+    rig_open(&r, world, &options);
+    rig_three(&r, 5000);
+    rig_seal(&r);
+    plan = r.engine->plan;
+    CHECK_INT(50 - 5, plan->layout.fixed_shift); /* for 20, and not for 16 */
+    rig_close(&r);
+    sherd_world_destroy(world);
+}
+
+typedef struct size_list {
+    int                 count;
+    sherdi_elastic_size sizes[8];
+} size_list;
+
+static sherd_status size_add(void *ctx, const sherdi_elastic_size *size)
+{
+    size_list *list = ctx;
+
+    list->sizes[list->count++] = *size;
+    return SHERD_OK;
+}
+
+static sherd_status text_add(void *ctx, const char *text, size_t len_bytes)
+{
+    char  *all = ctx;
+    size_t at  = strlen(all);
+
+    if (at + len_bytes < 65536) {
+        memcpy(all + at, text, len_bytes);
+        all[at + len_bytes] = '\0';
+    }
+    return SHERD_OK;
+}
+
+static void elastic_train(sherd_world *world, void *ctx)
+{
+    static const char *const WRONG[] = {"[3, 2]", "[1.5, 4]", "[4, 8]", "[0, 4]"};
+    rig_options              options = {.stage = 3, .top = ", \"sherd\": {\"elastic\": [2, 5]}"};
+    size_list                list    = {0};
+    char                     top[64];
+    char                    *text;
+    rig                      r;
+
+    (void)ctx;
+    rig_open(&r, world, &options);
+    rig_three(&r, 5000);
+    rig_seal(&r);
+    CHECK_OK(sherdi_elastic_sizes(r.engine->plan, &r.engine->model, size_add, &list));
+    CHECK_INT(4, list.count);
+    for (int i = 0; i < 4; i++) {
+        CHECK_INT(2 + i, list.sizes[i].ranks);
+        CHECK(i == 0 || list.sizes[i].rank_bytes < list.sizes[i - 1].rank_bytes);
+        CHECK(i == 0 || list.sizes[i].grow_peak >=
+                            list.sizes[i - 1].rank_bytes - r.engine->plan->machine.transport_bytes);
+    }
+    text = calloc(1, 65536);
+    CHECK(text != NULL);
+    CHECK_OK(sherd_engine_plan(r.engine, SHERD_PLAN_TABLE, text_add, text));
+    CHECK(strstr(text, "numbers of ranks (sherd.elastic)") != NULL);
+    CHECK(strstr(text, "     5 ranks") != NULL);
+    text[0] = '\0';
+    CHECK_OK(sherd_engine_plan(r.engine, SHERD_PLAN_JSON, text_add, text));
+    CHECK(strstr(text, "\"grow_peak_bytes\"") != NULL);
+    free(text);
+    rig_close(&r);
+    for (size_t w = 0; w < sizeof(WRONG) / sizeof(WRONG[0]); w++) {
+        (void)snprintf(top, sizeof(top), ", \"sherd\": {\"elastic\": %s}", WRONG[w]);
+        options.top = top;
+        rig_open(&r, world, &options);
+        rig_three(&r, 5000);
+        CHECK_STATUS(SHERD_E_INVAL, sherd_engine_seal(r.engine));
+        CHECK_ERROR_SAYS("sherd.elastic is [");
+        rig_close(&r);
+    }
+}
+
+static void elastic_sizes_are_planned_and_printed(void)
+{
+    test_world(3, elastic_train, NULL);
+}
+
+/* One rank more than the host has room for is refused at seal, by its number. */
+static void elastic_size_without_room_is_refused_by_its_number(void)
+{
+    rig_options  options = {.stage = 0, .top = ", \"sherd\": {\"elastic\": [1, 4]}"};
+    sherd_world *world;
+    rig          r;
+
+    CHECK_OK(sherd_world_self(&world));
+    CHECK(setenv("SHERD_MEMORY_LIMIT", "3000000", 1) == 0);
+    rig_open(&r, world, &options);
+    rig_three(&r, 30000); /* about 1.6 MB on each rank */
+    CHECK_STATUS(SHERD_E_NOMEM, sherd_engine_seal(r.engine));
+    CHECK_ERROR_SAYS("sherd.elastic: 2 ranks need");
+    rig_close(&r);
+    CHECK(unsetenv("SHERD_MEMORY_LIMIT") == 0);
+    sherd_world_destroy(world);
+}
+
+static const test_case CASES[] = {
+    CASE(move_keeps_bits_in_fp32),
+    CASE(move_keeps_bits_in_bf16),
+    CASE(move_keeps_bits_and_the_loss_scale_in_fp16),
+    CASE(move_keeps_bits_of_each_optimizer),
+    CASE(move_keeps_bits_of_state_in_host_memory),
+    CASE(move_keeps_bits_of_encoded_state),
+    CASE(move_keeps_bits_of_persistent_and_overlapped_parameters),
+    CASE(move_keeps_bits_of_atoms),
+    CASE(move_fills_bound_memory_of_newcomers),
+    CASE(move_takes_blobs_as_a_checkpoint_does),
+    CASE(sizes_that_do_not_divide_the_batch_are_planned),
+    CASE(elastic_sizes_are_planned_and_printed),
+    CASE(elastic_size_without_room_is_refused_by_its_number),
+};
+
+RUN_MAIN(CASES)
