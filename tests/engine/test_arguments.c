@@ -38,6 +38,7 @@ static sherd_traffic_report  traffic_report;
 static sherd_rates           rates_given;
 static sherd_prediction      prediction;
 static sherd_engine_info     engine_info;
+static sherd_move_report     move_report;
 static sherd_blob_params     blob_params;
 static sherd_eval_params     eval_params;
 
@@ -158,6 +159,11 @@ static sherd_status call_query(rig *r, void *given)
     return sherd_engine_query(r->engine, given);
 }
 
+static sherd_status call_moved(rig *r, void *given)
+{
+    return sherd_move_query(r->engine, given);
+}
+
 static const known_struct BEFORE_SEAL[] = {
     {"sherd_world_params", sizeof(world_params), &world_params, call_world, {0}},
     {"sherd_simulate_params", sizeof(simulate_params), &simulate_params, call_simulate, {0}},
@@ -180,6 +186,7 @@ static const known_struct AFTER_SEAL[] = {
     {"sherd_memory_report", sizeof(memory_report), &memory_report, call_memory, {0}},
     {"sherd_traffic_report", sizeof(traffic_report), &traffic_report, call_traffic, {0}},
     {"sherd_engine_info", sizeof(engine_info), &engine_info, call_query, {0}},
+    {"sherd_move_report", sizeof(move_report), &move_report, call_moved, {0}},
     {"sherd_blob_params",
      sizeof(blob_params),
      &blob_params,
@@ -206,6 +213,7 @@ static void models_init(void)
     sherd_memory_report_init(&memory_report);
     sherd_traffic_report_init(&traffic_report);
     sherd_engine_info_init(&engine_info);
+    sherd_move_report_init(&move_report);
     sherd_blob_params_init(&blob_params);
     sherd_eval_params_init(&eval_params);
     sherd_rates_init(&rates_given);
@@ -328,6 +336,12 @@ static void calls_of_no_world_are_refused(void)
     CHECK_STATUS(SHERD_E_INVAL, sherd_world_barrier(NULL));
     CHECK_STATUS(SHERD_E_INVAL, sherd_world_split(NULL, 0, 0, &child));
     CHECK_ERROR_SAYS("sherd_world_split: the world is NULL");
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_shrink(NULL, &child));
+    CHECK_ERROR_SAYS("sherd_world_shrink: the world is NULL");
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_leave(NULL));
+    CHECK_ERROR_SAYS("sherd_world_leave: the world is NULL");
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_grow(NULL, 2, "unix:///tmp/nowhere", &child));
+    CHECK_ERROR_SAYS("sherd_world_grow: the world is NULL");
     CHECK(value == 3 && byte == 4 && child == NULL);
     CHECK_INT(-1, sherd_world_rank(NULL));
     CHECK_INT(0, sherd_world_size(NULL));
@@ -481,6 +495,8 @@ static void calls_of_no_engine_are_refused(void)
     REFUSED(sherd_engine_predict(NULL, &rates_given, &prediction));
     REFUSED(sherd_engine_state_parts(NULL, nobody_takes, NULL));
     REFUSED(sherd_engine_query(NULL, &engine_info));
+    REFUSED(sherd_engine_move(NULL, NULL));
+    REFUSED(sherd_move_query(NULL, &move_report));
     REFUSED(sherd_engine_fits(NULL));
     REFUSED(sherd_engine_check_plans(NULL));
     REFUSED(sherd_engine_keep_state(NULL, 1));
@@ -497,6 +513,7 @@ static void engines_without_an_argument_refuse(void)
 {
     static const rig_options OPTIONS = {.stage = 2};
     sherd_world             *world;
+    sherd_world             *other = NULL;
     rig                      r;
 
     DLManagedTensorVersioned *tensor;
@@ -507,6 +524,9 @@ static void engines_without_an_argument_refuse(void)
     REFUSED(sherd_world_sum_f64(world, NULL, 1));
     REFUSED(sherd_world_broadcast(world, NULL, 1, 0));
     REFUSED(sherd_world_split(world, 0, 0, NULL));
+    REFUSED(sherd_world_shrink(world, NULL));
+    REFUSED(sherd_world_grow(world, 2, NULL, &other));
+    REFUSED(sherd_world_grow(world, 2, "unix:///tmp/nowhere", NULL));
     rig_open(&r, world, &OPTIONS);
     REFUSED(sherd_group_add(r.engine, &group_params, NULL));
     REFUSED(sherd_engine_describe_run(r.engine, NULL));
@@ -518,6 +538,8 @@ static void engines_without_an_argument_refuse(void)
     REFUSED(sherd_engine_predict(r.engine, NULL, &prediction));
     REFUSED(sherd_engine_state_parts(r.engine, NULL, NULL));
     REFUSED(sherd_engine_query(r.engine, NULL));
+    REFUSED(sherd_move_query(r.engine, NULL));
+    REFUSED(sherd_engine_move(r.engine, NULL));
     (void)rig_param(&r, rig_unit(&r, "unit"), "w", 100);
     rig_seal(&r);
     REFUSED(sherd_engine_fingerprint(r.engine, NULL));
@@ -752,6 +774,7 @@ static void inits_of_null_do_nothing(void)
     sherd_memory_report_init(NULL);
     sherd_traffic_report_init(NULL);
     sherd_engine_info_init(NULL);
+    sherd_move_report_init(NULL);
     sherd_simulate_params_init(NULL);
     sherd_rates_init(NULL);
     sherd_prediction_init(NULL);
