@@ -112,9 +112,11 @@ sherd_status sherdi_config_resolve(const sherd_config *config, int world_size,
 
 /** Completes the sizes of a batch, of which those that are not set are 0; a size that cannot be
  *  derived stays 0. Returns whether they agree: all are at least 1, and train is micro x
- *  accumulation x ranks and fits 32 bits. */
+ *  accumulation x ranks and fits 32 bits; or, if the number of ranks may change, less by fewer than
+ *  micro x ranks, and a multiple of micro. */
 typedef struct sherdi_config_batch {
     int64_t train, micro, accumulation;
+    int     is_elastic; /* ranks may be without data in the last micro-batch of a step */
 } sherdi_config_batch;
 int sherdi_batch_derive(sherdi_config_batch *batch, int world_size);
 

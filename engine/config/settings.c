@@ -35,9 +35,11 @@ int sherdi_batch_derive(sherdi_config_batch *batch, int world_size)
     double samples;
 
     assert(world_size >= 1);
-    if (batch->accumulation == 0) {
+    if (batch->accumulation == 0 && (batch->train == 0 || batch->micro == 0)) {
+        batch->accumulation = 1;
+    } else if (batch->accumulation == 0) {
         batch->accumulation =
-            batch->train == 0 || batch->micro == 0 ? 1 : batch->train / batch->micro / world_size;
+            (batch->train / batch->micro + (batch->is_elastic ? world_size - 1 : 0)) / world_size;
     }
     /* A quotient above may be 0, and would then be a divisor here; the check below finds it. */
     if (batch->micro == 0 && batch->accumulation != 0) {
@@ -47,8 +49,13 @@ int sherdi_batch_derive(sherdi_config_batch *batch, int world_size)
     if (batch->train == 0 && samples < 0x1p63) {
         batch->train = batch->micro * batch->accumulation * world_size;
     }
-    return batch->micro >= 1 && batch->accumulation >= 1 && samples <= INT_MAX &&
-           samples == (double)batch->train;
+    if (batch->micro < 1 || batch->accumulation < 1 || samples > INT_MAX) {
+        return 0;
+    }
+    return batch->is_elastic
+               ? batch->train % batch->micro == 0 && samples >= (double)batch->train &&
+                     samples - (double)batch->train < (double)batch->micro * world_size
+               : samples == (double)batch->train;
 }
 
 /* ---- the settings of a plain run ---- */
@@ -114,7 +121,9 @@ static void fields_copy(const sherd_settings *given, sherdi_settings *out)
 
 static sherd_status batch_complete(int world_size, sherdi_batch_settings *out)
 {
-    sherdi_config_batch batch = {out->train_batch_size, out->micro_batch_size, out->accumulation};
+    sherdi_config_batch batch = {.train        = out->train_batch_size,
+                                 .micro        = out->micro_batch_size,
+                                 .accumulation = out->accumulation};
 
     if (!sherdi_batch_derive(&batch, world_size)) {
         return sherdi_fail(SHERD_E_INVAL,

@@ -13,7 +13,7 @@ static sherd_status fixed_choose(sherdi_plan *plan, const sherdi_model *model)
 {
     const sherdi_settings *settings = &plan->settings;
     uint64_t               global =
-        (uint64_t)sherdi_plan_all_ranks(plan) * (uint64_t)settings->batch.accumulation;
+        (uint64_t)(settings->batch.train_batch_size / settings->batch.micro_batch_size);
 
     (void)model;
     if (!plan->layout.is_deterministic) {

@@ -108,7 +108,7 @@ typedef struct sherdi_window {
     size_t met;     /* the acquire for which the ranks have met and that is not done; debug.c */
     int    is_left; /* step failed on this rank alone: others wait in theirs for its discard */
     double sumsq;   /* of the prepared gradient, before sherdi_optimizer_unscale */
-    double seen;    /* micro-batches of a rank over which the mean is */
+    double counted; /* micro-batches of all ranks over which the mean is */
     sherdi_weighing   weighing;
     sherdi_fixed_sink fixed_sink;
 } sherdi_window;
@@ -216,11 +216,17 @@ struct sherd_engine {
     struct sherdi_checkpoints *checkpoints; /* of the module (checkpoint/save.h) */
 };
 
-/** Returns the samples of a number of micro-batches of all ranks. */
+/** Returns the samples of a number of micro-batches of all ranks. In the last ones of a step, ranks
+ *  may be without data. */
 static inline int64_t sherdi_samples_of(const sherd_engine *engine, int64_t micro_batches)
 {
-    return sherdi_samples(micro_batches, engine->settings.batch.micro_batch_size,
-                          engine->world_size);
+    const sherdi_batch_settings *batch = &engine->settings.batch;
+    int64_t                      steps = micro_batches / batch->accumulation;
+    int64_t                      rest  = sherdi_samples(micro_batches - steps * batch->accumulation,
+                                                        batch->micro_batch_size, engine->world_size);
+
+    return sherdi_samples(steps, batch->train_batch_size, 1) +
+           (rest < batch->train_batch_size ? rest : batch->train_batch_size);
 }
 /** Returns the samples that all ranks had seen after a micro-batch, including those of earlier
  *  runs. */

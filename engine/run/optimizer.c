@@ -18,10 +18,9 @@ double sherdi_optimizer_unscale(const sherd_engine *engine)
 {
     /* integers: sums over the ranks, without the loss scale */
     if (engine->plan->layout.is_deterministic) {
-        return ldexp(1, -engine->plan->layout.fixed_shift) /
-               (engine->world_size * engine->window.seen);
+        return ldexp(1, -engine->plan->layout.fixed_shift) / engine->window.counted;
     }
-    return 1 / (engine->scaler.scale * engine->window.seen);
+    return 1 / (engine->scaler.scale * (engine->window.counted / engine->world_size));
 }
 
 /* The numbers of a group that gives none of its own. */

@@ -98,7 +98,7 @@ static sherd_status uses_check(sherd_engine *engine)
 {
     const sherdi_window *window = &engine->window;
 
-    engine->window.seen = window->micro_seen;
+    engine->window.counted = (double)window->micro_seen * engine->world_size;
     SHERDI_TRY(sherdi_modules_window_ending(engine));
     return window->micro_backward == window->micro_seen
                ? SHERD_OK

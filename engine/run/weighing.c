@@ -169,8 +169,8 @@ static sherd_status weight_count(sherd_engine *engine)
     return SHERD_OK;
 }
 
-/* Says how many micro-batches of the full weight the window is worth on each rank, in the mean: what
- * its gradients are divided by. */
+/* Says how many micro-batches of the full weight the window is worth, on all ranks together: what its
+ * gradients are divided by. */
 static sherd_status window_weigh(sherd_engine *engine)
 {
     uint64_t total = engine->window.weighing.total;
@@ -183,7 +183,7 @@ static sherd_status window_weigh(sherd_engine *engine)
                            "window",
                            engine->window.micro_seen);
     }
-    engine->window.seen = (double)total / ((double)most_of(engine) * (double)engine->world_size);
+    engine->window.counted = (double)total / (double)most_of(engine);
     return SHERD_OK;
 }
 
