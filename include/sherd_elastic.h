@@ -87,4 +87,23 @@ SHERD_API void sherd_move_report_init(sherd_move_report *report);
 /** Returns the report of the last move of this rank; zeros if there was none. Local. */
 SHERD_CALL sherd_move_query(const sherd_engine *engine, sherd_move_report *out);
 
+/* Which micro-batches of the global batch are this rank's, in the window that is open or that comes
+ * next. Numbers count the micro-batches of all ranks from the beginning of the run, whatever their
+ * layout was: what a trainer derives from a number (the samples, the seed of dropout) is then the
+ * same on all layouts. */
+typedef struct sherd_share {
+    size_t  struct_size;
+    int     count;  /* micro-batches of this rank that are still to come in this window */
+    int     calls;  /* of sherd_step that are still to come in it, on every rank; where `count` is
+                      less, the rank is without data at the end, and calls sherd_micro_batch_skip */
+    int64_t number; /* of the next micro-batch of this rank; the others follow ... */
+    int     stride; /* ... in this distance, which is the number of ranks */
+    int     window_count; /* micro-batches of the window on all ranks: the global batch */
+    int64_t window_first; /* the number of the first of them */
+} sherd_share;
+SHERD_API void sherd_share_init(sherd_share *share);
+/** Returns the share of this rank. It changes with each sherd_step and with sherd_engine_move. Local.
+ *  Errors  E_STATE  before seal */
+SHERD_CALL sherd_step_share(sherd_engine *engine, sherd_share *out);
+
 #endif

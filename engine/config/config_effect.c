@@ -47,7 +47,8 @@ sherd_status sherdi_config_batch_solve(const sherd_config *config, int world_siz
         /* a size that is not set is 0 */
         .train        = entry_of(config, SHERDI_CONFIG_TRAIN_BATCH)->value.integer,
         .micro        = entry_of(config, SHERDI_CONFIG_MICRO_BATCH)->value.integer,
-        .accumulation = entry_of(config, SHERDI_CONFIG_ACCUMULATION)->value.integer};
+        .accumulation = entry_of(config, SHERDI_CONFIG_ACCUMULATION)->value.integer,
+        .is_elastic   = entry_of(config, SHERDI_CONFIG_ELASTIC)->value.real > 0};
 
     assert(world_size >= 1);
     if (batch.train == 0 && batch.micro == 0 && sherdi_config_optimizer(config)->is_inference) {

@@ -128,8 +128,9 @@ KEY(SHARD_SIZE, "sherd.shard_size", INT,
 KEY(ELASTIC, "sherd.elastic", PAIR,
     "least and most ranks that the run may have when its engine moves from world to world "
     "(`sherd_engine_move`). Seal plans each number of them, and the moves between two that follow "
-    "each other, and refuses what the host has no room for. In the deterministic mode the integers "
-    "have room for the micro-batches of all of them. [0, 0]: moves are not planned",
+    "each other, and refuses what the host has no room for. A step has `train_batch_size` samples "
+    "on every number of ranks, and ranks may be without data in its last micro-batch "
+    "(`sherd_step_share`). [0, 0]: moves are not planned",
     SETS(elastic), BOTH(0, 0), RANGE(0, 131072))
 KEY(FREE_PACKING, "sherd.free_packing", BOOL,
     "stage 3: the plan packs each gather of a unit by itself. This may take less memory if the "

@@ -469,7 +469,8 @@ static void elastic_destroy(sherd_engine *engine)
     engine->elastic = NULL;
 }
 
-const sherdi_module sherdi_module_elastic = {.create  = elastic_create,
-                                             .lay_out = sherdi_elastic_lay_out,
-                                             .check   = sherdi_elastic_check,
-                                             .destroy = elastic_destroy};
+const sherdi_module sherdi_module_elastic = {.create         = elastic_create,
+                                             .lay_out        = sherdi_elastic_lay_out,
+                                             .check          = sherdi_elastic_check,
+                                             .unit_acquiring = sherdi_share_check,
+                                             .destroy        = elastic_destroy};

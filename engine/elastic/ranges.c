@@ -66,16 +66,6 @@ sherd_status sherdi_move_check(const sherdi_move_plans *plans)
                            plans->old_plan->world_size, plans->new_plan->world_size,
                            from->num_segments, to->num_segments);
     }
-    if (from->is_deterministic && from->fixed_shift != to->fixed_shift) {
-        return sherdi_fail(
-            SHERD_E_NOTSUP,
-            "sherd_engine_move: a window of %d ranks x %d micro-batches needs other "
-            "integers than one of %d x %d (\"deterministic\": true), and the result "
-            "would be another; set sherd.elastic, or a global batch that both "
-            "divide",
-            plans->new_plan->world_size, plans->new_plan->settings.batch.accumulation,
-            plans->old_plan->world_size, plans->old_plan->settings.batch.accumulation);
-    }
     return SHERD_OK;
 }
 

@@ -1,5 +1,4 @@
-/* See sizes.h. At seal every number of ranks is planned, and refused where the host lacks room. In
- * the deterministic mode all of them count gradients in the same integers. */
+/* See sizes.h. At seal every number of ranks is planned, and refused where the host lacks room. */
 #include "engine/elastic/sizes.h"
 
 #include "base/checked.h"
@@ -75,39 +74,13 @@ static sherd_status range_check(const sherdi_settings *settings, int ranks)
     return SHERD_OK;
 }
 
-static int bits_of(uint64_t count)
-{
-    int bits = 0;
-
-    while (((uint64_t)1 << bits) < count) {
-        bits++;
-    }
-    return bits;
-}
-
-/* The integers of the deterministic mode have room for the micro-batches of any number of ranks,
- * since rounding up gives some more than the others. */
 sherd_status sherdi_elastic_lay_out(sherdi_plan *plan, const sherdi_model *model)
 {
-    const sherdi_batch_settings *batch = &plan->settings.batch;
-    uint64_t                     most  = 0;
-
     (void)model;
     if (!sherdi_is_elastic(&plan->settings)) {
         return SHERD_OK;
     }
-    SHERDI_TRY(range_check(&plan->settings, plan->world_size));
-    for (int ranks = (int)plan->settings.elastic[0]; ranks <= (int)plan->settings.elastic[1];
-         ranks++) {
-        uint64_t slots = (uint64_t)ranks * (uint64_t)sherdi_move_batch(batch, ranks).accumulation;
-
-        most = slots > most ? slots : most;
-    }
-    if (plan->layout.is_deterministic) {
-        plan->layout.fixed_shift +=
-            bits_of((uint64_t)plan->world_size * (uint64_t)batch->accumulation) - bits_of(most);
-    }
-    return SHERD_OK;
+    return range_check(&plan->settings, plan->world_size);
 }
 
 /* Refuses a number of ranks for which the host has no room, or whose move has none. */

@@ -26,8 +26,9 @@ static inline int sherdi_is_elastic(const sherdi_settings *settings)
 sherd_status sherdi_elastic_sizes(const sherdi_plan *plan, const sherdi_model *model,
                                   sherdi_elastic_fn fn, void *ctx);
 
-/** Hooks of the module: lay_out and check. */
+/** Hooks of the module: lay_out, check and unit_acquiring. */
 sherd_status sherdi_elastic_lay_out(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_elastic_check(sherd_engine *engine);
+sherd_status sherdi_share_check(sherd_engine *engine, int unit, sherd_pass pass);
 
 #endif

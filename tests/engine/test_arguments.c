@@ -39,6 +39,7 @@ static sherd_rates           rates_given;
 static sherd_prediction      prediction;
 static sherd_engine_info     engine_info;
 static sherd_move_report     move_report;
+static sherd_share           share;
 static sherd_blob_params     blob_params;
 static sherd_eval_params     eval_params;
 
@@ -164,6 +165,11 @@ static sherd_status call_moved(rig *r, void *given)
     return sherd_move_query(r->engine, given);
 }
 
+static sherd_status call_share(rig *r, void *given)
+{
+    return sherd_step_share(r->engine, given);
+}
+
 static const known_struct BEFORE_SEAL[] = {
     {"sherd_world_params", sizeof(world_params), &world_params, call_world, {0}},
     {"sherd_simulate_params", sizeof(simulate_params), &simulate_params, call_simulate, {0}},
@@ -187,6 +193,7 @@ static const known_struct AFTER_SEAL[] = {
     {"sherd_traffic_report", sizeof(traffic_report), &traffic_report, call_traffic, {0}},
     {"sherd_engine_info", sizeof(engine_info), &engine_info, call_query, {0}},
     {"sherd_move_report", sizeof(move_report), &move_report, call_moved, {0}},
+    {"sherd_share", sizeof(share), &share, call_share, {0}},
     {"sherd_blob_params",
      sizeof(blob_params),
      &blob_params,
@@ -214,6 +221,7 @@ static void models_init(void)
     sherd_traffic_report_init(&traffic_report);
     sherd_engine_info_init(&engine_info);
     sherd_move_report_init(&move_report);
+    sherd_share_init(&share);
     sherd_blob_params_init(&blob_params);
     sherd_eval_params_init(&eval_params);
     sherd_rates_init(&rates_given);
@@ -497,6 +505,7 @@ static void calls_of_no_engine_are_refused(void)
     REFUSED(sherd_engine_query(NULL, &engine_info));
     REFUSED(sherd_engine_move(NULL, NULL));
     REFUSED(sherd_move_query(NULL, &move_report));
+    REFUSED(sherd_step_share(NULL, &share));
     REFUSED(sherd_engine_fits(NULL));
     REFUSED(sherd_engine_check_plans(NULL));
     REFUSED(sherd_engine_keep_state(NULL, 1));
@@ -539,6 +548,7 @@ static void engines_without_an_argument_refuse(void)
     REFUSED(sherd_engine_state_parts(r.engine, NULL, NULL));
     REFUSED(sherd_engine_query(r.engine, NULL));
     REFUSED(sherd_move_query(r.engine, NULL));
+    REFUSED(sherd_step_share(r.engine, NULL));
     REFUSED(sherd_engine_move(r.engine, NULL));
     (void)rig_param(&r, rig_unit(&r, "unit"), "w", 100);
     rig_seal(&r);
@@ -775,6 +785,7 @@ static void inits_of_null_do_nothing(void)
     sherd_traffic_report_init(NULL);
     sherd_engine_info_init(NULL);
     sherd_move_report_init(NULL);
+    sherd_share_init(NULL);
     sherd_simulate_params_init(NULL);
     sherd_rates_init(NULL);
     sherd_prediction_init(NULL);

@@ -132,26 +132,71 @@ static void move_takes_blobs_as_a_checkpoint_does(void)
     expect_same(&m, "blobs");
 }
 
-/* 16 micro-batches on 3 and 5 ranks: the ranks have up to 18 and 20 places for them, and those
- * without data play along. With the key all sizes add the same integers. */
-static void sizes_that_do_not_divide_the_batch_are_planned(void)
-{
-    rig_options  options = {.stage        = 2,
-                            .dtype        = SHERD_BF16,
-                            .accumulation = 4,
-                            .top          = DETERMINISTIC ", \"sherd\": {\"elastic\": [2, 5]}"};
-    sherd_world *world;
-    sherdi_plan *plan;
-    rig          r;
+/* The ranks have up to 20 places for the 16 micro-batches of a step. */
+typedef struct share_job {
+    int      stage;
+    uint64_t fingerprint;
+} share_job;
 
-    CHECK_OK(sherd_world_simulate(1, 4, &world));
+static void share_body(sherd_world *world, void *raw)
+{
+    share_job  *job   = raw;
+    int         rank  = sherd_world_rank(world);
+    int         ranks = sherd_world_size(world);
+    uint64_t    fingerprint;
+    rig_options options = {.stage        = job->stage,
+                           .dtype        = SHERD_BF16,
+                           .accumulation = (16 + ranks - 1) / ranks,
+                           .top          = DETERMINISTIC ", \"train_batch_size\": 16, "
+                                                         "\"sherd\": {\"elastic\": [1, 5]}"};
+    sherd_share share;
+    rig         r;
+
+    sherd_share_init(&share);
     rig_open(&r, world, &options);
-    rig_three(&r, 5000);
+    rig_three(&r, 700);
+    CHECK_STATUS(SHERD_E_STATE, sherd_step_share(r.engine, &share));
     rig_seal(&r);
-    plan = r.engine->plan;
-    CHECK_INT(50 - 5, plan->layout.fixed_shift); /* for 20, and not for 16 */
+    CHECK_OK(sherd_step_share(r.engine, &share));
+    CHECK_INT(16, share.window_count);
+    CHECK_INT(0, share.window_first);
+    CHECK_INT(rank, share.number);
+    CHECK_INT((16 - rank + ranks - 1) / ranks, share.count);
+    for (int k = 0, own = share.count, calls = share.calls; k < calls; k++) {
+        CHECK_OK(sherd_step_share(r.engine, &share));
+        CHECK_INT(calls - k, share.calls);
+        CHECK_INT(own > k ? own - k : 0, share.count);
+        if (k < own) {
+            CHECK_INT(rank + k * ranks, share.number);
+            rig_micro_batch(&r);
+        } else {
+            CHECK_STATUS(SHERD_E_STATE, sherd_unit_acquire(r.engine, r.units[0], SHERD_FORWARD));
+            CHECK_OK(sherd_micro_batch_skip(r.engine));
+        }
+        (void)rig_step(&r);
+    }
+    CHECK_OK(sherd_step_share(r.engine, &share));
+    CHECK_INT(16, share.window_first);
+    CHECK_OK(sherd_engine_fingerprint(r.engine, &fingerprint));
+    if (rank == 0) {
+        job->fingerprint = fingerprint;
+    }
     rig_close(&r);
-    sherd_world_destroy(world);
+}
+
+static void ranks_have_their_share_of_a_batch_that_they_do_not_divide(void)
+{
+    uint64_t first = 0;
+
+    for (int stage = 0; stage <= 3; stage++) {
+        for (int ranks = 1; ranks <= 5; ranks++) {
+            share_job job = {.stage = stage};
+
+            test_world(ranks, share_body, &job);
+            first = first == 0 ? job.fingerprint : first;
+            CHECK_INT(first, job.fingerprint);
+        }
+    }
 }
 
 typedef struct size_list {
@@ -255,7 +300,7 @@ static const test_case CASES[] = {
     CASE(move_keeps_bits_of_atoms),
     CASE(move_fills_bound_memory_of_newcomers),
     CASE(move_takes_blobs_as_a_checkpoint_does),
-    CASE(sizes_that_do_not_divide_the_batch_are_planned),
+    CASE(ranks_have_their_share_of_a_batch_that_they_do_not_divide),
     CASE(elastic_sizes_are_planned_and_printed),
     CASE(elastic_size_without_room_is_refused_by_its_number),
 };
