@@ -1,6 +1,7 @@
 /* The command line. One table defines the options; the parser and the help both use it. */
 #include "options.h"
 
+#include "sherd.h"
 #include "weights.h"
 
 #include <errno.h>
@@ -23,6 +24,7 @@ typedef enum option_kind {
     OPTION_SWITCH, /* int, set to 1 */
     OPTION_ATTENTION,
     OPTION_PLACES,
+    OPTION_SPAN, /* MIN:MAX, two ints one after the other */
     OPTION_RECOMPUTE,
     OPTION_HELP,
 } option_kind;
@@ -142,6 +144,10 @@ static const option_row rows[] = {
      "cpu or cuda (default: SHERD_BACKEND, else cpu: a GPU is used only on request)", "Machine"},
     {"ranks", "N", OPTION_NUMBER, FIELD(ranks), 1, 1024,
      "ranks, as threads (default: 4, on GPUs 1, or what mpirun, torchrun or srun started)", NULL},
+    {"elastic", "MIN:MAX", OPTION_SPAN, FIELD(least_ranks), 1, OPTIONS_MOST_RANKS,
+     "let the signals SIGTTIN (one more) and SIGTTOU (one less) change the number of ranks, which "
+     "are threads, between these two while the training goes on; the global batch stays",
+     NULL},
     {"threads", "N", OPTION_NUMBER, FIELD(threads), 1, 256,
      "threads of each rank (default: cores / ranks)", NULL},
     {"attention", "NAME", OPTION_ATTENTION, FIELD(choices.attention), 0, 0,
@@ -288,6 +294,25 @@ static int attention_apply(const option_row *row, const char *value, compute_att
                : wrong(row, value, "auto, own, cudnn or warpgroup");
 }
 
+/* Reads MIN:MAX into two ints one after the other. */
+static int span_apply(const option_row *row, const char *value, int *field)
+{
+    char     *end   = NULL;
+    long long least = strtoll(value, &end, 10);
+    long long most  = *end == ':' && end != value ? strtoll(end + 1, &end, 10) : 0;
+
+    if (*end != '\0' || least < row->least || most < least || most > row->most) {
+        (void)fprintf(stderr,
+                      "sherd-llm: --%s %s: give two whole numbers, the smaller first, from %lld to "
+                      "%lld, such as 2:8\n",
+                      row->name, value, row->least, row->most);
+        return 2;
+    }
+    field[0] = (int)least;
+    field[1] = (int)most;
+    return 0;
+}
+
 /* Applies one option. Architecture and preset are applied before single sizes, wherever they stand:
  * see options_parse. */
 static int row_apply(const option_row *row, const char *value, options *out)
@@ -317,6 +342,8 @@ static int row_apply(const option_row *row, const char *value, options *out)
     case OPTION_SWITCH:
         *(int *)field = 1;
         return 0;
+    case OPTION_SPAN:
+        return span_apply(row, value, field);
     default:
         return number_apply(row, value, field);
     }
@@ -495,6 +522,17 @@ static int pairs_check(const options *o, const arguments *seen)
         why = "--resume takes the latest and --resume-from a certain one: give one of them";
     } else if (o->save_dir == NULL && (is_given(seen, "save-every") || is_given(seen, "keep"))) {
         why = "--save-every and --keep need --save DIR";
+    }
+    if (why == NULL && is_given(seen, "elastic")) {
+        int ranks = o->ranks > 0 ? o->ranks : OPTIONS_DEFAULT_RANKS;
+
+        if (sherd_launcher() != NULL) {
+            why = "--elastic changes ranks that are threads; a launcher has started this one";
+        } else if (ranks < o->least_ranks || ranks > o->most_ranks) {
+            why = "--ranks (default: 4) has to be between the numbers of --elastic";
+        } else if (!isnan(o->minutes)) {
+            why = "--minutes times steps of one number of ranks: give --steps with --elastic";
+        }
     }
     if (why != NULL) {
         (void)fprintf(stderr, "sherd-llm: %s\n", why);

@@ -31,9 +31,10 @@ typedef struct options {
     double            lr;
     int               batch, accumulation, stage;
     options_precision precision;
-    int               ranks;      /* as threads; 0: the launcher's, else DEFAULT_RANKS */
-    int               threads;    /* per rank; 0: cores / ranks */
-    long              eval_every; /* steps; 0: only at the end */
+    int               ranks; /* as threads; 0: the launcher's, else DEFAULT_RANKS */
+    int               least_ranks, most_ranks; /* between which signals change them; 0: none do */
+    int               threads;                 /* per rank; 0: cores / ranks */
+    long              eval_every;              /* steps; 0: only at the end */
     int               is_first_validated;
     long              sample; /* tokens to write at the end */
     layer_places      places; /* of activations */
@@ -54,6 +55,7 @@ typedef struct options {
 } options;
 
 #define OPTIONS_DEFAULT_RANKS 4
+#define OPTIONS_MOST_RANKS    1024 /* of --elastic */
 
 /** Reads the command line. Returns 0 if the program continues; 1 after --help, with nothing more to
  *  do; 2 on a mistake, with a message on standard error. */

@@ -341,3 +341,18 @@ int report_checkpoint_write(report *r, const report_checkpoint *checkpoint)
     }
     return fflush(r->log) == 0 && !ferror(r->log) ? 0 : log_complain(r);
 }
+
+int report_resize_write(report *r, long step, const sherd_move_report *move)
+{
+    if (r->log == NULL) {
+        return 0;
+    }
+    (void)fprintf(r->log,
+                  "{\"resized\": %d, \"from\": %d, \"step\": %ld, "
+                  "\"dropped_micro_batches\": %d, \"moved_bytes\": %llu",
+                  move->new_size, move->old_size, step, move->dropped_micro_batches,
+                  (unsigned long long)move->moved_bytes);
+    log_number(r->log, "seconds", move->seconds);
+    (void)fprintf(r->log, "}\n");
+    return fflush(r->log) == 0 && !ferror(r->log) ? 0 : log_complain(r);
+}

@@ -85,6 +85,9 @@ void report_saving(report *r, const char *tag);
 /** Writes a line of the log; returns -1 if that fails. */
 int report_checkpoint_write(report *r, const report_checkpoint *checkpoint);
 
+/** Writes a line of the log about a move to another number of ranks; returns -1 if that fails. */
+int report_resize_write(report *r, long step, const sherd_move_report *move);
+
 /** Write "12.3 MiB" and "1:05:09" to `out` and return it. */
 const char *report_bytes(size_t bytes, char out[32]);
 const char *report_duration(double seconds, char out[32]);

@@ -119,6 +119,14 @@ static sherd_status overrides_set(sherd_config *config, const options *o)
     return settings_set(config, rows, COUNT(rows));
 }
 
+static sherd_status elastic_set(sherd_config *config, const options *o)
+{
+    char json[64];
+
+    (void)snprintf(json, sizeof(json), "[%d, %d]", o->least_ranks, o->most_ranks);
+    return o->most_ranks > 0 ? sherd_config_set(config, "!sherd.elastic", json) : SHERD_OK;
+}
+
 sherd_status settings_make(const options *o, sherd_config **out)
 {
     sherd_config *config;
@@ -133,6 +141,9 @@ sherd_status settings_make(const options *o, sherd_config **out)
         return status;
     }
     status = overrides_set(config, o);
+    if (status == SHERD_OK) {
+        status = elastic_set(config, o);
+    }
     if (status == SHERD_OK) {
         status = open_fill(config, o);
     }

@@ -48,6 +48,29 @@ static void signals_catch(void)
     (void)sigaction(SIGUSR1, &action, NULL);
 }
 
+/* With --elastic, SIGTTIN asks for one rank more and SIGTTOU for one less, as other servers take
+ * them. */
+static volatile sig_atomic_t wanted_ranks;
+static int                   least_ranks, most_ranks;
+
+static void resize_ask(int number)
+{
+    int wanted = wanted_ranks + (number == SIGTTIN ? 1 : -1);
+
+    wanted_ranks = wanted < least_ranks ? least_ranks : wanted > most_ranks ? most_ranks : wanted;
+}
+
+static void resizes_catch(const options *o, int ranks)
+{
+    struct sigaction action = {.sa_handler = resize_ask, .sa_flags = SA_RESTART};
+
+    wanted_ranks = ranks;
+    least_ranks  = o->least_ranks;
+    most_ranks   = o->most_ranks;
+    (void)sigaction(SIGTTIN, &action, NULL);
+    (void)sigaction(SIGTTOU, &action, NULL);
+}
+
 static int complain(const char *what)
 {
     (void)fprintf(stderr, "sherd-llm: %s\n", what);
@@ -116,7 +139,13 @@ static int job_run(const options *o, trainer_job *job)
         sherd_world_destroy(world);
     } else {
         sherd_world_destroy(world);
-        if (ranks_run(ranks_of(o), &params, trainer_run, job) != SHERD_OK) {
+        job->ranks  = ranks_create(job);
+        job->params = &params;
+        if (o->most_ranks > 0) {
+            resizes_catch(o, ranks_of(o));
+            job->wanted = &wanted_ranks;
+        }
+        if (ranks_run(job->ranks, ranks_of(o), &params, trainer_run) != SHERD_OK) {
             return complain(sherd_last_error());
         }
     }
@@ -136,16 +165,18 @@ static void warning_print(void *ctx, sherd_log_level level, const char *line)
  * for all ranks. With SHERD_LOG the log is the library's own. */
 static int configured_run(const options *o, trainer_job *job)
 {
-    int result;
+    sherd_config *config;
+    int           result;
 
-    if (settings_make(o, &job->config) != SHERD_OK) {
+    if (settings_make(o, &config) != SHERD_OK) {
         return complain(sherd_last_error());
     }
+    job->config = config;
     if (getenv("SHERD_LOG") == NULL) {
         sherd_log_set(warning_print, NULL, SHERD_LOG_WARN);
     }
     result = job_run(o, job);
-    sherd_config_destroy(job->config);
+    sherd_config_destroy(config);
     return result;
 }
 

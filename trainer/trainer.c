@@ -1,18 +1,15 @@
 /* One rank's training: engine, loop, validation, summary, sample. The order of everything is in
  * train(), at the end of the file. See trainer.h. */
-#include "trainer.h"
+#include "trainer_impl.h"
 
 #include "models/blas.h"
 #include "models/clock.h"
 #include "models/onednn.h"
 #include "declare.h"
 #include "memory.h"
-#include "passes.h"
 #include "init.h"
-#include "report.h"
 #include "sample.h"
-#include "saves.h"
-#include "speed.h"
+#include "settings.h"
 #include "try.h"
 #include "weights.h"
 
@@ -29,72 +26,10 @@
 #define TRIAL_STEPS        3
 #define MEMORY_SECONDS     10.0
 
-/* The values that the ranks sum after a step. */
-typedef struct step_sums {
-    double losses, stopping, off_plan;
-    double counted[REPORT_MEDIA], planned[REPORT_MEDIA];
-} step_sums;
-
-/* A step whose last micro-batch and update are queued. On a GPU, and if the host's update overlaps
- * with the passes, a step is reported after the passes of the next step's first micro-batch, so
- * that nothing waits between two steps. */
-typedef struct queued_step {
-    int                  is_untold;
-    long                 step;
-    uint64_t             sequences;
-    sherd_traffic_report before, after; /* the window; after sherd_step_wait it is complete */
-    sherd_step_report    report;
-    step_sums            sums; /* this rank's terms */
-} queued_step;
-
-typedef struct trainer {
-    const trainer_job *job;
-    options            o;             /* the job's; with --minutes, `steps` are those that fit */
-    double             start_s;       /* when this rank began */
-    double             until_first_s; /* from then to its first step */
-    double             seal_s;        /* of that, making and touching the memory */
-    double             trial_step_s;  /* duration of a step in the trial; 0: there was no trial */
-    sherd_world       *world;
-    int                rank, world_size;
-    sherd_engine      *engine;
-    sherd_engine_info  info;
-    pool              *threads;
-    passes            *passes;
-    /* 1: the host updates blocks, overlapping with the passes */
-    int      is_host_updating;
-    report  *r; /* rank 0; NULL elsewhere */
-    saves    saved;
-    char     run[256];   /* describes what must be the same when a run is resumed */
-    int      is_resumed; /* resumed from a checkpoint or from state on NVMe */
-    order    data;
-    int32_t *tokens;       /* inputs and targets of a micro-batch */
-    size_t   stage0_bytes; /* what a rank would hold at stage 0; on rank 0 only */
-
-    long     step;
-    uint64_t sequences; /* on which all ranks together have trained in this run */
-    /* The same two when this program began; not 0 if it resumed. */
-    long        first_step;
-    uint64_t    first_sequences;
-    double      first_loss, last_loss, first_validation, last_validation;
-    queued_step queued;
-    double      memory_asked_s; /* when; 0: not yet */
-    /* traffic of this rank in a window that belongs to the step before it, or to its report */
-    uint64_t       reported[REPORT_MEDIA];
-    int            is_stopping; /* some rank was asked to stop */
-    double         since_s;     /* time when the step that is reported next began */
-    int            has_batch;   /* the next micro-batch's tokens are set */
-    double         seconds;     /* of the steps */
-    speed_times    times;
-    uint64_t       fingerprint;
-    report_figures figures; /* of the last step */
-} trainer;
-
 /* The sentence of a failure of this program; the engine's failures are in sherd_last_error(). */
 static _Thread_local char own_error[1024];
 
-static sherd_status fail(sherd_status status, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
-static sherd_status fail(sherd_status status, const char *fmt, ...)
+sherd_status trainer_fail(sherd_status status, const char *fmt, ...)
 {
     va_list args;
 
@@ -106,8 +41,9 @@ static sherd_status fail(sherd_status status, const char *fmt, ...)
 
 static sherd_status data_fail(const trainer *t)
 {
-    return fail(SHERD_E_IO, "%s: %s", t->o.data_path,
-                errno != 0 ? strerror(errno) : "was cut off or changed while training reads it");
+    return trainer_fail(SHERD_E_IO, "%s: %s", t->o.data_path,
+                        errno != 0 ? strerror(errno)
+                                   : "was cut off or changed while training reads it");
 }
 
 /* --------------------------------------------------------------- set-up -- */
@@ -144,10 +80,11 @@ static sherd_status first_weights(trainer *t)
         return init_fill(&t->o.sizes, t->engine, t->o.seed, t->threads);
     }
     status = weights_import(&t->o.sizes, t->engine, t->o.init_path, why, sizeof(why));
-    return status == SHERD_OK || why[0] == '\0' ? status : fail(status, "first weights: %s", why);
+    return status == SHERD_OK || why[0] == '\0' ? status
+                                                : trainer_fail(status, "first weights: %s", why);
 }
 
-static sherd_status model_declare(const trainer *t, sherd_engine *engine)
+sherd_status trainer_declare(const trainer *t, sherd_engine *engine)
 {
     TRY(arch_declare(&t->o.sizes, engine));
     return activations_declare(&t->o.sizes, &t->o.places, t->o.length, engine);
@@ -163,34 +100,34 @@ static sherd_status engine_open(trainer *t)
         }
     }
     TRY(sherd_engine_create(t->world, config, &t->engine));
-    TRY(model_declare(t, t->engine));
+    TRY(trainer_declare(t, t->engine));
     TRY(run_describe(t));
     t->seal_s = -clock_now_s();
     TRY(sherd_engine_seal(t->engine));
     t->seal_s += clock_now_s();
-    t->info.struct_size = sizeof(t->info);
-    TRY(sherd_engine_query(t->engine, &t->info));
-    t->threads = pool_create(t->info.cpu_threads);
-    if (t->threads == NULL) {
-        return fail(SHERD_E_NOMEM, "%d threads cannot be started", t->info.cpu_threads);
-    }
     return SHERD_OK;
 }
 
 /* Makes the model and the memory for its micro-batches, in the shapes with which the engine was
  * sealed. */
-static sherd_status model_open(trainer *t)
+sherd_status trainer_model_open(trainer *t)
 {
     const options *o = &t->o;
     char           why[256];
     model_params   params = {.sizes = o->sizes, .length = o->length, .places = o->places};
 
+    t->info.struct_size = sizeof(t->info);
+    TRY(sherd_engine_query(t->engine, &t->info));
+    t->threads = pool_create(t->info.cpu_threads);
+    if (t->threads == NULL) {
+        return trainer_fail(SHERD_E_NOMEM, "%d threads cannot be started", t->info.cpu_threads);
+    }
     params.batch = (size_t)t->info.micro_batch_size;
     params.dtype = t->info.compute_dtype;
     t->data = (order){.c = t->job->c, .seed = o->seed, .length = o->length, .batch = params.batch};
     if (strcmp(t->info.backend, "cpu") == 0 &&
         blas_reserve(t->info.cpu_threads, why, sizeof(why)) != 0) {
-        return fail(SHERD_E_NOMEM, "%s", why);
+        return trainer_fail(SHERD_E_NOMEM, "%s", why);
     }
     params.threads = t->threads;
     params.backend = t->info.backend;
@@ -198,11 +135,11 @@ static sherd_status model_open(trainer *t)
     params.choices = o->choices;
     t->passes      = passes_create(t->engine, &params, why, sizeof(why));
     if (t->passes == NULL) {
-        return fail(SHERD_E_NOMEM, "%s", why);
+        return trainer_fail(SHERD_E_NOMEM, "%s", why);
     }
     t->tokens = calloc(2 * params.batch * o->length, sizeof(*t->tokens));
     if (t->tokens == NULL) {
-        return fail(SHERD_E_NOMEM, "out of memory");
+        return trainer_fail(SHERD_E_NOMEM, "out of memory");
     }
     return SHERD_OK;
 }
@@ -213,24 +150,29 @@ static sherd_status stage0_measure(trainer *t)
 {
     sherd_world  *world  = NULL;
     sherd_engine *engine = NULL;
+    sherd_config *config = NULL;
     sherd_status  status = sherd_world_simulate(0, t->world_size, &world);
 
     if (status == SHERD_OK) {
-        status = sherd_config_set(t->job->config, "!zero_optimization.stage", "0");
+        status = settings_make(&t->o, &config);
+    }
+    if (status == SHERD_OK) {
+        status = sherd_config_set(config, "!zero_optimization.stage", "0");
     }
     if (status == SHERD_OK) { /* nothing is sharded at stage 0 */
-        status = sherd_config_set(t->job->config, "!sherd.shard_size", "0");
+        status = sherd_config_set(config, "!sherd.shard_size", "0");
     }
     if (status == SHERD_OK) {
-        status = sherd_engine_create(world, t->job->config, &engine);
+        status = sherd_engine_create(world, config, &engine);
     }
     if (status == SHERD_OK) {
-        status = model_declare(t, engine);
+        status = trainer_declare(t, engine);
     }
     if (status == SHERD_OK) {
         t->stage0_bytes = memory_of(engine).total_planned;
     }
     sherd_engine_destroy(engine);
+    sherd_config_destroy(config);
     sherd_world_destroy(world);
     return status;
 }
@@ -319,7 +261,7 @@ static sherd_status report_start(trainer *t)
     TRY(o->export_path != NULL ? weights_export_check(o->export_path) : SHERD_OK);
     t->r = report_open(&params);
     if (t->r == NULL) {
-        return fail(SHERD_E_IO, "the report cannot be written");
+        return trainer_fail(SHERD_E_IO, "the report cannot be written");
     }
     heading_say(t);
     return stage0_measure(t);
@@ -328,7 +270,7 @@ static sherd_status report_start(trainer *t)
 static sherd_status saves_checked(const trainer *t, sherd_status status)
 {
     return status == SHERD_OK || t->saved.why[0] == '\0' ? status
-                                                         : fail(status, "%s", t->saved.why);
+                                                         : trainer_fail(status, "%s", t->saved.why);
 }
 
 static void memory_lines_say(const trainer *t, const char *when)
@@ -401,11 +343,17 @@ static void trainer_close(trainer *t)
 
 /* ----------------------------------------------------------------- loop -- */
 
+/* The micro-batches of a step, on all ranks together. */
+static long step_micros(const trainer *t)
+{
+    return t->info.train_batch_size / t->info.micro_batch_size;
+}
+
 static sherd_status losses_take(trainer *t, double *sum_out)
 {
     sherd_status status = passes_losses_take(t->passes, sum_out);
 
-    return status == SHERD_OK ? status : fail(status, "%s", passes_why(t->passes));
+    return status == SHERD_OK ? status : trainer_fail(status, "%s", passes_why(t->passes));
 }
 
 /* Computes the mean loss over the same micro-batches whatever the number of ranks. A rank without a
@@ -581,7 +529,8 @@ static sherd_status step_print(trainer *t, int is_last)
     t->reported[REPORT_WIRE] += sent[1][0] - sent[0][0];
     t->reported[REPORT_BETWEEN] += sent[1][1] - sent[0][1];
     t->is_stopping |= q->sums.stopping > 0.0;
-    t->last_loss   = q->sums.losses / ((double)t->info.accumulation * (double)t->world_size);
+    t->wanted      = q->sums.ranks > 0 ? (int)q->sums.ranks : t->wanted;
+    t->last_loss   = q->sums.losses / (double)step_micros(t);
     t->first_loss  = q->step == t->first_step + 1 ? t->last_loss : t->first_loss;
     t->fingerprint = q->report.fingerprint;
     figures_take(t, q);
@@ -601,7 +550,7 @@ static sherd_status step_print(trainer *t, int is_last)
     }
     TRY(sherd_monitor_write(t->engine, "Train/Samples/train_loss", t->last_loss));
     if (t->r != NULL && report_write(t->r, &line) != 0) {
-        return fail(SHERD_E_IO, "the log cannot be written");
+        return trainer_fail(SHERD_E_IO, "the log cannot be written");
     }
     return SHERD_OK;
 }
@@ -612,7 +561,8 @@ static int is_reported_at_once(const trainer *t, long step)
 {
     int is_beside = passes_device(t->passes)[0] != '\0' || t->is_host_updating;
 
-    return !is_beside || is_validated(t, step) || saves_is_due(&t->saved, step);
+    return !is_beside || t->job->wanted != NULL || is_validated(t, step) ||
+           saves_is_due(&t->saved, step);
 }
 
 /* Sets the tokens of the micro-batch that comes next in this rank's order. */
@@ -628,26 +578,52 @@ static sherd_status batch_set(trainer *t)
     return SHERD_OK;
 }
 
+/* Finds which micro-batches of the step are this rank's. */
+static sherd_status share_take(const trainer *t, sherd_share *out)
+{
+    sherd_share_init(out);
+    if (t->job->wanted == NULL) { /* all ranks have data, also in a build without the call */
+        out->count = out->calls = t->info.accumulation;
+        return SHERD_OK;
+    }
+    return sherd_step_share(t->engine, out);
+}
+
+/* Makes forward and backward of the next micro-batch, or takes part in it without data. */
+static sherd_status micro_batch_run(trainer *t, int has_data)
+{
+    if (!has_data) {
+        return sherd_micro_batch_skip(t->engine);
+    }
+    if (!t->has_batch) {
+        TRY(batch_set(t));
+    }
+    t->has_batch = 0;
+    return passes_train(t->passes, NULL, NULL);
+}
+
 /* Makes the micro-batches of one optimizer step, without waiting for its update. The step before it
  * is reported after the first micro-batch, and before the call that changes the engine's report.
- * The tokens of the micro-batch that follows are set while a GPU still computes this one. */
+ * The tokens of the micro-batch that follows are set while a GPU still computes this one. Some ranks
+ * may be without data in the last micro-batch. */
 static sherd_status window_run(trainer *t)
 {
-    for (int k = 0; k < t->info.accumulation; k++) {
-        int is_last = k == t->info.accumulation - 1;
+    uint64_t    end = t->sequences + (uint64_t)t->info.train_batch_size;
+    sherd_share share;
 
-        if (!t->has_batch) {
-            TRY(batch_set(t));
-        }
-        t->has_batch = 0;
-        TRY(passes_train(t->passes, NULL, NULL));
+    TRY(share_take(t, &share));
+    for (int k = 0; k < share.calls; k++) {
+        int is_last = k == share.calls - 1;
+
+        TRY(micro_batch_run(t, k < share.count));
         TRY(step_print(t, 0));
         t->sequences += (uint64_t)t->world_size * t->data.batch;
+        t->sequences = t->sequences < end ? t->sequences : end;
         /* not earlier: the first acquire of a run commits, too */
         if (is_last) {
             TRY(saves_mark(&t->saved, &(saves_position){t->step + 1, t->sequences}));
         }
-        if (!is_last || !is_reported_at_once(t, t->step + 1)) {
+        if (is_last ? !is_reported_at_once(t, t->step + 1) : k + 1 < share.count) {
             TRY(batch_set(t));
         }
         TRY(sherd_step_queue(t->engine));
@@ -662,6 +638,9 @@ static sherd_status step_queue(trainer *t)
     queued_step q = {
         .is_untold = 1, .step = t->step + 1, .sums.stopping = *t->job->is_stopping ? 1.0 : 0.0};
 
+    if (t->rank == 0 && t->job->wanted != NULL) {
+        q.sums.ranks = *t->job->wanted;
+    }
     t->since_s = t->queued.is_untold ? t->since_s : clock_now_s();
     sherd_step_report_init(&q.report);
     sherd_traffic_report_init(&q.before);
@@ -734,6 +713,12 @@ static sherd_status loop_run(trainer *t)
             TRY(step_print(t, 1));
             stop = t->is_stopping;
             TRY(step_save(t, stop));
+        }
+        if (t->wanted > 0 && t->wanted != t->world_size && !stop && t->step < t->o.steps) {
+            TRY(trainer_resize(t));
+        }
+        if (t->has_left) {
+            return SHERD_OK;
         }
     }
     if (t->step == t->first_step) {
@@ -884,7 +869,7 @@ static sherd_status sample_say(trainer *t)
     int32_t     *room     = calloc(PROMPT_TOKENS + (size_t)t->o.sample, sizeof(*room));
     passes      *passes = room == NULL ? NULL : passes_create(t->engine, &params, why, sizeof(why));
     sherd_status status =
-        passes != NULL ? sample_run(t, passes, room) : fail(SHERD_E_NOMEM, "%s", why);
+        passes != NULL ? sample_run(t, passes, room) : trainer_fail(SHERD_E_NOMEM, "%s", why);
 
     passes_destroy(passes);
     free(room);
@@ -906,7 +891,7 @@ static sherd_status weights_leave(trainer *t)
         weights_export(&t->o.sizes, t->engine, t->rank, &target, why, sizeof(why));
 
     if (status != SHERD_OK) {
-        return why[0] == '\0' ? status : fail(status, "--export: %s", why);
+        return why[0] == '\0' ? status : trainer_fail(status, "--export: %s", why);
     }
     if (t->r != NULL) {
         report_say(t->r, "weights written to %s", t->o.export_path);
@@ -917,7 +902,7 @@ static sherd_status weights_leave(trainer *t)
 static sherd_status rank_open(trainer *t)
 {
     TRY(engine_open(t));
-    return model_open(t);
+    return trainer_model_open(t);
 }
 
 /* Returns how many steps, with their validations and the sample, fit into the minutes. Forward
@@ -979,7 +964,15 @@ static sherd_status train(trainer *t)
     TRY(values_start(t));
     t->until_first_s = clock_now_s() - t->start_s;
     t->job->on_loop(); /* until here a signal ends the program: there is no step to finish */
+    return trainer_go_on(t);
+}
+
+sherd_status trainer_go_on(trainer *t)
+{
     TRY(loop_run(t));
+    if (t->has_left) {
+        return SHERD_OK;
+    }
     if (t->r != NULL) {
         summary_say(t);
     }
@@ -987,8 +980,8 @@ static sherd_status train(trainer *t)
         TRY(weights_leave(t));
     }
     TRY(t->o.sample > 0 ? sample_say(t) : SHERD_OK);
-    return is_unsaved(t) ? fail(SHERD_E_IO, "the run ended and %s/%s could not be saved",
-                                t->o.save_dir, t->saved.tag)
+    return is_unsaved(t) ? trainer_fail(SHERD_E_IO, "the run ended and %s/%s could not be saved",
+                                        t->o.save_dir, t->saved.tag)
                          : SHERD_OK;
 }
 
@@ -1003,10 +996,22 @@ static void failure_keep(trainer_job *job, int rank, sherd_status status)
         (job->status == SHERD_E_PEER_LOST && status != SHERD_E_PEER_LOST) ||
         (saves_is_hearsay(job->why) && !saves_is_hearsay(why) && status == job->status)) {
         job->status = status;
-        (void)snprintf(job->why, sizeof(job->why), "rank %d: %s", rank,
+        (void)snprintf(job->why, sizeof(job->why), "rank %d: %.1000s", rank,
                        why[0] != '\0' ? why : sherd_status_text(status));
     }
     (void)pthread_mutex_unlock(&job->lock);
+}
+
+void trainer_end(trainer *t, sherd_status status)
+{
+    if (report_close(t->r) != 0 && status == SHERD_OK) {
+        status = trainer_fail(SHERD_E_IO, "the log cannot be written");
+    }
+    if (status != SHERD_OK) {
+        failure_keep(t->job, t->rank, status);
+        sherd_world_abort(t->world, own_error[0] != '\0' ? own_error : sherd_last_error());
+    }
+    trainer_close(t);
 }
 
 void trainer_run(sherd_world *world, void *ctx)
@@ -1014,6 +1019,7 @@ void trainer_run(sherd_world *world, void *ctx)
     trainer_job *job = ctx;
     trainer      t   = {.job              = job,
                         .world            = world,
+                        .first_world      = world,
                         .o                = *job->o,
                         .start_s          = clock_now_s(),
                         .first_validation = (double)NAN,
@@ -1024,12 +1030,8 @@ void trainer_run(sherd_world *world, void *ctx)
 
     own_error[0] = '\0';
     status       = train(&t);
-    if (report_close(t.r) != 0 && status == SHERD_OK) {
-        status = fail(SHERD_E_IO, "the log cannot be written");
+    trainer_end(&t, status);
+    if (t.world != world) {
+        sherd_world_destroy(t.world);
     }
-    if (status != SHERD_OK) {
-        failure_keep(job, t.rank, status);
-        sherd_world_abort(world, own_error[0] != '\0' ? own_error : sherd_last_error());
-    }
-    trainer_close(&t);
 }

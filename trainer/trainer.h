@@ -13,11 +13,15 @@
 
 /* Shared by the ranks of this process. */
 typedef struct trainer_job {
-    const options *o;
-    const corpus  *c;
-    sherd_config  *config; /* of settings.h; rank 0's own once every rank has its engine */
+    const options               *o;
+    const corpus                *c;
+    const sherd_config          *config;      /* of settings.h */
     const volatile sig_atomic_t *is_stopping; /* a signal sets it: finish the step, then sum up */
     void (*on_loop)(void);                    /* called by every rank when its steps begin */
+    const volatile sig_atomic_t *wanted;      /* ranks, as signals change it; NULL: it stays */
+    struct ranks                *ranks;       /* the threads that are ranks; NULL: processes are */
+    const sherd_world_params    *params;      /* of their worlds */
+    struct resize               *resize;      /* under way: resize.c; rank 0's */
 
     pthread_mutex_t lock;
     /* The failure that is printed: the first one that is not only the report of another rank's

@@ -216,7 +216,7 @@ static int case_check(const model_case *c, int only_stage, int only_ranks, const
                 (only_ranks > 0 && ranks != only_ranks)) {
                 continue;
             }
-            if (ranks_run(ranks, NULL, trial_rank, &t) != SHERD_OK) {
+            if (ranks_run(ranks_create(&t), ranks, NULL, trial_rank) != SHERD_OK) {
                 t.has_failed = 1;
                 (void)snprintf(t.why, sizeof(t.why), "%s", sherd_last_error());
             }

@@ -334,6 +334,60 @@ deterministic() {
     done
 }
 
+# resized RANKS SIGNAL...: sends the signals, and waits until so many ranks train.
+resized() {
+    before=$(grep -c '"resized"' "$scratch/log" || true)
+    ranks=$1
+    shift
+    for signal in "$@"; do
+        kill -"$signal" "$pid"
+        sleep 0.05
+    done
+    tries=0
+    until grep '"resized"' "$scratch/log" | tail -1 | grep -q "\"resized\": $ranks,"; do
+        kill -0 "$pid" 2>/dev/null || return 1
+        tries=$((tries + 1))
+        [ $tries -lt 600 ] || return 1
+        sleep 0.05
+    done
+    [ "$(grep -c '"resized"' "$scratch/log")" -gt "$before" ]
+}
+
+# Ranks come and go by signals while the training goes on, also where some are without data in the last micro-batch of a step:
+# the log is that of one rank, step by step.
+elastic() {
+    for stage in 0 1 2 3; do
+        printf '{"deterministic": true, "train_batch_size": 14, "train_micro_batch_size_per_gpu": 1, "gradient_clipping": 0.5,
+            "bf16": {"enabled": true}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+            "zero_optimization": {"stage": %d}}' $stage >"$scratch/config.json"
+        rm -f "$scratch/log"
+        # shellcheck disable=SC2086
+        "$program" --data "$scratch/text" $tiny_flags --config "$scratch/config.json" --elastic 2:5 --ranks 4 --steps 1000000 --log "$scratch/log" \
+            >"$scratch/out" 2>&1 &
+        pid=$!
+        until [ -s "$scratch/log" ]; do
+            kill -0 "$pid" || break
+            sleep 0.05
+        done
+        resized 3 TTOU && resized 5 TTIN TTIN && resized 2 TTOU TTOU TTOU && resized 4 TTIN TTIN ||
+            fail "stage $stage, resizing: $(cat "$scratch/out")"
+        kill -TERM "$pid"
+        wait "$pid" || fail "stage $stage: $(cat "$scratch/out")"
+        grep -v '"resized"' "$scratch/log" | sed "$only_training" >"$scratch/got"
+        steps=$(wc -l <"$scratch/got")
+        tiny --config "$scratch/config.json" --ranks 1 --steps "$steps"
+        # the last step of the other run was validated, since it was stopped then
+        sed "$only_training; s/, \"validation_loss\": [0-9.e+-]*//" "$scratch/log" >"$scratch/want"
+        sed -i 's/, "validation_loss": [0-9.e+-]*//' "$scratch/got"
+        cmp -s "$scratch/want" "$scratch/got" ||
+            fail "stage $stage: not the log of one rank: $(diff "$scratch/want" "$scratch/got" | head -4)"
+    done
+    for mistake in "3" "5:2" "0:4" "2:x"; do
+        "$program" --data "$scratch/text" --elastic "$mistake" >"$scratch/out" 2>&1 && fail "--elastic $mistake is accepted"
+        grep -q -- "--elastic $mistake" "$scratch/out" || fail "--elastic $mistake: $(cat "$scratch/out")"
+    done
+}
+
 # A global batch of 84 sequences, which 1, 2, 3, 4 and 7 ranks share out. saved_open IS_ASYNC
 saved_open() {
     drive_open

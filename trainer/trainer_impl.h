@@ -1,0 +1,93 @@
+/* What trainer.c and resize.c share: one rank's training. */
+#ifndef LLM_TRAINER_IMPL_H
+#define LLM_TRAINER_IMPL_H
+
+#include "trainer.h"
+
+#include "passes.h"
+#include "pool.h"
+#include "report.h"
+#include "saves.h"
+#include "speed.h"
+
+/* The values that the ranks sum after a step. */
+typedef struct step_sums {
+    double losses, stopping, off_plan;
+    double ranks; /* that are wanted, as rank 0 says; 0: as many as there are */
+    double counted[REPORT_MEDIA], planned[REPORT_MEDIA];
+} step_sums;
+
+/* A step whose last micro-batch and update are queued. On a GPU, and if the host's update overlaps
+ * with the passes, a step is reported after the passes of the next step's first micro-batch, so
+ * that nothing waits between two steps. */
+typedef struct queued_step {
+    int                  is_untold;
+    long                 step;
+    uint64_t             sequences;
+    sherd_traffic_report before, after; /* the window; after sherd_step_wait it is complete */
+    sherd_step_report    report;
+    step_sums            sums; /* this rank's terms */
+} queued_step;
+
+typedef struct trainer {
+    trainer_job      *job;
+    options           o;             /* the job's; with --minutes, `steps` are those that fit */
+    double            start_s;       /* when this rank began */
+    double            until_first_s; /* from then to its first step */
+    double            seal_s;        /* of that, making and touching the memory */
+    double            trial_step_s;  /* duration of a step in the trial; 0: there was no trial */
+    sherd_world      *world;
+    sherd_world      *first_world; /* which the caller destroys */
+    int               rank, world_size;
+    sherd_engine     *engine;
+    sherd_engine_info info;
+    pool             *threads;
+    passes           *passes;
+    /* 1: the host updates blocks, overlapping with the passes */
+    int      is_host_updating;
+    report  *r; /* rank 0; NULL elsewhere */
+    saves    saved;
+    char     run[256];   /* describes what must be the same when a run is resumed */
+    int      is_resumed; /* resumed from a checkpoint or from state on NVMe */
+    order    data;
+    int32_t *tokens;       /* inputs and targets of a micro-batch */
+    size_t   stage0_bytes; /* what a rank would hold at stage 0; on rank 0 only */
+
+    long     step;
+    uint64_t sequences; /* on which all ranks together have trained in this run */
+    int      wanted;    /* ranks; 0: as many as there are */
+    int      has_left;  /* the others go on without this rank */
+    /* The same two when this program began; not 0 if it resumed. */
+    long        first_step;
+    uint64_t    first_sequences;
+    double      first_loss, last_loss, first_validation, last_validation;
+    queued_step queued;
+    double      memory_asked_s; /* when; 0: not yet */
+    /* traffic of this rank in a window that belongs to the step before it, or to its report */
+    uint64_t       reported[REPORT_MEDIA];
+    int            is_stopping; /* some rank was asked to stop */
+    double         since_s;     /* time when the step that is reported next began */
+    int            has_batch;   /* the next micro-batch's tokens are set */
+    double         seconds;     /* of the steps */
+    speed_times    times;
+    uint64_t       fingerprint;
+    report_figures figures; /* of the last step */
+} trainer;
+
+/** Declares units, parameters and activations. */
+sherd_status trainer_declare(const trainer *t, sherd_engine *engine);
+/** Starts the threads of a sealed engine, and makes the model with its memory. */
+sherd_status trainer_model_open(trainer *t);
+/** Trains to the last step, from an engine that has its values. */
+sherd_status trainer_go_on(trainer *t);
+/** Keeps the failure of a rank for the job, and ends the rank. */
+void trainer_end(trainer *t, sherd_status status);
+/** Notes the sentence of a failure of this program; printf-like. Returns `status`. */
+sherd_status trainer_fail(sherd_status status, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/** Moves the training to as many ranks as are wanted: some of them leave, or newcomers start.
+ *  Collective. t->has_left says that this rank is one of those that leave. */
+sherd_status trainer_resize(trainer *t);
+
+#endif
