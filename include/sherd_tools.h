@@ -210,6 +210,17 @@ SHERD_CALL sherd_checkpoint_param_at(const sherd_checkpoint *checkpoint, size_t 
  *  damaged: which tensor of which rank), E_IO, E_NOMEM. */
 SHERD_CALL sherd_checkpoint_read(sherd_checkpoint *checkpoint, const char *param, const char *part,
                                  size_t first, size_t count, float *out);
+/** Computes the fingerprint of elements [first, first + count) of a part of a parameter, as
+ *  sherd_engine_fingerprint defines it: the sum modulo 2^64 of the mixes of their numbers in the
+ *  model and their bits. Over all parameters, that of "master" is info.fingerprint.
+ *
+ *  @is_damaged_out  1: bytes that were read do not match their checksums, and the fingerprint is
+ *                   that of the bytes as they are. NULL: they are an error
+ *
+ *  Errors: those of sherd_checkpoint_read. */
+SHERD_CALL sherd_checkpoint_fingerprint(sherd_checkpoint *checkpoint, const char *param,
+                                        const char *part, size_t first, size_t count,
+                                        int *is_damaged_out, uint64_t *out);
 /** Passes to `write` the bytes of the blob that the training run stored under `key` (sherd_blob_set
  *  without is_per_rank), in one call, after a comparison with their checksums. If the blob does not
  *  exist, *is_there_out is 0 and `write` is not called. A status of `write` other than SHERD_OK is

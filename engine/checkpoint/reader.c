@@ -598,6 +598,11 @@ static sherd_status slot_check(const sherdi_reader *reader, const sherdi_reader_
     return SHERD_OK;
 }
 
+void sherdi_reader_tolerate(sherdi_reader *reader, int *damage)
+{
+    reader->damage = damage;
+}
+
 /* Starts reading the slots that follow, into three quarters of the slots. The others are reserved
  * for another file, since callers may alternate between files. */
 static void slots_ahead(sherdi_reader *reader, size_t number)
@@ -642,7 +647,12 @@ static sherd_status slot_take(sherdi_reader *reader, size_t at, sherdi_reader_sl
     sherd_status status;
 
     SHERDI_TRY(sherdi_reader_fetch(reader, at / reader->params.slot_bytes, out, &is_new));
-    status = is_new ? slot_check(reader, *out) : SHERD_OK;
+    status             = is_new || (*out)->is_damaged ? slot_check(reader, *out) : SHERD_OK;
+    (*out)->is_damaged = status == SHERD_E_INVAL;
+    if ((*out)->is_damaged && reader->damage != NULL) {
+        *reader->damage = 1;
+        return SHERD_OK;
+    }
     if (status != SHERD_OK) {
         **out = (sherdi_reader_slot){.file = NULL};
     }

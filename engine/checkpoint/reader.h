@@ -39,6 +39,10 @@ typedef sherd_status (*sherdi_reader_fn)(void *ctx, size_t first, size_t count, 
 sherd_status sherdi_reader_values(sherdi_reader *reader, size_t param, int part, size_t first,
                                   size_t count, sherdi_reader_fn fn, void *ctx);
 
+/** From now on, data files are read also where bytes do not match their checksum: *damage becomes 1
+ *  then. NULL, as at first: damaged bytes are a failure. Linked state is always compared. */
+void sherdi_reader_tolerate(sherdi_reader *reader, int *damage);
+
 /** Adds the blobs of a kind that a rank saved to `out`. E_IO, E_INVAL (damaged), E_NOMEM. */
 sherd_status sherdi_reader_blobs(sherdi_reader *reader, sherdi_blob_kind kind, int rank,
                                  sherdi_blobs *out);

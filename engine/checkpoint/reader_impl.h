@@ -35,7 +35,8 @@ typedef struct sherdi_reader_slot {
     sherdi_reader_file *file; /* NULL: empty */
     size_t              number;
     int                 is_checked;
-    uint64_t            used; /* time of the last use; higher is later */
+    int                 is_damaged; /* its checksums do not match */
+    uint64_t            used;       /* time of the last use; higher is later */
     sherdi_io           io;
 } sherdi_reader_slot;
 
@@ -54,6 +55,7 @@ struct sherdi_reader {
     sherdi_reader_slot  slots[SHERDI_CHECKPOINT_SLOTS];
     uint64_t            clock;
     uint64_t            read_bytes;
+    int                *damage; /* of sherdi_reader_tolerate */
 };
 
 /** For a data file: write its path; return its entry in the manifest; open it, make it the current

@@ -316,33 +316,101 @@ static sherd_status part_find(const sherd_checkpoint *c, const sherdi_manifest_p
     return SHERD_OK;
 }
 
-sherd_status sherd_checkpoint_read(sherd_checkpoint *checkpoint, const char *param,
-                                   const char *part, size_t first, size_t count, float *out)
+/* A range of elements, as numbers of the reader. */
+typedef struct values_range {
+    size_t param, first, count;
+    int    part;
+} values_range;
+
+static sherd_status range_find(const sherd_checkpoint *checkpoint, const char *call,
+                               const char *param, const char *part, values_range *range)
 {
-    values_read                  read = {.first = first, .out = out};
+    size_t                       first = range->first, count = range->count;
     const sherdi_manifest_param *at;
     int64_t                      found;
-    int                          number;
 
-    SHERDI_TRY(sherdi_api_need(checkpoint != NULL, "sherd_checkpoint_read", "the checkpoint"));
-    SHERDI_TRY(sherdi_api_need(param != NULL && part != NULL, "sherd_checkpoint_read",
-                               "a parameter, or its part,"));
-    SHERDI_TRY(sherdi_api_need(out != NULL || count == 0, "sherd_checkpoint_read", "out"));
+    SHERDI_TRY(sherdi_api_need(checkpoint != NULL, call, "the checkpoint"));
+    SHERDI_TRY(sherdi_api_need(param != NULL && part != NULL, call, "a parameter, or its part,"));
     found = sherdi_reader_find_param(checkpoint->reader, param);
     if (found < 0) {
         return sherdi_fail(SHERD_E_INVAL, "%s/%s has no parameter %s", checkpoint->dir,
                            checkpoint->info.tag, param);
     }
     at = &sherdi_reader_manifest(checkpoint->reader)->params[found];
-    SHERDI_TRY(part_find(checkpoint, at, part, &number));
+    SHERDI_TRY(part_find(checkpoint, at, part, &range->part));
     if (first > at->elems || count > at->elems - first) {
         return sherdi_fail(SHERD_E_INVAL,
                            "%s/%s: parameter %s has %zu elements, and %zu from %zu on are asked "
                            "for",
                            checkpoint->dir, checkpoint->info.tag, param, at->elems, count, first);
     }
-    return sherdi_reader_values(checkpoint->reader, (size_t)found, number, first, count,
+    range->param = (size_t)found;
+    return SHERD_OK;
+}
+
+sherd_status sherd_checkpoint_read(sherd_checkpoint *checkpoint, const char *param,
+                                   const char *part, size_t first, size_t count, float *out)
+{
+    values_read  read  = {.first = first, .out = out};
+    values_range range = {.first = first, .count = count};
+
+    SHERDI_TRY(range_find(checkpoint, "sherd_checkpoint_read", param, part, &range));
+    SHERDI_TRY(sherdi_api_need(out != NULL || count == 0, "sherd_checkpoint_read", "out"));
+    return sherdi_reader_values(checkpoint->reader, range.param, range.part, first, count,
                                 values_come, &read);
+}
+
+typedef struct values_mix {
+    uint64_t index; /* of the parameter's first element, in the model */
+    uint64_t sum;
+} values_mix;
+
+static sherd_status values_mixed(void *ctx, size_t first, size_t count, const void *values,
+                                 sherd_dtype dtype)
+{
+    values_mix *mix = ctx;
+
+    for (size_t done = 0; done < count;) {
+        float  tile[256];
+        size_t some = sherdi_min_size(count - done, sizeof(tile) / sizeof(tile[0]));
+
+        (void)values_come(&(values_read){.out = tile}, 0, some,
+                          (const unsigned char *)values + done * sherd_dtype_bytes(dtype), dtype);
+        for (size_t i = 0; i < some; i++) {
+            mix->sum += sherdi_mix_element(mix->index + first + done + i, tile[i]);
+        }
+        done += some;
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherd_checkpoint_fingerprint(sherd_checkpoint *checkpoint, const char *param,
+                                          const char *part, size_t first, size_t count,
+                                          int *is_damaged_out, uint64_t *out)
+{
+    static const char            CALL[]     = "sherd_checkpoint_fingerprint";
+    values_mix                   mix        = {0};
+    values_range                 range      = {.first = first, .count = count};
+    int                          is_damaged = 0;
+    const sherdi_manifest_param *params;
+    sherd_status                 status;
+
+    SHERDI_TRY(range_find(checkpoint, CALL, param, part, &range));
+    SHERDI_TRY(sherdi_api_check_out(out, CALL));
+    params = sherdi_reader_manifest(checkpoint->reader)->params;
+    for (size_t p = 0; p < range.param; p++) {
+        mix.index += params[p].elems;
+    }
+    sherdi_reader_tolerate(checkpoint->reader, is_damaged_out == NULL ? NULL : &is_damaged);
+    status = sherdi_reader_values(checkpoint->reader, range.param, range.part, first, count,
+                                  values_mixed, &mix);
+    sherdi_reader_tolerate(checkpoint->reader, NULL);
+    SHERDI_TRY(status);
+    if (is_damaged_out != NULL) {
+        *is_damaged_out = is_damaged;
+    }
+    *out = mix.sum;
+    return SHERD_OK;
 }
 
 sherd_status sherd_checkpoint_blob(sherd_checkpoint *checkpoint, const char *key, int *is_there_out,

@@ -75,6 +75,29 @@ void saved_train(rig *r, int count)
     (void)rig_train(r, count * info.accumulation);
 }
 
+/* The parameters together have the fingerprint of the manifest, each in two parts. */
+static void fingerprints_check(sherd_checkpoint *c)
+{
+    const sherd_checkpoint_info *info = sherd_checkpoint_describe(c);
+    uint64_t                     sum  = 0;
+
+    for (size_t p = 0; p < info->num_params; p++) {
+        sherd_checkpoint_param param;
+        uint64_t               front, behind;
+        int                    is_damaged;
+
+        sherd_checkpoint_param_init(&param);
+        CHECK_OK(sherd_checkpoint_param_at(c, p, &param));
+        CHECK_OK(sherd_checkpoint_fingerprint(c, param.name, "master", 0, param.elems / 2, NULL,
+                                              &front));
+        CHECK_OK(sherd_checkpoint_fingerprint(c, param.name, "master", param.elems / 2,
+                                              param.elems - param.elems / 2, &is_damaged, &behind));
+        CHECK(!is_damaged);
+        sum += front + behind;
+    }
+    CHECK_INT(info->fingerprint, sum);
+}
+
 int64_t saved_verify(const char *dir, const char *tag)
 {
     sherd_checkpoint *c;
@@ -83,6 +106,7 @@ int64_t saved_verify(const char *dir, const char *tag)
     CHECK_OK(sherd_checkpoint_open(dir, tag, &c));
     CHECK(sherd_checkpoint_describe(c)->is_complete);
     CHECK_OK(sherd_checkpoint_verify(c, NULL));
+    fingerprints_check(c);
     step = sherd_checkpoint_describe(c)->step;
     sherd_checkpoint_close(c);
     return step;

@@ -589,6 +589,7 @@ static void checkpoints_take_null(void)
     sherd_verify_params     verify;
     sherd_checkpoint       *checkpoint;
     float                   value;
+    uint64_t                fingerprint;
     int                     is_there;
 
     sherd_save_params_init(&save);
@@ -613,6 +614,7 @@ static void checkpoints_take_null(void)
     CHECK_INT(sizeof(param), param.struct_size);
     REFUSED(sherd_checkpoint_param_at(NULL, 0, &param));
     REFUSED(sherd_checkpoint_read(NULL, "w", "master", 0, 1, &value));
+    REFUSED(sherd_checkpoint_fingerprint(NULL, "w", "master", 0, 1, NULL, &fingerprint));
     REFUSED(sherd_checkpoint_blob(NULL, "key", &is_there, nobody_writes, NULL));
     REFUSED(sherd_checkpoint_write(NULL, SHERD_PLAN_TABLE, NULL, NULL));
     sherd_verify_params_init(&verify);
