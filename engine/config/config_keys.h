@@ -183,6 +183,19 @@ PLAIN("sherd.activations.buffer_count", INT,
 PLAIN("sherd.activations.pin_memory", BOOL,
     "locks the host memory, so that transfers overlap with the work of the GPU",
     SETS(offload.activations.pin_memory), ON, LOCAL)
+PLAIN("sherd.fingerprints", BLOCK,
+    "fingerprints of each unit at each step, by which `sherd diff` finds where two runs part "
+    "([diverged.md](diverged.md#a-log-of-fingerprints))",
+    CLOSED, NULLABLE)
+KEY(FINGERPRINTS_FILE, "sherd.fingerprints.file", TEXT,
+    "file to which rank 0 appends a line for each update; the engine makes its folder. Empty: no "
+    "fingerprints of units are made. Not on a GPU",
+    DERIVES(fingerprints.file), WORD(""))
+PLAIN("sherd.fingerprints.state_interval", INT,
+    "number of steps in which the state of each unit is counted once: its master weights before an "
+    "update, and the other parts after it. Each step counts some of the units. 1: each step counts "
+    "all of them, which reads the state once more. 0: state is not counted",
+    SETS(fingerprints.state_interval), NUMBER(16), RANGE(0, 1000000))
 KEY(GROUPS, "sherd.groups", GROUPS,
     "parameter groups by name. Each entry is a block of `name`, `type`, `params` and `matching`. "
     "`type`: an optimizer for this group alone, from the choices of `optimizer.type`. `params`: "

@@ -501,6 +501,18 @@ static sherd_status monitors_resolve(const sherd_config *config, sherdi_monitor_
                            &out[SHERDI_MONITOR_TENSORBOARD]);
 }
 
+static sherd_status fingerprints_resolve(const sherd_config          *config,
+                                         sherdi_fingerprint_settings *out)
+{
+    const char *file = sherdi_config_text(config, SHERDI_CONFIG_FINGERPRINTS_FILE);
+    int         len  = snprintf(out->file, sizeof(out->file), "%s", file);
+
+    return len < (int)sizeof(out->file)
+               ? SHERD_OK
+               : sherdi_config_key_fail(config, SHERDI_CONFIG_FINGERPRINTS_FILE,
+                                        "is too long: at most 1023 bytes");
+}
+
 /* Refuses keys without an effect in this build. */
 static sherd_status absent_refuse(const sherd_config *config)
 {
@@ -597,6 +609,7 @@ sherd_status sherdi_config_json_resolve(const sherd_config *config, int world_si
     SHERDI_TRY(schedule_resolve(config, &settings));
     SHERDI_TRY(encodings_resolve(config, &settings));
     SHERDI_TRY(monitors_resolve(config, settings.monitors));
+    SHERDI_TRY(fingerprints_resolve(config, &settings.fingerprints));
     memcpy(out, &settings, sizeof(settings));
     return SHERD_OK;
 }

@@ -30,6 +30,14 @@ typedef struct sherdi_monitor_settings {
     char folder[SHERDI_MONITOR_FOLDER_BYTES]; /* output_path/job_name */
 } sherdi_monitor_settings;
 
+#define SHERDI_FINGERPRINTS_FILE_BYTES 1024
+
+/* Fingerprints of units. */
+typedef struct sherdi_fingerprint_settings {
+    char file[SHERDI_FINGERPRINTS_FILE_BYTES]; /* "": none are made */
+    int  state_interval; /* steps in which each unit's state is counted once; 0: never */
+} sherdi_fingerprint_settings;
+
 /* What people watch. */
 typedef struct sherdi_watch_settings {
     int wall_clock_breakdown;

@@ -236,6 +236,7 @@ typedef struct sherdi_plan_layout {
      * each in the order of the units, then one for whether the micro-batch had a backward pass. 0:
      * no unit is open-ended */
     size_t used_words;
+    size_t sum_words;   /* of each unit in the message of an outcome: the module fingerprints */
     int *unit_segments; /* numbers of segments, unit by unit, in the order in which they are used */
     /* of the segments; where there is none, the configuration's */
     sherdi_plan_optimizer *optimizers;

@@ -12,7 +12,7 @@ SHERDI_EXCHANGE(USES, 5, "sherd_step")
 SHERDI_EXCHANGE(UNIT_USES, 0, "the uses of units",
                 +plan->layout.num_units *(sizeof(sherdi_unit_uses) / 8))
 SHERDI_EXCHANGE(NORM, 24, "the norm of sherd_step")
-SHERDI_EXCHANGE(OUTCOME, 2, "an outcome")
+SHERDI_EXCHANGE(OUTCOME, 2, "an outcome", +plan->layout.sum_words * plan->layout.num_units)
 SHERDI_EXCHANGE(FIRST_VALUES, 2, "first values")
 SHERDI_EXCHANGE(FIRST_HASHES, 1, "hashes of first values", +plan->layout.num_params)
 SHERDI_EXCHANGE(GENERATION, 2, "the state on NVMe")

@@ -33,6 +33,7 @@ static int norm_goes_on(const sherdi_plan *plan, const sherdi_op *run, const she
     int is_all_ours = plan->layout.has_slices || !plan->layout.is_sliced || plan->world_size == 1;
 
     return run->elems > 0 && run->from == next->from &&
+           (plan->layout.sum_words == 0 || run->unit == next->unit) &&
            (at == end || (is_all_ours && at == sherdi_round_up(end, SHERD_ALIGN_BYTES)));
 }
 
@@ -50,7 +51,8 @@ static sherd_status norm_add(const sherdi_program *program, sherdi_op *run, cons
     }
     all->bytes   = more->offset + more->bytes - all->offset;
     run->elems   = all->bytes / sherd_dtype_bytes(run->from);
-    run->segment = run->unit = -1;
+    run->segment = -1;
+    run->unit    = run->unit == op->unit ? run->unit : -1;
     return SHERD_OK;
 }
 

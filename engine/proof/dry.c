@@ -1,5 +1,6 @@
 #include "engine/proof/dry.h"
 
+#include "base/checked.h"
 #include "base/mem.h"
 #include "collectives/simulated.h"
 #include "engine/run/agree.h"
@@ -80,10 +81,13 @@ static void generation_change(sherd_engine *engine, sherdi_op_kind kind)
 static sherd_status op_answer(sherdi_dry *dry, const sherdi_op *op)
 {
     sherd_engine *engine = &dry->engine;
+    sherdi_op     told;
 
     switch (op->kind) {
     case SHERDI_OP_EXCHANGE:
-        SHERDI_TRY(sherdi_run_answer(engine, op));
+        told       = *op; /* nobody reads more of a message than that */
+        told.elems = sherdi_min_size(op->elems, SHERDI_TOLD_BYTES);
+        SHERDI_TRY(sherdi_run_answer(engine, &told));
         if (op->part == SHERDI_EXCHANGE_USED) {
             used_join(dry);
         }

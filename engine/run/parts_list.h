@@ -11,6 +11,7 @@
 #define SHERDI_IN_lanes(...)       SHERDI_IN_LANES(__VA_ARGS__)
 #define SHERDI_IN_queue(...)       SHERDI_IN_QUEUED(__VA_ARGS__)
 #define SHERDI_IN_kernel_data(...) SHERDI_IN_DEVICES(__VA_ARGS__)
+#define SHERDI_IN_sums(...)        SHERDI_IN_FINGERPRINTS(__VA_ARGS__)
 
 #ifdef SHERDI_MODULE_OFFLOAD
 #include "engine/run/offload_ops.h"
@@ -30,6 +31,9 @@
 #endif
 #ifdef SHERDI_MODULE_DEVICES
 #include "engine/run/scalars_device.h"
+#endif
+#ifdef SHERDI_MODULE_FINGERPRINTS
+#include "engine/run/unit_sums.h"
 #endif
 
 /* Members of an engine that are a module's alone. */

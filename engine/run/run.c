@@ -122,7 +122,7 @@ static sherd_status op_execute(sherd_engine *engine, const sherdi_backend *lane,
     if (CALLS[op->kind] != NULL) {
         return CALLS[op->kind](engine, op, number);
     }
-    sherdi_run_kernel(engine, lane, op);
+    SHERDI_IF(sums, run, (engine, lane, op), sherdi_run_kernel(engine, lane, op));
     return SHERD_OK;
 }
 

@@ -32,8 +32,10 @@ sherd_status sherdi_update_walk_over(sherd_engine *engine, sherdi_walk walk)
         SHERDI_TRY(SHERDI_ASK(updater, join, engine));
     }
     engine->fingerprints.is_sent = 0;
-    status                       = SHERDI_RINGS(sherdi_rings_walk(engine, walk),
-                                                sherdi_program_walk(&engine->run.program, walk));
+    SHERDI_TELL(sums, walk_begin, engine, walk);
+    status = SHERDI_RINGS(sherdi_rings_walk(engine, walk),
+                          sherdi_program_walk(&engine->run.program, walk));
+    SHERDI_TELL(sums, walk_end, engine);
     SHERDI_TELL(lanes, walk_over, engine);
     return status == SHERD_OK ? results_bring(engine, walk) : status;
 }
@@ -79,7 +81,11 @@ sherd_status sherdi_update_publish(sherd_engine *engine)
 sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint64_t own,
                                  const char *when, uint64_t *out)
 {
-    SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_OUTCOME, status, own, when));
+    sherdi_word_message word = {.word = own};
+    void               *all  = NULL;
+    void               *mine = SHERDI_IF(sums, message, (engine, own, &all), &word);
+
+    SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_OUTCOME, status, mine, all, when));
     SHERDI_TRY(sherdi_modules_outcome_agreed(engine));
     *out = engine->fingerprints.frozen +
            (engine->plan->layout.is_sliced ? sherdi_agree_sum(engine, engine->plan->replica) : own);
