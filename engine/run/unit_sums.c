@@ -296,8 +296,39 @@ static sherd_status sums_open(sherd_engine *engine)
                            engine->backend->name);
     }
     SHERDI_TRY(sums_alloc(engine));
+    SHERDI_TRY(sherdi_unit_log_open(engine, &engine->sums.own->log));
     engine->sums.ops = &OPS;
     return SHERD_OK;
+}
+
+/* Writes the line of the last boundary if that was not done, and its update is over. */
+static void sums_told(sherd_engine *engine)
+{
+    if (engine->sums.ops == NULL || !engine->sums.own->is_line_due) {
+        return;
+    }
+    engine->sums.own->is_line_due = 0;
+    if (engine->sums.own->log != NULL && !engine->fingerprints.is_unreported) {
+        sherdi_unit_log_write(engine);
+    }
+}
+
+static void sums_boundary(sherd_engine *engine)
+{
+    if (engine->sums.ops == NULL) {
+        return;
+    }
+    engine->sums.own->is_line_due = engine->boundary.is_boundary;
+    if (!engine->fingerprints.is_unreported) {
+        sums_told(engine);
+    }
+}
+
+static void sums_dropped(sherd_engine *engine)
+{
+    if (engine->sums.ops != NULL) {
+        engine->sums.own->is_line_due = 0;
+    }
 }
 
 static void sums_close(sherd_engine *engine)
@@ -309,6 +340,7 @@ static void sums_close(sherd_engine *engine)
     if (own == NULL) {
         return;
     }
+    sherdi_unit_log_close(own->log);
     sherdi_free(own->mine);
     sherdi_free(own->all);
     sherdi_free(own->gradients);
@@ -317,7 +349,10 @@ static void sums_close(sherd_engine *engine)
 }
 
 const sherdi_module sherdi_module_fingerprints = {
-    .lay_out = sums_lay_out,
-    .open    = sums_open,
-    .close   = sums_close,
+    .lay_out  = sums_lay_out,
+    .open     = sums_open,
+    .boundary = sums_boundary,
+    .reported = sums_told,
+    .dropped  = sums_dropped,
+    .close    = sums_close,
 };

@@ -1,5 +1,6 @@
 /* Fingerprints of each unit, by `sherd.fingerprints`: of its gradient, its weights and its state,
- * as the kernels of a step come by. unit_sums.c makes them. */
+ * as the kernels of a step come by. unit_sums.c makes them, and unit_log.c writes them to the file,
+ * which `sherd diff` reads. */
 #ifndef SHERDI_ENGINE_RUN_UNIT_SUMS_H
 #define SHERDI_ENGINE_RUN_UNIT_SUMS_H
 
@@ -32,15 +33,17 @@ typedef struct sherdi_unit_message {
 } sherdi_unit_message;
 
 typedef struct sherdi_unit_sums {
-    sherdi_unit_parts    parts;
-    size_t               words;         /* of each unit: plan->layout.sum_words */
-    size_t               message_bytes; /* of a rank */
-    sherdi_unit_message *mine;
-    unsigned char       *all;             /* [all ranks x message_bytes] */
-    uint64_t            *gradients;       /* by unit, of the window that is under way */
-    unsigned char       *is_due;          /* by unit: the last update has counted what rests, too */
-    int                  counts_gradient; /* the window's norm is not complete */
-    int                  counts_update;   /* a walk of an update is under way */
+    sherdi_unit_parts       parts;
+    size_t                  words;         /* of each unit: plan->layout.sum_words */
+    size_t                  message_bytes; /* of a rank */
+    sherdi_unit_message    *mine;
+    unsigned char          *all;       /* [all ranks x message_bytes] */
+    uint64_t               *gradients; /* by unit, of the window that is under way */
+    unsigned char          *is_due;    /* by unit: the last update has counted what rests, too */
+    int                     counts_gradient; /* the window's norm is not complete */
+    int                     counts_update;   /* a walk of an update is under way */
+    struct sherdi_unit_log *log;             /* of the rank that writes; else NULL */
+    int                     is_line_due;     /* the last boundary is not written */
 } sherdi_unit_sums;
 
 typedef struct sherdi_sums_ops {
@@ -63,5 +66,12 @@ static inline const uint64_t *sherdi_unit_words(const sherdi_unit_sums *sums, in
 
     return message->words + unit * sums->words;
 }
+
+/** Opens the file on the rank that writes it. E_IO, E_NOMEM. */
+sherd_status sherdi_unit_log_open(sherd_engine *engine, struct sherdi_unit_log **out);
+/** Writes the line of the last boundary. Where that fails, the line is dropped with a warning. */
+void sherdi_unit_log_write(sherd_engine *engine);
+/** Accepts NULL. */
+void sherdi_unit_log_close(struct sherdi_unit_log *log);
 
 #endif
