@@ -8,9 +8,12 @@
 #include "tests/engine/ways.h"
 #include "tests/lib/check.h"
 
+#include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define UNITS          4
@@ -338,10 +341,298 @@ static void unit_sums_are_the_same_on_all_ranks_in_the_deterministic_mode(void)
     }
 }
 
+/* --------------------------------------------------------- what they find -- */
+
+/* Changes one bit of the gradient of a parameter on rank 1, in step 2. */
+static void train_flipped(sherd_world *world, void *ctx)
+{
+    const training *t = ctx;
+    rig             r;
+
+    train_open(&r, world, t);
+    for (int step = 1; step <= STEPS; step++) {
+        for (int u = 0; u < UNITS; u++) {
+            rig_forward(&r, u, SHERD_FORWARD);
+        }
+        for (int u = UNITS - 1; u >= 0; u--) {
+            rig_acquire(&r, u, SHERD_BACKWARD);
+            rig_touch(&r, 2 * u, 1);
+            rig_touch(&r, 2 * u + 1, 1);
+            if (u == 2 && step == 2 && sherd_world_rank(world) == 1) {
+                uint32_t *grad = sherd_param_grad(r.engine, r.params[4].handle);
+
+                grad[3] ^= 1u << 22; /* the first bit of the fraction */
+            }
+            rig_release(&r, u, SHERD_BACKWARD);
+        }
+        (void)rig_step(&r);
+    }
+    rig_close(&r);
+}
+
+static void unit_sums_show_a_bit_of_a_gradient_in_its_unit_and_on_its_rank(void)
+{
+    need_cpu();
+    for (int stage = 0; stage <= 3; stage++) {
+        training    t = {.dtype = SHERD_F32, .interval = 1, .stage = stage};
+        told        want, got;
+        const char *line;
+
+        training_tell(t, 2, stage, &want);
+        t.path = path_of("flipped");
+        (void)unlink(t.path);
+        test_world(2, train_flipped, &t);
+        told_read(t.path, &got);
+        CHECK_BYTES_EQUAL(&want.words[0], &got.words[0], sizeof(want.words[0]));
+        for (int u = 0; u < UNITS; u++) {
+            CHECK((u == 2) == (want.words[1][u][0] != got.words[1][u][0]));
+        }
+        line = unit_lines_step(unit_lines_read(t.path), 2);
+        if (stage > 0) { /* element 3 is rank 0's; rank 1 has the rest */
+            CHECK(unit_lines_word(line, "gradients", 2, 1) != 0);
+            CHECK(unit_lines_word(line, "gradients", 2, 2) != 0);
+        } else {
+            CHECK_INT(unit_lines_word(line, "gradients", 2, 1),
+                      unit_lines_word(line, "gradients", 2, 2));
+        }
+    }
+}
+
+/* Writes one element of a part of the state between two steps. */
+static void train_written(sherd_world *world, void *ctx)
+{
+    const training *t = ctx;
+    float           value;
+    rig             r;
+
+    train_open(&r, world, t);
+    for (int step = 1; step <= STEPS; step++) {
+        step_make(&r, t);
+        if (step == 1) {
+            CHECK_OK(sherd_param_read(r.engine, r.params[2].handle, t->name, 5, 1, &value));
+            value *= 1.5f;
+            CHECK_OK(sherd_param_write(r.engine, r.params[2].handle, t->name, 5, 1, &value));
+        }
+    }
+    rig_close(&r);
+}
+
+static void unit_sums_show_a_change_of_what_rests_in_the_step_after_it(void)
+{
+    static const char *const PARTS[] = {"master", "exp_avg", "exp_avg_sq"};
+
+    need_cpu();
+    for (size_t part = 0; part < COUNT_OF(PARTS); part++) {
+        training t = {.name = PARTS[part], .dtype = SHERD_BF16, .interval = 1, .stage = 2};
+        told     want, got;
+
+        training_tell(t, 2, 2, &want);
+        t.path = path_of("written");
+        (void)unlink(t.path);
+        test_world(2, train_written, &t);
+        told_read(t.path, &got);
+        CHECK_BYTES_EQUAL(&want.words[0], &got.words[0], sizeof(want.words[0]));
+        for (int u = 0; u < UNITS; u++) {
+            int item = part == 0 ? 2 : 2 + (int)part;
+
+            CHECK((u == 1) == (want.words[1][u][item] != got.words[1][u][item]));
+            CHECK((u == 1) == (want.words[1][u][1] != got.words[1][u][1]));
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ the file -- */
+
+static void unit_sums_count_what_rests_of_each_unit_once_in_an_interval(void)
+{
+    training t = {.dtype = SHERD_F32, .interval = 2, .stage = 1, .path = path_of("interval")};
+
+    need_cpu();
+    (void)unlink(t.path);
+    test_world(2, train, &t);
+    for (int step = 1; step <= STEPS; step++) {
+        const char *line = unit_lines_step(unit_lines_read(t.path), step);
+        uint64_t    word;
+
+        for (int u = 0; u < UNITS; u++) {
+            CHECK_INT(u % 2 == step % 2, unit_lines_state(line, u, 0, 0, &word));
+        }
+    }
+    t.interval = 0;
+    (void)unlink(t.path);
+    test_world(2, train, &t);
+    CHECK(strstr(unit_lines_read(t.path), "\"state\": []") != NULL);
+}
+
+static int layouts_of(const char *text)
+{
+    int count = 0;
+
+    for (; (text = strstr(text, "{\"sherd_fingerprints\": 1, ")) != NULL; text++) {
+        count++;
+    }
+    return count;
+}
+
+static void unit_sums_are_appended_behind_the_last_whole_line(void)
+{
+    training t = {.dtype = SHERD_F32, .stage = 3, .path = path_of("new/folder/appended")};
+    FILE    *file;
+
+    need_cpu();
+    test_world(2, train, &t);
+    CHECK_INT(1, layouts_of(unit_lines_read(t.path)));
+    file = fopen(t.path, "ab");
+    CHECK(file != NULL && fputs("{\"step\": 4, \"skip", file) >= 0 && fclose(file) == 0);
+    test_world(3, train, &t);
+    CHECK_INT(2, layouts_of(unit_lines_read(t.path)));
+    CHECK(strstr(unit_lines_read(t.path), "\"skip{") == NULL);
+    CHECK(strstr(unit_lines_read(t.path), "\"ranks\": 3") != NULL);
+}
+
+/* Step 2 has an Inf on rank 1. */
+static void train_skipped(sherd_world *world, void *ctx)
+{
+    const training *t = ctx;
+    rig             r;
+
+    train_open(&r, world, t);
+    for (int step = 1; step <= STEPS; step++) {
+        for (int u = 0; u < UNITS; u++) {
+            rig_forward(&r, u, SHERD_FORWARD);
+        }
+        for (int u = UNITS - 1; u >= 0; u--) {
+            rig_acquire(&r, u, SHERD_BACKWARD);
+            rig_touch(&r, 2 * u, 1);
+            rig_touch(&r, 2 * u + 1, 1);
+            if (u == 3 && step == 2 && sherd_world_rank(world) == 1) {
+                rig_poke(&r, 6, 11, INFINITY);
+            }
+            rig_release(&r, u, SHERD_BACKWARD);
+        }
+        CHECK_INT(step != 2, rig_step(&r).was_updated);
+    }
+    rig_close(&r);
+}
+
+static void unit_sums_have_a_line_of_a_step_that_was_skipped(void)
+{
+    training    t = {.dtype = SHERD_F32, .stage = 2, .path = path_of("skipped"), .interval = 1};
+    const char *line;
+
+    need_cpu();
+    (void)unlink(t.path);
+    test_world(2, train_skipped, &t);
+    line = unit_lines_last(unit_lines_read(t.path),
+                           "{\"step\": 1, \"skipped\": 1, \"was_updated\": false, ");
+    CHECK(line != NULL && strstr(line, "\"gradients\": [") < strchr(line, '\n'));
+    CHECK(unit_lines_last(unit_lines_read(t.path),
+                          "{\"step\": 2, \"skipped\": 1, \"was_updated\": true, ") != NULL);
+}
+
+static void seal_refused(sherd_world *world, void *ctx)
+{
+    rig_options options = {.stage = 1, .top = ctx};
+    rig         r;
+
+    rig_open(&r, world, &options);
+    rig_three(&r, 100);
+    CHECK_STATUS(SHERD_E_IO, sherd_engine_seal(r.engine));
+    rig_close(&r);
+}
+
+static void unit_sums_refuse_a_file_that_is_none(void)
+{
+    char top[512];
+
+    need_cpu();
+    (void)snprintf(top, sizeof(top), "%s", key_of(test_scratch(), 1, ""));
+    test_world(2, seal_refused, top);
+}
+
+/* Limits the size of files, which has the effect of a full drive for this process alone. */
+static void files_limit(rlim_t bytes)
+{
+    struct rlimit limit;
+
+    CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+    limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+}
+
+static int warnings;
+
+static void hear(void *ctx, sherd_log_level level, const char *line)
+{
+    (void)ctx;
+    warnings += level == SHERD_LOG_WARN && strstr(line, "sherd.fingerprints: cannot write") != NULL;
+}
+
+static void train_on_a_full_drive(sherd_world *world, void *ctx)
+{
+    const training *t = ctx;
+    rig             r;
+
+    train_open(&r, world, t);
+    step_make(&r, t);
+    files_limit(strlen(unit_lines_read(t->path)) + 10);
+    step_make(&r, t);
+    step_make(&r, t);
+    files_limit(RLIM_INFINITY);
+    step_make(&r, t);
+    rig_close(&r);
+}
+
+static void unit_sums_that_cannot_be_written_are_told_once(void)
+{
+    training t = {.dtype = SHERD_F32, .path = path_of("full")};
+
+    need_cpu();
+    (void)signal(SIGXFSZ, SIG_IGN);
+    sherd_log_set(hear, NULL, SHERD_LOG_WARN);
+    test_world(1, train_on_a_full_drive, &t);
+    sherd_log_set(NULL, NULL, SHERD_LOG_WARN);
+    CHECK_INT(1, warnings);
+    (void)unit_lines_step(unit_lines_read(t.path), 1);
+    (void)unit_lines_step(unit_lines_read(t.path), 4);
+    CHECK(strstr(unit_lines_read(t.path), "{\"step\": 2,") == NULL);
+}
+
+static void seal_not_supported(sherd_world *world, void *ctx)
+{
+    rig_options options = {.stage = 1, .top = ctx};
+    rig         r;
+
+    rig_open(&r, world, &options);
+    rig_three(&r, 100);
+    CHECK_STATUS(SHERD_E_NOTSUP, sherd_engine_seal(r.engine));
+    CHECK_ERROR_SAYS("sherd.fingerprints: the fingerprints of units are made on the CPU only");
+    rig_close(&r);
+}
+
+static void unit_sums_are_refused_on_a_device(void)
+{
+    char top[512];
+
+    if (!is_on_device()) {
+        test_skip("this engine computes on the CPU");
+    }
+    (void)snprintf(top, sizeof(top), "%s", key_of(path_of("device"), 1, ""));
+    test_world(1, seal_not_supported, top);
+}
+
 static const test_case CASES[] = {
     CASE(unit_sums_add_up_to_those_of_calls),
     CASE(unit_sums_are_the_same_at_every_stage_and_place),
     CASE(unit_sums_are_the_same_on_all_ranks_in_the_deterministic_mode),
+    CASE(unit_sums_show_a_bit_of_a_gradient_in_its_unit_and_on_its_rank),
+    CASE(unit_sums_show_a_change_of_what_rests_in_the_step_after_it),
+    CASE(unit_sums_count_what_rests_of_each_unit_once_in_an_interval),
+    CASE(unit_sums_are_appended_behind_the_last_whole_line),
+    CASE(unit_sums_have_a_line_of_a_step_that_was_skipped),
+    CASE(unit_sums_refuse_a_file_that_is_none),
+    CASE(unit_sums_that_cannot_be_written_are_told_once),
+    CASE(unit_sums_are_refused_on_a_device),
 };
 
 RUN_MAIN(CASES)
