@@ -97,7 +97,7 @@ static void path_read(const char *path, int needs_tag, checkpoint_path *out)
     }
 }
 
-static int path_open(const char *path, sherd_checkpoint **out)
+int cli_checkpoint_open(const char *path, sherd_checkpoint **out)
 {
     checkpoint_path at;
 
@@ -227,7 +227,7 @@ static int checkpoint_inspect(const checkpoint_arguments *arguments)
     sherd_checkpoint *c;
     sherd_status      status;
 
-    if (path_open(arguments->paths[0], &c) != 0) {
+    if (cli_checkpoint_open(arguments->paths[0], &c) != 0) {
         return 1;
     }
     status = sherd_checkpoint_write(c, arguments->is_json ? SHERD_PLAN_JSON : SHERD_PLAN_TABLE,
@@ -284,7 +284,7 @@ static int checkpoint_verify(const checkpoint_arguments *arguments)
     sherd_status        status;
     char                word[CLI_WORD_BYTES];
 
-    if (path_open(arguments->paths[0], &c) != 0) {
+    if (cli_checkpoint_open(arguments->paths[0], &c) != 0) {
         return 1;
     }
     sherd_verify_params_init(&params);
@@ -391,7 +391,7 @@ static int checkpoint_export(const checkpoint_arguments *arguments)
     if (is_named && config_path(arguments, config) != 0) {
         return 1;
     }
-    if (path_open(arguments->paths[0], &c) != 0) {
+    if (cli_checkpoint_open(arguments->paths[0], &c) != 0) {
         return 1;
     }
     if (is_named && hf_maps_open(&model, &names) != 0) {

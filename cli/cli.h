@@ -18,6 +18,7 @@ int cli_checkpoint(int argc, char **argv);
 int cli_launch(int argc, char **argv);
 int cli_trace(int argc, char **argv);
 int cli_bench(int argc, char **argv);
+int cli_diff(int argc, char **argv);
 int cli_version(int argc, char **argv);
 
 /** A sherd_write_fn that writes to the FILE in ctx. */
@@ -28,6 +29,9 @@ int cli_file_check(const char *path, int is_forced);
 /** Checks so, and writes text and a newline; an old file stays until the new one is complete.
  *  Returns as cli_file_check does. */
 int cli_file_save(const char *path, const char *text, int is_forced);
+/** Opens the checkpoint DIR/TAG, or the one that DIR/latest names. Returns 0, or 1 after it has
+ *  printed why not. */
+int cli_checkpoint_open(const char *path, sherd_checkpoint **out);
 #define CLI_WORD_BYTES 64
 /** Write a size ("12.50 MiB"), and how long ago a time in seconds since 1970 was ("3 min"). Both
  *  return `text`. */
