@@ -1,6 +1,5 @@
 #include "engine/proof/dry.h"
 
-#include "base/checked.h"
 #include "base/mem.h"
 #include "collectives/simulated.h"
 #include "engine/run/agree.h"
@@ -85,8 +84,10 @@ static sherd_status op_answer(sherdi_dry *dry, const sherdi_op *op)
 
     switch (op->kind) {
     case SHERDI_OP_EXCHANGE:
-        told       = *op; /* nobody reads more of a message than that */
-        told.elems = sherdi_min_size(op->elems, SHERDI_TOLD_BYTES);
+        told = *op;
+        if (op->part == SHERDI_EXCHANGE_OUTCOME) { /* a dry engine has no words of units */
+            told.elems = sizeof(sherdi_word_message);
+        }
         SHERDI_TRY(sherdi_run_answer(engine, &told));
         if (op->part == SHERDI_EXCHANGE_USED) {
             used_join(dry);

@@ -437,7 +437,21 @@ static const char *draw_weights(draw *d, layout *out)
 }
 
 /* Draws the engine's own keys, at most one of each kind. */
-static void draw_own_keys(draw *d, int is_device, layout *out)
+/* Fingerprints of units are made on the CPU. */
+static const char *draw_fingerprints(draw *d, const char *folder, int is_device)
+{
+    static char key[512];
+
+    if (!draw_begins(d, LAYOUT_fingerprints) || !is_one_in(d, 3) || is_device) {
+        return "";
+    }
+    (void)snprintf(key, sizeof(key),
+                   "\"fingerprints\": {\"file\": \"%s/fingerprints\", \"state_interval\": %d}",
+                   folder, (int)PICK(d, 0, 1, 2, 16));
+    return key;
+}
+
+static void draw_own_keys(draw *d, const char *folder, int is_device, layout *out)
 {
     static const char *const GATHERING[4] = {"\"free_packing\": true", "\"eval_keep_units\": 1",
                                              "\"eval_keep_units\": 3", ""};
@@ -460,6 +474,7 @@ static void draw_own_keys(draw *d, int is_device, layout *out)
     out->adds_by_host = draw_begins(d, LAYOUT_host_sums) && is_one_in(d, 3);
     own_key_say(out, &count, out->adds_by_host ? "\"host_sums\": true" : "");
     own_key_say(out, &count, draw_weights(d, out));
+    own_key_say(out, &count, draw_fingerprints(d, folder, is_device));
     say(out, "%s", count > 0 ? "}" : "");
 }
 
@@ -482,7 +497,7 @@ static void draw_configuration(draw *d, const char *folder, int is_device, layou
     draw_group_optimizers(d, out);
     draw_zero(d, folder, out);
     out->is_bound = draw_begins(d, LAYOUT_bound) && out->stage < 3 && !is_device && is_one_in(d, 4);
-    draw_own_keys(d, is_device, out);
+    draw_own_keys(d, folder, is_device, out);
     out->is_debug = draw_begins(d, LAYOUT_debug) && is_one_in(d, 2);
     out->is_alike = is_device || d->param_tier[0] != '\0' || out->copy_ranks > 1;
     if (draw_begins(d, LAYOUT_requests) && is_one_in(d, 3)) {

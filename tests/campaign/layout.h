@@ -56,7 +56,8 @@
     X(replicas)                                                                                    \
     X(copies)                                                                                      \
     X(host_sums)                                                                                   \
-    X(weights)
+    X(weights)                                                                                     \
+    X(fingerprints)
 
 typedef enum layout_setting {
 #define LAYOUT_ENUM(name) LAYOUT_##name,

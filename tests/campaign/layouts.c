@@ -126,6 +126,7 @@ static void layout_agrees(void)
         test_world(current.what.world_size, thread_body, &current);
     }
     compare(&current);
+    test_files_remove(folder, "fingerprints");
     CHECK_INT(0, test_files(folder, ""));
 }
 
