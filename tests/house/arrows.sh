@@ -112,7 +112,7 @@ vendor() {
     fi
 }
 vendor 'mpi\.h' '^collectives/mpi[a-z_]*\.[ch]$|^include/sherd_mpi\.h$'
-vendor 'jansson\.h' '^base/json[a-z_]*\.[ch]$|^engine/(env|proof/print|checkpoint/(fields|manifest)|config/config[a-z_]*)\.[ch]$|^models/hf_config\.c$|^planning/[a-z_]*\.[ch]$|^cli/(plan|bench|doctor)[a-z_]*\.[ch]$'
+vendor 'jansson\.h' '^base/json[a-z_]*\.[ch]$|^engine/(env|proof/print|checkpoint/(fields|manifest)|config/config[a-z_]*)\.[ch]$|^models/hf_config\.c$|^planning/[a-z_]*\.[ch]$|^cli/(plan|bench|diff|doctor)[a-z_]*\.[ch]$'
 vendor 'hwloc' '^kernels/cpu/binding\.c$'
 vendor 'xxhash\.h' '^offload/checksum(_avx2|_avx512)?\.c$'
 vendor 'liburing' '^offload/uring\.c$'
