@@ -521,8 +521,13 @@ static sherd_status absent_refuse(const sherd_config *config)
         sherdi_config_real(config, SHERDI_CONFIG_##id) > 0) {                                      \
         return sherdi_absent(module, sherdi_config_name(config, SHERDI_CONFIG_##id));              \
     }
+#define SHERDI_ABSENT_TEXT(id, module)                                                             \
+    if (sherdi_config_text(config, SHERDI_CONFIG_##id)[0] != '\0') {                               \
+        return sherdi_absent(module, sherdi_config_name(config, SHERDI_CONFIG_##id));              \
+    }
 #include "engine/config/absent_list.h"
 #undef SHERDI_ABSENT_KEY
+#undef SHERDI_ABSENT_TEXT
     (void)config;
     return SHERD_OK;
 }
