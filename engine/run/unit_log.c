@@ -21,6 +21,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -317,6 +318,12 @@ static sherd_status file_open(sherdi_unit_log *log)
     if (log->fd < 0 || fstat(log->fd, &file) != 0) {
         return sherdi_fail(SHERD_E_IO, "sherd.fingerprints.file: cannot open %s: %s", log->path,
                            strerror(errno));
+    }
+    if (flock(log->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd.fingerprints.file: another engine writes %s; give each engine a "
+                           "file of its own",
+                           log->path);
     }
     SHERDI_TRY(lines_whole(log, (uint64_t)file.st_size, &whole_bytes));
     if (whole_bytes < (uint64_t)file.st_size && ftruncate(log->fd, (off_t)whole_bytes) != 0) {

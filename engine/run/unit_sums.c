@@ -164,13 +164,14 @@ static void sums_run(sherd_engine *engine, const sherdi_backend *lane, const she
     sherdi_unit_sums   *own = engine->sums.own;
     const sherdi_range *dst = &op->uses[SHERDI_USE_DST];
 
-    if (own->counts_gradient && (op->kind == SHERDI_OP_NORM || op->flags & SHERDI_OP_MEASURES) &&
-        adds_to(op, offsetof(sherdi_scalars_head, norm))) {
+    /* each flag belongs to the thread that executes such operations */
+    if ((op->kind == SHERDI_OP_NORM || op->flags & SHERDI_OP_MEASURES) &&
+        adds_to(op, offsetof(sherdi_scalars_head, norm)) && own->counts_gradient) {
         gradient_run(engine, lane, op);
         return;
     }
-    if (own->counts_update && (op->kind == SHERDI_OP_UPDATE || op->kind == SHERDI_OP_FINGERPRINT) &&
-        adds_to(op, offsetof(sherdi_scalars_head, fingerprint))) {
+    if ((op->kind == SHERDI_OP_UPDATE || op->kind == SHERDI_OP_FINGERPRINT) &&
+        adds_to(op, offsetof(sherdi_scalars_head, fingerprint)) && own->counts_update) {
         weights_run(engine, lane, op);
         return;
     }

@@ -541,6 +541,31 @@ static void seal_refused(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
+static void seal_of_two(sherd_world *world, void *ctx)
+{
+    const training *t       = ctx;
+    rig_options     options = {.stage = 1, .top = key_of(t->path, 1, "")};
+    rig             first, second;
+
+    train_open(&first, world, t);
+    rig_open(&second, world, &options);
+    rig_three(&second, 100);
+    CHECK_STATUS(SHERD_E_INVAL, sherd_engine_seal(second.engine));
+    if (sherd_world_rank(world) == 0) {
+        CHECK_ERROR_SAYS("another engine writes");
+    }
+    rig_close(&second);
+    rig_close(&first);
+}
+
+static void unit_sums_refuse_a_file_of_another_engine(void)
+{
+    training t = {.dtype = SHERD_F32, .stage = 1, .path = path_of("two")};
+
+    need_cpu();
+    test_world(2, seal_of_two, &t);
+}
+
 static void unit_sums_refuse_a_file_that_is_none(void)
 {
     char top[512];
@@ -630,6 +655,7 @@ static const test_case CASES[] = {
     CASE(unit_sums_count_what_rests_of_each_unit_once_in_an_interval),
     CASE(unit_sums_are_appended_behind_the_last_whole_line),
     CASE(unit_sums_have_a_line_of_a_step_that_was_skipped),
+    CASE(unit_sums_refuse_a_file_of_another_engine),
     CASE(unit_sums_refuse_a_file_that_is_none),
     CASE(unit_sums_that_cannot_be_written_are_told_once),
     CASE(unit_sums_are_refused_on_a_device),
