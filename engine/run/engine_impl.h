@@ -127,12 +127,6 @@ typedef struct sherdi_queue {
     const struct sherdi_queue_ops *ops; /* NULL: no update is queued */
 } sherdi_queue;
 
-/* Fingerprints of units, a module. */
-typedef struct sherdi_sums {
-    const struct sherdi_sums_ops *ops; /* NULL: only those of all weights are made */
-    struct sherdi_unit_sums      *own; /* of the module */
-} sherdi_sums;
-
 /* How long things take, a module: times of the window and of the last boundary. In a build without
  * it all times of a report are 0. */
 typedef struct sherdi_times {
@@ -203,7 +197,6 @@ struct sherd_engine {
     sherdi_kernel_data   kernel_data;
     sherdi_exchange      exchange;
     sherdi_fingerprints  fingerprints;
-    sherdi_sums          sums;
     sherdi_storage       storage;
     sherdi_run           run;
     sherdi_updater       updater;

@@ -40,7 +40,8 @@
 #define SHERDI_OWN_MEMBERS                                                                         \
     SHERDI_IN_REPORTS(sherdi_reports reports;)                                                     \
     SHERDI_IN_OFFLOAD(sherdi_block_call block_call;)                                               \
-    SHERDI_IN_ELASTIC(struct sherdi_elastic *elastic;)
+    SHERDI_IN_ELASTIC(struct sherdi_elastic *elastic;)                                             \
+    SHERDI_IN_FINGERPRINTS(sherdi_sums sums;)
 
 /* Calls a function of rings.h. In a build without rings the value is `otherwise`. */
 #define SHERDI_RINGS(call, otherwise) (SHERDI_IN_OFFLOAD(1 ? (call) :)(otherwise))

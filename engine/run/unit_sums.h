@@ -56,6 +56,12 @@ typedef struct sherdi_sums_ops {
     void *(*message)(sherd_engine *engine, uint64_t own, void **all_out);
 } sherdi_sums_ops;
 
+/* A part of an engine. */
+typedef struct sherdi_sums {
+    const sherdi_sums_ops *ops; /* NULL: no fingerprints of units are made */
+    sherdi_unit_sums      *own;
+} sherdi_sums;
+
 /** Gives the parts of the plan's optimizers. */
 void sherdi_unit_parts_find(const sherdi_plan *plan, sherdi_unit_parts *out);
 /** Returns the words of a unit in the message of a rank. */
