@@ -23,5 +23,6 @@ SHERDI_SETTINGS_OF(sherdi_io_settings io,
                    .io = {.block_bytes = 1048576, .depth = 8, .drive_tbw = 600},)
 SHERDI_SETTINGS_OF(sherdi_monitor_settings monitors[SHERDI_MONITORS],)
 SHERDI_SETTINGS_OF(sherdi_watch_settings watch,)
-SHERDI_SETTINGS_OF(sherdi_fingerprint_settings fingerprints,)
+SHERDI_SETTINGS_OF(sherdi_fingerprint_settings fingerprints,
+                   .fingerprints = {.state_interval = 16},)
 /* clang-format on */
