@@ -267,7 +267,7 @@ static const char *own_path(void)
 
 /* ---- ssh ---- */
 
-/* Returns the name of a host without the user's, whom only ssh is told. */
+/* Returns the name of a host without the user's, which only ssh gets. */
 static const char *host_of(const char *name)
 {
     const char *at = strrchr(name, '@');

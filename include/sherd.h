@@ -421,32 +421,6 @@ SHERD_API void sherd_step_report_init(sherd_step_report *report);
  *  other overflow. After a failure in the update itself, call sherd_step_undo where it is possible,
  *  or sherd_checkpoint_load, or destroy the engine. */
 SHERD_CALL sherd_step(sherd_engine *engine, sherd_step_report *out);
-/** Does the same as sherd_step, but returns when the ranks have agreed on the norm. The update is
- *  queued. A device makes its part during the next micro-batch. A thread of the engine updates the
- *  blocks that are updated on the host, with their transfers and their commit. sherd_step_wait
- *  returns the report. An acquire, also for EVAL, waits for the update of its unit on all ranks.
- *  Below stage 3 on a device it also waits for all blocks that the device updates. docs/calls.md
- *  lists the calls that wait for the whole update, and docs/offload.md the updates that cannot be
- *  queued. For these updates, and on a CPU without offload, the call waits as sherd_step does.
- *
- *  All ranks end a window by the same call: sherd_step, _queue or _prepare. Otherwise the window is
- *  dropped, and E_STATE names two ranks that differ. Collective. Errors: those of sherd_step. A
- *  failure in the update is returned by an acquire that waits for the unit (E_IO; also on the other
- *  ranks of the host), by the next call in which the ranks wait for each other, or by a call that
- *  waits for the update. After the failure the engine refuses calls until sherd_step_undo or
- *  sherd_checkpoint_load. sherd_engine_destroy then preserves the files of the state, and logs a
- *  failure that no call has returned. */
-SHERD_CALL sherd_step_queue(sherd_engine *engine);
-/** Returns the complete report of the last boundary. The report of sherd_step lacks only the times
- *  of work that a device has not finished yet ("wall_clock_breakdown", SHERD_TRACE). These times
- *  count for the next report, unless this call, which waits for the work, is made before the next
- *  micro-batch. Available on every rank. Between sherd_step_queue and the next boundary, the call
- *  also waits for the update and adds its fingerprint to the report; the first call is then
- *  collective. In all other cases the call is local. At stages 1 and 2, work that is enqueued on
- *  the compute stream after this call (on the CPU: code after it) finds the new values at
- *  sherd_param_address, without an acquire. Errors: E_STATE (before seal), E_INVAL, E_PEER_LOST,
- *  E_DEVICE. */
-SHERD_CALL sherd_step_wait(sherd_engine *engine, sherd_step_report *out);
 
 /* -------------------------------------------------- fingerprints --- */
 

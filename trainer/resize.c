@@ -24,7 +24,7 @@ static sherd_status plan_agree(trainer *t, sherd_status status)
            : status != SHERD_OK
                ? status
                : trainer_fail(SHERD_E_NOMEM, "rank 0 could not make a world of %d ranks",
-                              t->wanted);
+                              t->place.wanted);
 }
 
 /* One rank that comes new: it declares the model, and gets everything else by the move. */
@@ -49,18 +49,18 @@ static void newcomer_run(sherd_world *world, void *ctx)
     trainer      t   = job->resize->like; /* which lasts until the move */
     sherd_status status;
 
-    t.world = t.first_world = world;
-    t.rank                  = sherd_world_rank(world);
-    t.world_size            = sherd_world_size(world);
-    t.engine                = NULL;
-    t.passes                = NULL;
-    t.threads               = NULL;
-    t.tokens                = NULL;
-    t.r                     = NULL;
-    t.has_batch             = 0;
-    t.saved.r               = NULL;
-    t.saved.run             = t.run;
-    status                  = newcomer_open(&t);
+    t.world = t.place.first_world = world;
+    t.rank                        = sherd_world_rank(world);
+    t.world_size                  = sherd_world_size(world);
+    t.engine                      = NULL;
+    t.passes                      = NULL;
+    t.threads                     = NULL;
+    t.tokens                      = NULL;
+    t.r                           = NULL;
+    t.has_batch                   = 0;
+    t.saved.r                     = NULL;
+    t.saved.run                   = t.run;
+    status                        = newcomer_open(&t);
     if (status == SHERD_OK) {
         t.saved.world  = t.world;
         t.saved.engine = t.engine;
@@ -81,7 +81,7 @@ static sherd_status plan_make(trainer *t)
     if (plan == NULL) {
         return trainer_fail(SHERD_E_NOMEM, "out of memory");
     }
-    plan->ranks = t->wanted;
+    plan->ranks = t->place.wanted;
     plan->like  = *t;
     status      = sherd_world_threads_with(plan->ranks, t->job->params, plan->worlds);
     if (status != SHERD_OK) {
@@ -119,7 +119,7 @@ static sherd_status place_take(trainer *t, sherd_world *world, sherd_world *old)
     t->world       = world;
     t->saved.world = world;
     t->world_size  = sherd_world_size(world);
-    if (old != t->first_world) {
+    if (old != t->place.first_world) {
         sherd_world_destroy(old);
     }
     sherd_move_report_init(&move);
@@ -145,7 +145,7 @@ sherd_status trainer_resize(trainer *t)
         free(plan);
     }
     if (next == NULL) {
-        t->has_left = 1;
+        t->place.has_left = 1;
         return SHERD_OK;
     }
     return place_take(t, next, old);

@@ -529,10 +529,10 @@ static sherd_status step_print(trainer *t, int is_last)
     t->reported[REPORT_WIRE] += sent[1][0] - sent[0][0];
     t->reported[REPORT_BETWEEN] += sent[1][1] - sent[0][1];
     t->is_stopping |= q->sums.stopping > 0.0;
-    t->wanted      = q->sums.ranks > 0 ? (int)q->sums.ranks : t->wanted;
-    t->last_loss   = q->sums.losses / (double)step_micros(t);
-    t->first_loss  = q->step == t->first_step + 1 ? t->last_loss : t->first_loss;
-    t->fingerprint = q->report.fingerprint;
+    t->place.wanted = q->sums.ranks > 0 ? (int)q->sums.ranks : t->place.wanted;
+    t->last_loss    = q->sums.losses / (double)step_micros(t);
+    t->first_loss   = q->step == t->first_step + 1 ? t->last_loss : t->first_loss;
+    t->fingerprint  = q->report.fingerprint;
     figures_take(t, q);
     now          = clock_now_s();
     line.figures = t->figures;
@@ -714,10 +714,11 @@ static sherd_status loop_run(trainer *t)
             stop = t->is_stopping;
             TRY(step_save(t, stop));
         }
-        if (t->wanted > 0 && t->wanted != t->world_size && !stop && t->step < t->o.steps) {
+        if (t->place.wanted > 0 && t->place.wanted != t->world_size && !stop &&
+            t->step < t->o.steps) {
             TRY(trainer_resize(t));
         }
-        if (t->has_left) {
+        if (t->place.has_left) {
             return SHERD_OK;
         }
     }
@@ -970,7 +971,7 @@ static sherd_status train(trainer *t)
 sherd_status trainer_go_on(trainer *t)
 {
     TRY(loop_run(t));
-    if (t->has_left) {
+    if (t->place.has_left) {
         return SHERD_OK;
     }
     if (t->r != NULL) {
@@ -1017,15 +1018,15 @@ void trainer_end(trainer *t, sherd_status status)
 void trainer_run(sherd_world *world, void *ctx)
 {
     trainer_job *job = ctx;
-    trainer      t   = {.job              = job,
-                        .world            = world,
-                        .first_world      = world,
-                        .o                = *job->o,
-                        .start_s          = clock_now_s(),
-                        .first_validation = (double)NAN,
-                        .last_validation  = (double)NAN,
-                        .rank             = sherd_world_rank(world),
-                        .world_size       = sherd_world_size(world)};
+    trainer      t   = {.job               = job,
+                        .world             = world,
+                        .place.first_world = world,
+                        .o                 = *job->o,
+                        .start_s           = clock_now_s(),
+                        .first_validation  = (double)NAN,
+                        .last_validation   = (double)NAN,
+                        .rank              = sherd_world_rank(world),
+                        .world_size        = sherd_world_size(world)};
     sherd_status status;
 
     own_error[0] = '\0';

@@ -29,6 +29,13 @@ typedef struct queued_step {
     step_sums            sums; /* this rank's terms */
 } queued_step;
 
+/* For --elastic. */
+typedef struct trainer_place {
+    sherd_world *first_world; /* of this rank; its caller destroys it */
+    int          wanted;      /* ranks; 0: as many as there are */
+    int          has_left;    /* the others go on without this rank */
+} trainer_place;
+
 typedef struct trainer {
     trainer_job      *job;
     options           o;             /* the job's; with --minutes, `steps` are those that fit */
@@ -37,7 +44,7 @@ typedef struct trainer {
     double            seal_s;        /* of that, making and touching the memory */
     double            trial_step_s;  /* duration of a step in the trial; 0: there was no trial */
     sherd_world      *world;
-    sherd_world      *first_world; /* which the caller destroys */
+    trainer_place     place;
     int               rank, world_size;
     sherd_engine     *engine;
     sherd_engine_info info;
@@ -55,8 +62,6 @@ typedef struct trainer {
 
     long     step;
     uint64_t sequences; /* on which all ranks together have trained in this run */
-    int      wanted;    /* ranks; 0: as many as there are */
-    int      has_left;  /* the others go on without this rank */
     /* The same two when this program began; not 0 if it resumed. */
     long        first_step;
     uint64_t    first_sequences;

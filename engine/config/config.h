@@ -111,9 +111,8 @@ sherd_status sherdi_config_resolve(const sherd_config *config, int world_size,
                                    sherdi_settings *out);
 
 /** Completes the sizes of a batch, of which those that are not set are 0; a size that cannot be
- *  derived stays 0. Returns whether they agree: all are at least 1, and train is micro x
- *  accumulation x ranks and fits 32 bits; or, if the number of ranks may change, less by fewer than
- *  micro x ranks, and a multiple of micro. */
+ *  derived stays 0. Returns whether they agree: all are at least 1, train is micro x accumulation x
+ *  ranks, or with is_elastic a multiple of micro that needs as many micro-batches, and fits. */
 typedef struct sherdi_config_batch {
     int64_t train, micro, accumulation;
     int     is_elastic; /* ranks may be without data in the last micro-batch of a step */

@@ -32,14 +32,14 @@ void sherd_config_destroy(sherd_config *config)
 
 int sherdi_batch_derive(sherdi_config_batch *batch, int world_size)
 {
-    double samples;
+    int64_t more = batch->is_elastic ? world_size - 1 : 0; /* ranks that may be without data */
+    double  samples;
 
     assert(world_size >= 1);
-    if (batch->accumulation == 0 && (batch->train == 0 || batch->micro == 0)) {
-        batch->accumulation = 1;
-    } else if (batch->accumulation == 0) {
-        batch->accumulation =
-            (batch->train / batch->micro + (batch->is_elastic ? world_size - 1 : 0)) / world_size;
+    if (batch->accumulation == 0) {
+        batch->accumulation = batch->train == 0 || batch->micro == 0
+                                  ? 1
+                                  : (batch->train / batch->micro + more) / world_size;
     }
     /* A quotient above may be 0, and would then be a divisor here; the check below finds it. */
     if (batch->micro == 0 && batch->accumulation != 0) {
@@ -49,13 +49,9 @@ int sherdi_batch_derive(sherdi_config_batch *batch, int world_size)
     if (batch->train == 0 && samples < 0x1p63) {
         batch->train = batch->micro * batch->accumulation * world_size;
     }
-    if (batch->micro < 1 || batch->accumulation < 1 || samples > INT_MAX) {
-        return 0;
-    }
-    return batch->is_elastic
-               ? batch->train % batch->micro == 0 && samples >= (double)batch->train &&
-                     samples - (double)batch->train < (double)batch->micro * world_size
-               : samples == (double)batch->train;
+    return batch->micro >= 1 && batch->accumulation >= 1 && samples <= INT_MAX &&
+           batch->train % batch->micro == 0 && samples >= (double)batch->train &&
+           samples - (double)batch->train <= (double)(batch->micro * more);
 }
 
 /* ---- the settings of a plain run ---- */
@@ -121,9 +117,8 @@ static void fields_copy(const sherd_settings *given, sherdi_settings *out)
 
 static sherd_status batch_complete(int world_size, sherdi_batch_settings *out)
 {
-    sherdi_config_batch batch = {.train        = out->train_batch_size,
-                                 .micro        = out->micro_batch_size,
-                                 .accumulation = out->accumulation};
+    sherdi_config_batch batch = {out->train_batch_size, out->micro_batch_size, out->accumulation,
+                                 0};
 
     if (!sherdi_batch_derive(&batch, world_size)) {
         return sherdi_fail(SHERD_E_INVAL,

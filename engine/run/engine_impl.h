@@ -216,8 +216,7 @@ struct sherd_engine {
     struct sherdi_checkpoints *checkpoints; /* of the module (checkpoint/save.h) */
 };
 
-/** Returns the samples of a number of micro-batches of all ranks. In the last ones of a step, ranks
- *  may be without data. */
+/** Returns the samples of a number of micro-batches of all ranks; some ranks may lack data. */
 static inline int64_t sherdi_samples_of(const sherd_engine *engine, int64_t micro_batches)
 {
     const sherdi_batch_settings *batch = &engine->settings.batch;
