@@ -215,7 +215,7 @@ static double factor_of(const element *e, int64_t micro, int k, int rank)
                                            (double)e->what->most_weight;
 }
 
-/* How many micro-batches of the full weight a window is worth on each rank, in the mean. */
+/* How many micro-batches of the full weight a window is worth, on all ranks together. */
 static double window_worth(const twin *t, const layout_window *window)
 {
     const layout *what  = t->what;
@@ -227,7 +227,7 @@ static double window_worth(const twin *t, const layout_window *window)
             total += weight_of(what, window, t->micro + k, k, r);
         }
     }
-    return (double)total / ((double)most * what->world_size);
+    return (double)total / (double)most;
 }
 
 static float sum_of(const float *g, int count)
@@ -389,12 +389,12 @@ static void window_step(twin *t, const layout_window *window, layout_outcome *ou
     const layout *what    = t->what;
     int           shift   = plain_fixed_shift(what->world_size * what->accumulation);
     double        worth   = window_worth(t, window);
-    double        unscale = 1 / (t->scaler.scale * worth);
+    double        unscale = 1 / (t->scaler.scale * (worth / what->world_size));
     double        clip    = 1;
     double        norm;
 
     if (what->is_deterministic) {
-        unscale = ldexp(1, -shift) / (what->world_size * worth);
+        unscale = ldexp(1, -shift) / worth;
     }
     *out = (layout_outcome){.loss_scale = t->scaler.scale};
     window_gradients(t, window, shift);
