@@ -44,17 +44,17 @@ void sherd_share_init(sherd_share *share)
 
 sherd_status sherd_step_share(sherd_engine *engine, sherd_share *out)
 {
-    const sherdi_batch_settings *batch = &engine->settings.batch;
-    sherd_share                  share = {.struct_size = sizeof(share)};
-    int64_t                      own   = own_number(engine);
+    sherd_share share = {.struct_size = sizeof(share)};
+    int64_t     own;
 
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API(sherd_share)));
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_share", SHERDI_NEED_SEALED));
+    own                = own_number(engine);
     share.window_count = window_count(engine);
-    share.window_first =
-        sherdi_samples_at(engine, engine->window.first_micro) / batch->micro_batch_size;
+    share.window_first = sherdi_samples_at(engine, engine->window.first_micro) /
+                         engine->settings.batch.micro_batch_size;
     share.stride = engine->world_size;
-    share.calls  = batch->accumulation - engine->window.micro_seen;
+    share.calls  = engine->settings.batch.accumulation - engine->window.micro_seen;
     share.number = share.window_first + own;
     if (own < share.window_count) {
         share.count = (int)((share.window_count - own + share.stride - 1) / share.stride);
