@@ -9,7 +9,6 @@
 #include "memory.h"
 #include "init.h"
 #include "sample.h"
-#include "settings.h"
 #include "try.h"
 #include "weights.h"
 
@@ -150,29 +149,28 @@ static sherd_status stage0_measure(trainer *t)
 {
     sherd_world  *world  = NULL;
     sherd_engine *engine = NULL;
-    sherd_config *config = NULL;
     sherd_status  status = sherd_world_simulate(0, t->world_size, &world);
+    char          stage[16];
 
+    (void)snprintf(stage, sizeof(stage), "%d", t->info.stage);
     if (status == SHERD_OK) {
-        status = settings_make(&t->o, &config);
-    }
-    if (status == SHERD_OK) {
-        status = sherd_config_set(config, "!zero_optimization.stage", "0");
+        status = sherd_config_set(t->job->config, "!zero_optimization.stage", "0");
     }
     if (status == SHERD_OK) { /* nothing is sharded at stage 0 */
-        status = sherd_config_set(config, "!sherd.shard_size", "0");
+        status = sherd_config_set(t->job->config, "!sherd.shard_size", "0");
     }
     if (status == SHERD_OK) {
-        status = sherd_engine_create(world, config, &engine);
+        status = sherd_engine_create(world, t->job->config, &engine);
     }
     if (status == SHERD_OK) {
         status = trainer_declare(t, engine);
     }
     if (status == SHERD_OK) {
         t->stage0_bytes = memory_of(engine).total_planned;
+        /* for ranks that come later; a run whose ranks do has no shard_size */
+        status = sherd_config_set(t->job->config, "!zero_optimization.stage", stage);
     }
     sherd_engine_destroy(engine);
-    sherd_config_destroy(config);
     sherd_world_destroy(world);
     return status;
 }

@@ -15,7 +15,7 @@
 typedef struct trainer_job {
     const options               *o;
     const corpus                *c;
-    const sherd_config          *config;      /* of settings.h */
+    sherd_config                *config;      /* rank 0 alone changes it, when all have engines */
     const volatile sig_atomic_t *is_stopping; /* a signal sets it: finish the step, then sum up */
     void (*on_loop)(void);                    /* called by every rank when its steps begin */
     const volatile sig_atomic_t *wanted;      /* ranks, as signals change it; NULL: it stays */
