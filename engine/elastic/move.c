@@ -163,10 +163,11 @@ static sherd_status maps_make(sherdi_move *m)
 
     m->old_at = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)m->old_size, sizeof(int));
     m->new_at = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)m->new_size, sizeof(int));
+    m->from   = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)m->old_size, sizeof(*m->from));
     if (m->stayed == NULL) { /* this rank leaves */
         m->stayed = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)m->new_size, sizeof(int));
     }
-    if (m->old_at == NULL || m->new_at == NULL || m->stayed == NULL) {
+    if (m->old_at == NULL || m->new_at == NULL || m->from == NULL || m->stayed == NULL) {
         return SHERD_E_NOMEM;
     }
     for (int r = 0; r < m->old_size && m->all == m->old_world; r++) {
@@ -204,12 +205,19 @@ static sherd_status peak_check(sherdi_move *m)
     return SHERD_OK;
 }
 
+/* Returns the rank that this one has in the old world. */
+static int own_old_rank(const sherdi_move *m)
+{
+    return m->new_world == NULL ? m->engine->rank : m->old.rank;
+}
+
 static sherd_status plans_make(sherdi_move *m)
 {
     sherd_engine *engine = m->engine;
 
     m->wire = (sherdi_move_wire){.plans = &m->plans, .world = m->all};
     SHERDI_TRY(maps_make(m));
+    m->wire.from   = m->from;
     m->wire.old_at = m->old_at;
     m->wire.new_at = m->new_at;
     if (m->old_world == NULL || m->new_world == NULL) {
@@ -224,10 +232,10 @@ static sherd_status plans_make(sherdi_move *m)
         .stayed   = m->stayed,
     };
     if (m->old_world != NULL) {
-        m->wire.from = (sherdi_holding){.plan    = m->plans.old_plan,
-                                        .model   = &engine->model,
-                                        .buffers = m->new_world == NULL ? engine->memory.buffers
-                                                                        : m->old.memory.buffers};
+        m->from[own_old_rank(m)] = (sherdi_holding){
+            .plan    = m->plans.old_plan,
+            .model   = &engine->model,
+            .buffers = m->new_world == NULL ? engine->memory.buffers : m->old.memory.buffers};
     }
     if (m->new_world != NULL) {
         m->wire.to = (sherdi_holding){
@@ -258,19 +266,27 @@ static sherd_status all_open(sherdi_move *m)
 
 /* ------------------------------------------------------------------------ the values -- */
 
+/* Gives back the memory of the old layout that this rank gives: what is passing in it; of a segment. */
+static void old_drop(sherdi_move *m, int segment)
+{
+    for (int r = 0; r < m->old_size; r++) {
+        const sherdi_holding *from = &m->from[r];
+
+        if (from->plan != NULL && segment < 0) {
+            sherdi_move_drop_passing(from->plan, from->buffers);
+        } else if (from->plan != NULL) {
+            sherdi_move_drop_segment(from->plan, from->buffers, segment);
+        }
+    }
+}
+
 static sherd_status values_move(sherdi_move *m)
 {
-    const sherdi_holding *from = &m->wire.from;
-
     m->is_begun = 1;
-    if (from->plan != NULL) {
-        sherdi_move_drop_passing(from->plan, from->buffers);
-    }
+    old_drop(m, -1);
     for (size_t s = 0; s < m->plans.new_plan->layout.num_segments; s++) {
         SHERDI_TRY(sherdi_move_wire_segment(&m->wire, (int)s));
-        if (from->plan != NULL) {
-            sherdi_move_drop_segment(from->plan, from->buffers, (int)s);
-        }
+        old_drop(m, (int)s);
     }
     SHERDI_TRY(sherdi_move_wire_finish(&m->wire));
     return sherdi_agree_world(m->all, SHERD_OK);
@@ -370,6 +386,7 @@ static void move_close(sherdi_move *m)
     sherdi_free(m->stayed);
     sherdi_free(m->old_at);
     sherdi_free(m->new_at);
+    sherdi_free(m->from);
     if (m->blobs.mem != NULL) {
         sherdi_blobs_fini(&m->blobs);
     }

@@ -40,7 +40,7 @@ typedef struct sherdi_move {
     size_t        old_bytes; /* of the ranks that stay */
     int          *goes;      /* by old rank: its new rank; -1: it leaves */
     int          *stayed;    /* by new rank: its old rank; -1: a newcomer */
-    int          *old_at;    /* by old rank: its rank in `all` */
+    int          *old_at;    /* by old rank: the rank of `all` that gives what it held */
     int          *new_at;    /* by new rank: the same */
 
     sherdi_move_hello     hello;     /* of the first rank that stays */
@@ -48,6 +48,7 @@ typedef struct sherdi_move {
     sherdi_seat           old;       /* of this rank, from the opening of the new one on */
     int                   is_seated; /* the engine has its new seat, opened */
     sherdi_plan          *lent;      /* of the layout in which this rank is not */
+    sherdi_holding       *from;      /* by old rank: what this rank gives of it */
     sherdi_move_plans     plans;
     sherdi_move_wire      wire;
     sherdi_blobs          blobs;    /* of this rank in the new world */

@@ -75,8 +75,8 @@ static sherd_status portion_pass(sherdi_move_wire *wire, const sherdi_move_range
     portion.from = wire->old_at[range->from];
     if (portion.from == to) {
         if (to == me) {
-            sherdi_holding_keep(&wire->from, &wire->to, portion.param, portion.part, portion.first,
-                                portion.count);
+            sherdi_holding_keep(&wire->from[range->from], &wire->to, portion.param, portion.part,
+                                portion.first, portion.count);
             wire->kept_bytes += bytes;
         }
         return SHERD_OK;
@@ -94,9 +94,9 @@ static sherd_status portion_pass(sherdi_move_wire *wire, const sherdi_move_range
         wire->got_bytes += bytes;
     }
     if (portion.from == me) {
-        sherdi_holding_give(&wire->from, portion.param, portion.part, portion.first, portion.count,
-                            wire->pass.own + (size_t)wire->slot * wire->slot_bytes +
-                                portion.offset_bytes);
+        sherdi_holding_give(
+            &wire->from[range->from], portion.param, portion.part, portion.first, portion.count,
+            wire->pass.own + (size_t)wire->slot * wire->slot_bytes + portion.offset_bytes);
         wire->sent_bytes += bytes;
     }
     return SHERD_OK;

@@ -19,21 +19,24 @@ typedef struct sherdi_move_portion {
 
 typedef struct sherdi_move_wire {
     const sherdi_move_plans *plans;
-    sherd_world             *world;    /* all ranks of both layouts */
-    sherdi_holding           from, to; /* of this rank; plan NULL: it is not in that layout */
-    const int               *old_at, *new_at; /* by rank of a layout: its rank in `world` */
-    sherdi_pass              pass;
-    size_t                   slot_bytes; /* a room has two slots, which take turns */
-    int                      slot;
-    size_t                  *filled;   /* by rank of `world`: bytes in its slot */
-    sherdi_move_portion     *portions; /* those that this rank takes at the next meeting */
-    size_t                   num_taken, num_all;
-    uint64_t                 sent_bytes, got_bytes; /* of this rank since the last meeting */
+    sherd_world             *world; /* all ranks of both layouts that are there */
+    /* by rank of the old layout: what this rank gives of it; plan NULL: nothing */
+    const sherdi_holding *from;
+    sherdi_holding        to; /* of this rank; plan NULL: it is not in the new layout */
+    /* by rank of a layout: which rank of `world` gives what it held, and which it is */
+    const int           *old_at, *new_at;
+    sherdi_pass          pass;
+    size_t               slot_bytes; /* a room has two slots, which take turns */
+    int                  slot;
+    size_t              *filled;   /* by rank of `world`: bytes in its slot */
+    sherdi_move_portion *portions; /* those that this rank takes at the next meeting */
+    size_t               num_taken, num_all;
+    uint64_t             sent_bytes, got_bytes; /* of this rank since the last meeting */
     /* results: of all ranks, and of this one */
     uint64_t moved_bytes, kept_bytes, own_sent_bytes, own_got_bytes;
 } sherdi_move_wire;
 
-/** Opens a wire whose first five members are set. Collective over `world`; every rank comes with
+/** Opens a wire whose members up to new_at are set. Collective over `world`; every rank comes with
  *  its status so far, and all get the same one. E_NOMEM. */
 sherd_status sherdi_move_wire_open(sherdi_move_wire *wire, sherdi_mem *mem, sherd_status here);
 void         sherdi_move_wire_close(sherdi_move_wire *wire);
