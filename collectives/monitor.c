@@ -207,17 +207,24 @@ static void farewell(sherdi_monitor *monitor)
 static void *monitor_main(void *raw)
 {
     sherdi_monitor *monitor = raw;
+    sherd_world    *world   = monitor->params.world;
     uint64_t        count;
 
     while (!atomic_load(&monitor->is_stopping)) {
         (void)lines_look(monitor, -1);
+        (void)!read(monitor->wake, &count, sizeof(count));
+        if (monitor->params.woke != NULL) {
+            monitor->params.woke(world);
+        }
         for (int i = 0; i < monitor->num_lines; i++) {
             if (monitor->lines[i].fd >= 0 && monitor->lines[i].is_leaving) {
                 line_close(monitor, &monitor->lines[i]); /* the other rank waits for this */
             }
         }
     }
-    (void)!read(monitor->wake, &count, sizeof(count));
+    if (monitor->params.ending != NULL) {
+        monitor->params.ending(world);
+    }
     farewell(monitor);
     return NULL;
 }
@@ -304,15 +311,20 @@ void sherdi_monitor_tell_ending(sherdi_monitor *monitor, uint64_t key, int is_ag
     news_send(monitor, &news, NULL);
 }
 
-void sherdi_monitor_stop(sherdi_monitor *monitor)
+void sherdi_monitor_wake(sherdi_monitor *monitor)
 {
     const uint64_t one = 1;
 
+    (void)!write(monitor->wake, &one, sizeof(one));
+}
+
+void sherdi_monitor_stop(sherdi_monitor *monitor)
+{
     if (monitor == NULL) {
         return;
     }
     atomic_store(&monitor->is_stopping, 1);
-    (void)!write(monitor->wake, &one, sizeof(one));
+    sherdi_monitor_wake(monitor);
     (void)pthread_join(monitor->thread, NULL);
     monitor_free(monitor);
 }

@@ -21,11 +21,16 @@ typedef struct monitor_params {
     /* Called on the monitor's thread when a rank has disconnected properly, which is an error only
      * for a rank that still needs it. */
     void (*left)(sherd_world *world, int rank);
+    /* Optional. Called on the monitor's thread: each time it wakes, and when it is about to end. */
+    void (*woke)(sherd_world *world);
+    void (*ending)(sherd_world *world);
 } monitor_params;
 
 sherd_status sherdi_monitor_start(const monitor_params *params, sherdi_monitor **out);
 /** Notifies all ranks. Any thread may call it; it never blocks. */
 void sherdi_monitor_tell(sherdi_monitor *monitor, sherd_status status, const char *text);
+/** Wakes the monitor's thread. Any thread may call it. */
+void sherdi_monitor_wake(sherdi_monitor *monitor);
 void sherdi_monitor_tell_ending(sherdi_monitor *monitor, uint64_t key, int is_agreed);
 /** Says goodbye and ends the thread. Accepts NULL. */
 void sherdi_monitor_stop(sherdi_monitor *monitor);

@@ -10,6 +10,7 @@
 #include "collectives/split.h"
 #include "collectives/transport.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -293,6 +294,27 @@ void sherdi_procs_tell_ending(sherd_world *world, uint64_t key, int is_agreed)
     }
 }
 
+/* The roster wants a thread that lives as long as the world. */
+static void procs_woke(sherd_world *world)
+{
+    sherdi_procs  *procs  = (sherdi_procs *)world;
+    sherdi_roster *roster = atomic_load(&procs->roster);
+
+    if (roster != NULL && !atomic_load(&procs->is_entered)) {
+        sherdi_roster_enter(roster, world->local_rank);
+        atomic_store(&procs->is_entered, 1);
+    }
+}
+
+static void procs_ending(sherd_world *world)
+{
+    sherdi_procs *procs = (sherdi_procs *)world;
+
+    if (atomic_load(&procs->is_entered)) {
+        sherdi_roster_leave(atomic_load(&procs->roster), world->local_rank);
+    }
+}
+
 /* ------------------------------------------------------- opening, closing -- */
 
 /* Returns the mover of this build; NULL: it has none. */
@@ -311,7 +333,9 @@ static sherd_status meet_all(sherdi_procs *procs, const procs_params *params)
     const monitor_params watch = {.world   = &procs->world,
                                   .meeting = &procs->meeting,
                                   .failed  = procs_failed,
-                                  .left    = procs_left};
+                                  .left    = procs_left,
+                                  .woke    = procs_woke,
+                                  .ending  = procs_ending};
 
     sherdi_rendezvous_card_fill(&card, params->rank, params->world_size, params->world,
                                 params->mover_use == PROCS_MOVER_ALWAYS ? mover->ops->name
@@ -346,10 +370,30 @@ static sherd_status meet_all(sherdi_procs *procs, const procs_params *params)
     return SHERD_OK;
 }
 
+static size_t shared_bytes(const sherdi_procs *procs)
+{
+    return sherdi_peers_shared_bytes(procs->world.local_size) +
+           sherdi_roster_bytes(procs->world.local_size);
+}
+
+/* Puts this rank into the roster; the monitor's thread does so at once. */
+static void roster_open(sherdi_procs *procs, sherdi_roster *roster)
+{
+    if (procs->monitor == NULL) {
+        return;
+    }
+    atomic_store(&procs->roster, roster);
+    sherdi_monitor_wake(procs->monitor);
+    while (!atomic_load(&procs->is_entered)) {
+        (void)sched_yield();
+    }
+}
+
 static sherd_status host_share(sherdi_procs *procs)
 {
-    size_t         len_bytes = sherdi_peers_shared_bytes(procs->world.local_size);
+    size_t         len_bytes = shared_bytes(procs);
     unsigned char *shared    = NULL;
+    sherdi_roster *roster;
 
     SHERDI_TRY(channels_open(procs));
     if (procs->world.local_rank == 0) {
@@ -357,9 +401,15 @@ static sherd_status host_share(sherdi_procs *procs)
     }
     SHERDI_TRY(pending_take(procs, len_bytes, &shared));
     procs->shared = shared;
+    roster        = (void *)(shared + sherdi_peers_shared_bytes(procs->world.local_size));
+    if (procs->world.local_rank == 0) {
+        sherdi_roster_init(roster); /* the others look at it after the world is open */
+    }
+    roster_open(procs, roster);
     SHERDI_TRY(sherdi_peers_init(&procs->peers, &procs->world, &PROCS_HOOKS,
                                  procs->world.local_size, procs->world.local_rank,
                                  procs->host_ranks, shared));
+    procs->world.held.overhead_bytes = len_bytes / (size_t)procs->world.local_size;
     atomic_store(&procs->opened, 1);
     return SHERD_OK;
 }
@@ -419,6 +469,9 @@ sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
     if (params->split != NULL) {
         sherdi_split_adopt(params->split, &procs->world);
     }
+    if (params->begun != NULL) {
+        params->begun(params->begun_ctx, &procs->world);
+    }
     SHERDI_TRY(meet_all(procs, params));
     SHERDI_TRY(mover_choose(procs, params, &mover)); /* all ranks give the same answer, */
     if (params->is_one_host_only && mover == NULL) {
@@ -469,7 +522,7 @@ void sherdi_procs_close(sherdi_procs *procs)
         procs->mover->close(procs);
     }
     if (procs->shared != NULL) {
-        size_t len_bytes = sherdi_peers_shared_bytes(procs->world.local_size);
+        size_t len_bytes = shared_bytes(procs);
 
         /* Leave before the monitor says goodbye: then a rank that waits here finds this rank's last
          * meeting in the control block. The monitor may still use the control block, so it is

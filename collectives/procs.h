@@ -7,6 +7,7 @@
 
 #include "collectives/monitor.h"
 #include "collectives/peers.h"
+#include "collectives/roster.h"
 
 typedef struct sherdi_procs {
     sherd_world     world; /* first: a transport's object starts with a sherdi_procs */
@@ -18,16 +19,18 @@ typedef struct sherdi_procs {
     int             channel_desk; /* while opening: listens for the other ranks of this host */
     int            *channels;     /* index 0: [local_size] by index, -1 for itself; others: [1] */
     int             num_channels;
-    int             pending;       /* descriptor between make and take */
-    void           *shared;        /* control block and bounce buffers */
-    atomic_int      opened;        /* other threads may use peers */
-    atomic_int      is_closing;    /* a rank that leaves from now on leaves a complete world */
-    _Atomic int64_t first_left_ns; /* when the first rank disconnected; 0: none has */
-    atomic_int      first_left;
-    atomic_int      has_dead;         /* a process ended without a goodbye */
-    int64_t         call_limit_ns;    /* what world.timeout_ns becomes when all is open */
-    const struct procs_mover *mover;  /* NULL: the ranks share host memory instead */
-    void                     *moving; /* the mover's own */
+    int             pending;           /* descriptor between make and take */
+    void           *shared;            /* control block and bounce buffers, then the roster */
+    sherdi_roster *_Atomic roster;     /* NULL: there is none yet */
+    atomic_int             is_entered; /* this rank is in the roster */
+    atomic_int             opened;     /* other threads may use peers */
+    atomic_int             is_closing; /* a rank that leaves from now on leaves a complete world */
+    _Atomic int64_t        first_left_ns; /* when the first rank disconnected; 0: none has */
+    atomic_int             first_left;
+    atomic_int             has_dead;      /* a process ended without a goodbye */
+    int64_t                call_limit_ns; /* what world.timeout_ns becomes when all is open */
+    const struct procs_mover *mover;      /* NULL: the ranks share host memory instead */
+    void                     *moving;     /* the mover's own */
 } sherdi_procs;
 
 /* A library that moves device memory between the ranks of a world (nccl_choice.c). The ranks meet
@@ -68,6 +71,9 @@ typedef struct procs_params {
     procs_mover_use      mover_use;
     void                *comm;  /* with PROCS_MOVER_ALWAYS: the trainer's communicator, or NULL */
     struct sherdi_split *split; /* the split that makes this world; NULL: none */
+    /* Optional. Called for the world before anything can wait on it. */
+    void (*begun)(void *ctx, sherd_world *world);
+    void *begun_ctx;
 } procs_params;
 
 /** Returns what `params` ask for: by their transport, or if that is not set, by whether they ask

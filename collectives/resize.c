@@ -1,18 +1,29 @@
-/* Worlds of fewer and of more ranks, made of a world that is whole: a split of it, and a meeting at
- * an address. The new world shares nothing with the old one. */
+/* Worlds of fewer and of more ranks, made of a world: a split of one that is whole, a meeting of the
+ * survivors of one that has failed, and a meeting at an address. The new world shares nothing with
+ * the old one. */
 #include "collectives/alone.h"
 #include "collectives/procs.h"
 #include "collectives/split.h"
+#include "collectives/survivors.h"
 #include "collectives/threads.h"
 #include "collectives/transport.h"
 
 #include <string.h>
 
+/* Where a rank is lost, before the split or in it, those that are there make the world. */
+static sherd_status world_end(sherd_world *world, sherd_status status, int stays, sherd_world **out)
+{
+    return status == SHERD_E_PEER_LOST && sherdi_world_has_failed(world) &&
+                   sherdi_survivors_can_meet(world)
+               ? sherdi_survivors_meet(world, stays, out)
+               : status;
+}
+
 sherd_status sherd_world_shrink(sherd_world *world, sherd_world **out)
 {
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_shrink"));
     SHERDI_TRY(sherdi_world_check_caller(world, "sherd_world_shrink"));
-    return sherd_world_split(world, 0, world->rank, out);
+    return world_end(world, sherd_world_split(world, 0, world->rank, out), 1, out);
 }
 
 sherd_status sherd_world_leave(sherd_world *world)
@@ -20,7 +31,7 @@ sherd_status sherd_world_leave(sherd_world *world)
     sherd_world *none = NULL;
 
     SHERDI_TRY(sherdi_world_check_caller(world, "sherd_world_leave"));
-    return sherd_world_split(world, -1, world->rank, &none);
+    return world_end(world, sherd_world_split(world, -1, world->rank, &none), 0, &none);
 }
 
 static sherd_status grow_check(const sherd_world *world, int world_size, const char *rendezvous)
