@@ -42,15 +42,20 @@ void sherdi_pass_close(sherdi_pass *pass)
     *pass = (sherdi_pass){0};
 }
 
-const unsigned char *sherdi_pass_room(const sherdi_pass *pass, int rank)
+unsigned char *sherdi_pass_address(const sherd_world *world, int rank, unsigned char *own,
+                                   size_t len_bytes)
 {
-    const sherdi_peers *peers = pass->world->peers;
+    const sherdi_peers *peers = world->peers;
 
     /* on one host, the index of a rank is its number */
-    return rank == pass->world->rank
-               ? pass->own
-               : sherdi_peers_at(peers, rank,
-                                 sherdi_peers_find_address(peers, pass->own, pass->room_bytes));
+    return rank == world->rank
+               ? own
+               : sherdi_peers_at(peers, rank, sherdi_peers_find_address(peers, own, len_bytes));
+}
+
+const unsigned char *sherdi_pass_room(const sherdi_pass *pass, int rank)
+{
+    return sherdi_pass_address(pass->world, rank, pass->own, pass->room_bytes);
 }
 
 sherd_status sherdi_pass_meet(const sherdi_pass *pass, uint64_t sent_bytes, uint64_t got_bytes)

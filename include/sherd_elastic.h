@@ -9,18 +9,26 @@
 /** Makes the world of the ranks that go on: those that call this, while the others call
  *  sherd_world_leave. They keep their order, and the gaps between them are closed.
  *
+ *  `world` may have failed because a rank was lost, over shm: then those that are there agree on who
+ *  that is. A rank that is late is waited for as long as a call of `world` waits for a rank
+ *  (timeout_ns), and then the others go on without it. If another rank is lost meanwhile, they go on
+ *  without that one, too. After a move that failed because one more rank was lost, the program
+ *  destroys the new world, and calls this again with the old one.
+ *
  *  Ownership  `world` stays as it is, and *out is another world: the program destroys `world` when
  *             all engines have moved from it (sherd_engine_move).
- *  Collective every rank of `world` calls this or sherd_world_leave. Blocking.
- *  Errors     those of sherd_world_split. After a failure no rank has a new world. E_PEER_LOST: a
- *             rank died, also while the ranks meet here; nobody waits longer than the world's limit
+ *  Collective every rank of `world` that is there calls this or sherd_world_leave. Blocking.
+ *  Errors     those of sherd_world_split. After a failure no rank has a new world. E_PEER_LOST: this
+ *             rank was late, and the others have gone on; or a rank was lost, and the transport is
+ *             not shm. Nobody waits longer than the world's limit
  */
 SHERD_CALL sherd_world_shrink(sherd_world *world, sherd_world **out);
 
 /** Says that this rank leaves the world: it takes part in sherd_world_shrink of the others, and
  *  gets no new world. Its engines still have to give away their state: sherd_engine_move with a
- *  NULL world. Then the program destroys its engines and `world`. Collective as sherd_world_shrink,
- *  with its errors. */
+ *  NULL world. Then the program destroys its engines and `world`. In a world that has failed it
+ *  waits for nobody, and the state of this rank is treated as that of a lost one. Collective as
+ *  sherd_world_shrink, with its errors. */
 SHERD_CALL sherd_world_leave(sherd_world *world);
 
 /** Makes a world of the ranks of `world` and of newcomers. The ranks of `world` keep their numbers;
@@ -55,18 +63,26 @@ SHERD_CALL sherd_world_grow(sherd_world *world, int world_size, const char *rend
  *  sherd_step_discard. The global batch stays: accumulation becomes the micro-batches of all ranks
  *  divided by the new number of ranks, rounded up.
  *
+ *  Lost ranks: the engine's world may have failed because ranks were lost, and the engine's call have
+ *  returned E_PEER_LOST. The new world is that of the survivors (sherd_world_shrink). What the lost
+ *  ranks had is taken from where the key sherd.redundancy, or another means, has kept it. An update
+ *  that all survivors have made is made for the lost ranks, too; otherwise the window is dropped.
+ *  sherd_step_share says where training goes on: at most one step is made again.
+ *
  *  Addresses  of parameters and gradients, and everything that was asked of the engine before, are
  *             invalid afterwards. Memory that parameters are bound to stays.
  *  Ownership  the engine holds the new world and lets the old one go.
  *  Collective over both worlds; engines of one world move in the same order. Blocking.
  *  Errors     E_INVAL      the worlds do not fit each other; the models or settings differ
- *             E_STATE      before seal on a rank of the old world; the engine is poisoned
+ *             E_STATE      before seal on a rank of the old world; the engine is poisoned; the state of
+ *                          a lost rank is gone: then only a checkpoint helps
  *             E_NOTSUP     state on NVMe, replicas, second copies, a GPU, a transport other than
  *                          threads and shm, a trace (SHERD_TRACE); nothing has changed
  *             E_NOMEM      there is no room for the new layout; but for the dropped window, the
  *                          engine is as it was, in the old world
- *             E_PEER_LOST  a rank was lost. Before values have moved, the engine is as it was;
- *                          afterwards it is poisoned, and can only be destroyed
+ *             E_PEER_LOST  a rank was lost. Before values have moved, and with sherd.redundancy
+ *                          always, the engine is as it was, in its old world; otherwise it is
+ *                          poisoned, and can only be destroyed
  */
 SHERD_CALL sherd_engine_move(sherd_engine *engine, sherd_world *world);
 
@@ -75,13 +91,15 @@ typedef struct sherd_move_report {
     size_t   struct_size;
     int      old_size, new_size;    /* ranks */
     int      dropped_micro_batches; /* of this rank, in the window that was dropped */
-    int      reserved;              /* keeps the layout; zero */
+    int      lost_size;             /* ranks of the old world that were lost */
     uint64_t moved_bytes;           /* over the wire, of all ranks together */
     uint64_t sent_bytes;            /* of them by this rank */
     uint64_t received_bytes;
     uint64_t kept_bytes; /* from the old to the new memory of this rank */
     size_t   peak_bytes; /* most memory of both layouts that this rank held at once */
     double   seconds;
+    double   planned_s; /* of them until values went: plans and memory */
+    int64_t  step;      /* steps that the state has: training goes on with the next one */
 } sherd_move_report;
 SHERD_API void sherd_move_report_init(sherd_move_report *report);
 /** Returns the report of the last move of this rank; zeros if there was none. Local. */

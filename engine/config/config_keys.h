@@ -132,6 +132,12 @@ KEY(ELASTIC, "sherd.elastic", PAIR,
     "on every number of ranks, and ranks may be without data in its last micro-batch "
     "(`sherd_step_share`). [0, 0]: moves are not planned",
     SETS(elastic), BOTH(0, 0), RANGE(0, 131072))
+KEY(REDUNDANCY, "sherd.redundancy", TEXT,
+    "what is left of a rank that is lost, so that the others can go on (`sherd_world_shrink`, "
+    "`sherd_engine_move`). `host`: its state, gradient slices and blobs rest in memory that the "
+    "other ranks of its host have, too. `peer`: the next rank has a second copy of its state, and "
+    "makes the same update beside the next forward pass",
+    SETS(redundancy), FIRST_OF("none", "host|peer"))
 KEY(FREE_PACKING, "sherd.free_packing", BOOL,
     "stage 3: the plan packs each gather of a unit by itself. This may take less memory if the "
     "sizes of units and their order are irregular. A parameter then has no fixed address "

@@ -16,6 +16,7 @@ SHERDI_SETTINGS_OF(sherdi_lamb_settings lamb, .lamb = {.max_coeff = 10, .min_coe
 SHERDI_SETTINGS_OF(sherdi_muon_settings muon, .muon = {.steps = 5},)
 SHERDI_SETTINGS_OF(int copy_ranks, .copy_ranks = 1,) /* of a host, with a second copy; 1: none */
 SHERDI_SETTINGS_OF(double elastic[2],) /* least and most ranks; 0: moves are not planned */
+SHERDI_SETTINGS_OF(int redundancy,) /* sherdi_redundancy */
 SHERDI_SETTINGS_OF(int master_encoding,) /* sherdi_master_encoding */
 SHERDI_SETTINGS_OF(int moment_encoding,) /* sherdi_moment_encoding */
 SHERDI_SETTINGS_OF(sherdi_checkpoint_settings checkpoint,)

@@ -1,7 +1,7 @@
 /* The blobs of an engine that moves. The rules are those of a checkpoint that is loaded on another
  * number of ranks: every rank gets rank 0's blobs of the run, and blobs of rank r go to rank r
  * modulo the new number. */
-#include "engine/elastic/move.h"
+#include "engine/elastic/lost.h"
 
 #include "base/checked.h"
 #include "collectives/broadcast.h"
@@ -79,18 +79,31 @@ static sherd_status blob_pass(sherdi_move *m, int root, const sherdi_blob *blob,
     return status;
 }
 
+/* Returns the old rank whose blobs of the run are taken: rank 0, or the first that is there. */
+static int run_rank(const sherdi_move *m)
+{
+    int rank = 0;
+
+    while (m->is_lost && m->goes[rank] < 0 && sherdi_keeps_nothing(&m->engine->settings)) {
+        rank++;
+    }
+    return rank;
+}
+
 /* Passes the blobs of one rank of the old world on. */
 static sherd_status rank_pass(sherdi_move *m, int old_rank, sherdi_outcome *own)
 {
-    const sherdi_blobs *blobs = m->engine->blobs;
+    const sherdi_blobs *blobs = m->goes != NULL && m->goes[old_rank] < 0 && m->is_lost
+                                    ? sherdi_lost_blobs(m, old_rank)
+                                    : m->engine->blobs;
     int                 root  = m->old_at[old_rank];
-    int                 gives = root == sherd_world_rank(m->all);
+    int                 gives = root == sherd_world_rank(m->all) && blobs != NULL;
     blob_head           head;
 
     for (size_t i = 0;; i++) {
         const sherdi_blob *blob = NULL;
 
-        while (gives && i < blobs->count && old_rank != 0 &&
+        while (gives && i < blobs->count && old_rank != run_rank(m) &&
                blobs->list[i].kind == SHERDI_BLOB_GLOBAL) {
             i++;
         }

@@ -1,7 +1,7 @@
 /* How the ranks of a move come together. Every rank of the old world says there where it goes, and
  * every rank of the new world says there where it comes from. What they learn decides who takes
  * part, and the batch. */
-#include "engine/elastic/move.h"
+#include "engine/elastic/lost.h"
 
 #include "engine/run/agree.h"
 
@@ -70,6 +70,34 @@ static sherd_status goes_tell(sherdi_move *m, sherd_status here)
     return SHERD_OK;
 }
 
+/* The old world has failed: whoever is not in the new one is lost. The survivors are at one update. */
+static sherd_status lost_find(sherdi_move *m, const sherdi_messages *messages)
+{
+    for (int r = 0; r < m->old_size; r++) {
+        m->goes[r] = -1;
+    }
+    m->report.lost_size = m->old_size - m->new_size;
+    for (int r = 0; r < m->new_size; r++) {
+        const sherdi_move_hello *its = sherdi_message_of(messages, r);
+
+        if (!its->is_lost || its->old_rank < 0) {
+            return sherdi_fail(SHERD_E_INVAL,
+                               SHERDI_MOVE_CALL ": rank %d of the new world is no survivor of the "
+                                                "world that has failed; let newcomers come in "
+                                                "another move",
+                               r);
+        }
+        m->goes[its->old_rank] = r;
+        if (its->at.version != m->hello.at.version || its->at.step != m->hello.at.step) {
+            return sherdi_fail(SHERD_E_STATE,
+                               SHERDI_MOVE_CALL ": rank %d is at step %lld and rank %d at step "
+                                                "%lld; load a checkpoint into a new engine",
+                               r, (long long)its->at.step, 0, (long long)m->hello.at.step);
+        }
+    }
+    return SHERD_OK;
+}
+
 /* Every rank of the new world says where it comes from; all take what the first that stays says. */
 static sherd_status hello_tell(sherdi_move *m, sherd_status here)
 {
@@ -81,17 +109,13 @@ static sherd_status hello_tell(sherdi_move *m, sherd_status here)
     int                  root = -1;
     int                  stay = 0;
 
-    mine.status        = (uint64_t)here;
-    mine.old_rank      = m->old_world == NULL ? -1 : engine->rank;
-    mine.old_size      = m->old_size;
-    mine.batch         = engine->settings.batch;
-    mine.micro_step    = engine->counters.micro_step;
-    mine.step          = engine->counters.step;
-    mine.skipped_steps = engine->counters.skipped_steps;
-    mine.samples       = sherdi_samples_seen(engine);
-    mine.scaler        = engine->scaler;
-    mine.frozen        = engine->fingerprints.frozen;
-    mine.old_bytes     = m->old_world == NULL ? 0 : engine->plan->packing.total_bytes;
+    mine.status    = (uint64_t)here;
+    mine.old_rank  = m->old_world == NULL ? -1 : engine->rank;
+    mine.old_size  = m->old_size;
+    mine.batch     = engine->settings.batch;
+    mine.samples   = sherdi_samples_at(engine, mine.at.micro);
+    mine.frozen    = engine->fingerprints.frozen;
+    mine.old_bytes = m->old_world == NULL ? 0 : engine->plan->packing.total_bytes;
     memcpy(mine.run_text, engine->identity.run_text, sizeof(mine.run_text));
     status = sherdi_world_tell(m->new_world, &mine, sizeof(mine), SHERDI_MOVE_CALL, &messages);
     SHERDI_TRY(sherdi_outcome_end(&own));
@@ -107,6 +131,7 @@ static sherd_status hello_tell(sherdi_move *m, sherd_status here)
         }
         root         = root < 0 && its->old_rank >= 0 ? r : root;
         m->stayed[r] = its->old_rank;
+        m->is_lost |= its->is_lost;
         m->old_bytes += (size_t)its->old_bytes;
         stay += its->old_rank >= 0;
     }
@@ -117,6 +142,9 @@ static sherd_status hello_tell(sherdi_move *m, sherd_status here)
     }
     m->hello    = *(const sherdi_move_hello *)sherdi_message_of(&messages, root);
     m->old_size = m->hello.old_size;
+    if (m->is_lost) {
+        return lost_find(m, &messages);
+    }
     if (stay != m->hello.num_stay) {
         return sherdi_fail(SHERD_E_INVAL,
                            SHERDI_MOVE_CALL
@@ -141,7 +169,8 @@ static sherd_status hello_tell(sherdi_move *m, sherd_status here)
 /* Decides who takes part, and the batch of the new layout. */
 static void union_choose(sherdi_move *m)
 {
-    m->all   = m->old_world != NULL && m->new_size < m->old_size ? m->old_world : m->new_world;
+    m->all   = m->old_world != NULL && m->new_size < m->old_size && !m->is_lost ? m->old_world
+                                                                                : m->new_world;
     m->batch = sherdi_move_batch(&m->hello.batch, m->new_size);
 }
 
@@ -165,23 +194,43 @@ static sherd_status lists_make(sherdi_move *m)
     return SHERD_OK;
 }
 
-/* After a failure in the old world its ranks come to the new one only where newcomers may wait. */
-sherd_status sherdi_move_meet(sherdi_move *m, sherd_status here)
+/* Brings the ranks of the old world together, and ends what is under way there. If a rank is lost in
+ * that world, this one goes on with the survivors. */
+static sherd_status old_meet(sherdi_move *m)
 {
-    int has_newcomers = 1;
+    sherd_status status = lists_make(m);
 
-    if (here == SHERD_OK) {
-        here = lists_make(m);
+    if (m->old_world == NULL) {
+        return status;
     }
-    if (m->old_world != NULL) {
-        m->hello.num_stay = m->old_size;
-        here              = goes_tell(m, here);
-        has_newcomers     = sherd_world_size(m->new_world) > m->hello.num_stay;
+    if (status == SHERD_OK) {
+        status = sherdi_move_rest(m);
     }
+    if (sherdi_world_status(m->old_world) == SHERD_OK) {
+        status = goes_tell(m, status);
+    }
+    m->is_lost = sherdi_world_status(m->old_world) != SHERD_OK;
+    if (m->is_lost) {
+        m->hello.is_lost = 1;
+        status           = m->goes == NULL ? SHERD_E_NOMEM : sherdi_lost_rest(m);
+    }
+    return status;
+}
+
+/* After a failure in the old world its ranks come to the new one only where others may wait. */
+sherd_status sherdi_move_meet(sherdi_move *m)
+{
+    int          has_newcomers;
+    sherd_status here;
+
+    m->hello.num_stay = m->old_size;
+    here              = old_meet(m);
+    has_newcomers =
+        m->is_lost || m->old_world == NULL || sherd_world_size(m->new_world) > m->hello.num_stay;
     if (m->new_world != NULL && (here == SHERD_OK || has_newcomers)) {
         here = hello_tell(m, here);
     }
-    if (here == SHERD_OK) {
+    if (here == SHERD_OK && (m->new_world != NULL || !m->is_lost)) {
         union_choose(m);
     }
     return here;

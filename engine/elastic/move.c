@@ -2,7 +2,7 @@
  * agree on it; then the values go, segment by segment (wire.c); then each rank closes what it has
  * of the old world. Until the values go, a failure closes what was made, and the engine is in the
  * old world as before. */
-#include "engine/elastic/move.h"
+#include "engine/elastic/lost.h"
 
 #include "base/checked.h"
 #include "base/clock.h"
@@ -17,6 +17,7 @@
 #include "engine/run/fill.h"
 #include "engine/run/loop.h"
 #include "engine/run/needs.h"
+#include "engine/run/update.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +71,10 @@ static sherd_status world_check(sherd_engine *engine, sherd_world *world)
 
 static sherd_status call_check(sherd_engine *engine, sherd_world *world)
 {
-    SHERDI_TRY(sherdi_engine_check_alive(engine, CALL));
+    SHERDI_TRY(sherdi_engine_check_caller(engine, CALL));
+    if (engine->failure.is_final || sherdi_world_status(engine->world) == SHERD_OK) {
+        SHERDI_TRY(sherdi_engine_check_alive(engine, CALL));
+    }
     SHERDI_TRY(sherdi_api_need(world != NULL || engine->phase != SHERDI_PHASE_OPEN, CALL,
                                "the world of a newcomer"));
     if (sherdi_world_caps(engine->world) & SHERDI_WORLD_SIMULATES) {
@@ -83,11 +87,11 @@ static sherd_status call_check(sherd_engine *engine, sherd_world *world)
 
 /* ------------------------------------------------------------------------ the rest -- */
 
-/* Ends everything that is under way in the old world. Collective there. */
-static sherd_status engine_rest(sherdi_move *m)
+sherd_status sherdi_move_rest(sherdi_move *m)
 {
     sherd_engine *engine = m->engine;
 
+    SHERDI_TRY(sherdi_world_status(engine->world));
     SHERDI_TRY(sherdi_fill_finish(engine));
     m->report.dropped_micro_batches = engine->window.micro_seen + engine->window.has_begun;
     SHERDI_TRY(sherd_step_discard(engine));
@@ -97,6 +101,11 @@ static sherd_status engine_rest(sherdi_move *m)
     sherdi_world_caller_note(engine->world, CALL);
     SHERDI_TRY(SHERDI_ASK(lanes, wire_wait, engine));
     SHERDI_TELL(lanes, drain, engine);
+    m->hello.at = (sherdi_standing){.version = sherdi_ledger_of(engine)->version,
+                                    .step    = engine->counters.step,
+                                    .skipped = engine->counters.skipped_steps,
+                                    .micro   = engine->counters.micro_step,
+                                    .scaler  = engine->scaler};
     return SHERD_OK;
 }
 
@@ -105,6 +114,12 @@ static sherd_status engine_rest(sherdi_move *m)
 static int keeps_watch(const sherdi_move *m)
 {
     return m->old.plan != NULL && (m->old.rank == 0) == (m->engine->rank == 0);
+}
+
+/* Whether the old memory is kept until the end: then the engine can go back to it. */
+static int keeps_old(const sherdi_move *m)
+{
+    return !sherdi_keeps_nothing(&m->engine->settings);
 }
 
 /* Opens the engine in the new world. Collective there. */
@@ -121,7 +136,8 @@ static sherd_status seat_open(sherdi_move *m)
     SHERDI_TRY(sherdi_agree_settings(engine->world, &engine->settings));
     SHERDI_TRY(sherdi_modules_sealing(engine));
     SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
-    if (machine.memory_bytes > 0) { /* the old layout is given back while the new one is taken */
+    if (machine.memory_bytes > 0 &&
+        !keeps_old(m)) { /* it is given back while the new one is taken */
         machine.memory_bytes += m->old_bytes;
     }
     before                     = sherdi_pages_defer_set(1);
@@ -170,6 +186,9 @@ static sherd_status maps_make(sherdi_move *m)
     if (m->old_at == NULL || m->new_at == NULL || m->from == NULL || m->stayed == NULL) {
         return SHERD_E_NOMEM;
     }
+    for (int r = 0; r < m->old_size && m->is_lost; r++) {
+        m->old_at[r] = m->goes[r] >= 0 ? m->goes[r] : sherdi_lost_giver(m, r);
+    }
     for (int r = 0; r < m->old_size && m->all == m->old_world; r++) {
         m->old_at[r] = r;
         if (m->goes[r] >= 0) {
@@ -194,6 +213,7 @@ static sherd_status peak_check(sherdi_move *m)
     const sherdi_machine *machine  = &m->engine->plan->machine;
     size_t                room     = machine->memory_bytes / (size_t)machine->ranks_per_host;
 
+    room += old_plan != NULL && keeps_old(m) ? old_plan->packing.total_bytes : 0;
     m->report.peak_bytes = sherdi_move_peak(old_plan, new_plan);
     if (new_plan != NULL && machine->memory_bytes > 0 && m->report.peak_bytes > room) {
         return sherdi_fail(SHERD_E_NOMEM,
@@ -230,12 +250,18 @@ static sherd_status plans_make(sherdi_move *m)
         .new_plan = m->new_world == NULL ? m->lent : engine->plan,
         .model    = &engine->model,
         .stayed   = m->stayed,
+        .is_stale = m->is_lost,
     };
     if (m->old_world != NULL) {
         m->from[own_old_rank(m)] = (sherdi_holding){
             .plan    = m->plans.old_plan,
             .model   = &engine->model,
             .buffers = m->new_world == NULL ? engine->memory.buffers : m->old.memory.buffers};
+    }
+    for (int r = 0; r < m->old_size && m->ghosts != NULL; r++) {
+        if (sherdi_lost_holding(m, r) != NULL) {
+            m->from[r] = *sherdi_lost_holding(m, r);
+        }
     }
     if (m->new_world != NULL) {
         m->wire.to = (sherdi_holding){
@@ -282,13 +308,21 @@ static void old_drop(sherdi_move *m, int segment)
 
 static sherd_status values_move(sherdi_move *m)
 {
-    m->is_begun = 1;
-    old_drop(m, -1);
+    if (!keeps_old(m)) {
+        m->is_begun = 1;
+        old_drop(m, -1);
+    }
     for (size_t s = 0; s < m->plans.new_plan->layout.num_segments; s++) {
         SHERDI_TRY(sherdi_move_wire_segment(&m->wire, (int)s));
-        old_drop(m, (int)s);
+        if (!keeps_old(m)) {
+            old_drop(m, (int)s);
+        }
     }
     SHERDI_TRY(sherdi_move_wire_finish(&m->wire));
+    if (m->new_world != NULL) { /* from now on this rank may be lost in the new world */
+        sherdi_ledger_set(m->engine, m->hello.at.version);
+        sherdi_ledger_blobs_put(m->engine, &m->blobs);
+    }
     return sherdi_agree_world(m->all, SHERD_OK);
 }
 
@@ -310,8 +344,12 @@ static void old_close(sherdi_move *m)
 
 static void blobs_settle(sherdi_move *m)
 {
-    sherdi_blobs_fini(m->engine->blobs);
-    *m->engine->blobs = m->blobs;
+    sherdi_blobs *blobs = m->engine->blobs;
+
+    m->blobs.changed = blobs->changed;
+    m->blobs.ctx     = blobs->ctx;
+    sherdi_blobs_fini(blobs);
+    *blobs = m->blobs;
     sherdi_blobs_init(&m->blobs, &m->engine->mem);
 }
 
@@ -334,15 +372,21 @@ static void engine_settle(sherdi_move *m)
     }
     engine->fill.is_loaded         = 1;
     engine->phase                  = SHERDI_PHASE_RUNNING;
-    engine->scaler                 = m->hello.scaler;
+    engine->scaler                 = m->hello.at.scaler;
     engine->scaler.params          = scaler;
-    engine->counters.step          = m->hello.step;
-    engine->counters.skipped_steps = m->hello.skipped_steps;
+    engine->counters.step          = m->hello.at.step;
+    engine->counters.skipped_steps = m->hello.at.skipped;
+    engine->failure                = (sherdi_failure){0};
+    engine->is_evaluating          = 0;
     engine->fingerprints           = (sherdi_fingerprints){.frozen = m->hello.frozen};
-    sherdi_samples_set(engine, m->hello.micro_step, m->hello.samples);
+    sherdi_samples_set(engine, m->hello.at.micro, m->hello.samples);
     memcpy(engine->identity.run_text, m->hello.run_text, sizeof(engine->identity.run_text));
+    sherdi_step_forget(engine);
     sherdi_loop_window_begin(engine);
     sherdi_modules_sealed(engine);
+    if (m->is_lost) { /* a rank that is lost now is lost in the new world, which says so */
+        (void)sherdi_update_publish(engine);
+    }
 }
 
 /* A rank that has left can only be destroyed. */
@@ -362,6 +406,7 @@ static void move_commit(sherdi_move *m)
         engine_left(m);
         return;
     }
+    sherdi_lost_close(m);
     old_close(m);
     blobs_settle(m);
     engine_settle(m);
@@ -380,6 +425,7 @@ static void move_lose(sherdi_move *m, sherd_status status)
 
 static void move_close(sherdi_move *m)
 {
+    sherdi_lost_close(m);
     sherdi_move_wire_close(&m->wire);
     sherdi_plan_destroy(m->lent);
     sherdi_free(m->goes);
@@ -396,15 +442,23 @@ static sherd_status move_run(sherdi_move *m)
 {
     sherd_status status;
 
+    if (m->is_lost && m->new_world == NULL) {
+        move_commit(m);
+        return SHERD_OK;
+    }
+    if (m->is_lost) {
+        SHERDI_TRY(sherdi_agree_world(m->new_world, sherdi_lost_open(m)));
+    }
     SHERDI_TRY(all_open(m));
-    status = values_move(m);
+    m->report.planned_s = (double)(sherdi_now_ns() - m->start_ns) * 1e-9;
+    status              = values_move(m);
     if (status == SHERD_OK) {
         move_commit(m);
     }
     return status;
 }
 
-static void report_write(sherdi_move *m, int64_t start_ns)
+static void report_write(sherdi_move *m)
 {
     m->report.struct_size    = sizeof(m->report);
     m->report.old_size       = m->old_size;
@@ -413,24 +467,23 @@ static void report_write(sherdi_move *m, int64_t start_ns)
     m->report.sent_bytes     = m->wire.own_sent_bytes;
     m->report.received_bytes = m->wire.own_got_bytes;
     m->report.kept_bytes     = m->wire.kept_bytes;
-    m->report.seconds        = (double)(sherdi_now_ns() - start_ns) * 1e-9;
+    m->report.step           = m->hello.at.step;
+    m->report.seconds        = (double)(sherdi_now_ns() - m->start_ns) * 1e-9;
 }
 
 sherd_status sherd_engine_move(sherd_engine *engine, sherd_world *world)
 {
-    sherdi_move    m     = {.engine = engine, .new_world = world};
-    int64_t        start = sherdi_now_ns();
+    sherdi_move    m = {.engine = engine, .new_world = world, .start_ns = sherdi_now_ns()};
     sherdi_outcome outcome;
-    sherd_status   status = SHERD_OK;
+    sherd_status   status;
 
     SHERDI_TRY(call_check(engine, world));
     if (engine->phase != SHERDI_PHASE_OPEN) {
         m.old_world   = engine->world;
         m.old_size    = engine->world_size;
         m.hello.batch = engine->settings.batch; /* a rank that leaves gets no other */
-        status        = engine_rest(&m);
     }
-    status = sherdi_move_meet(&m, status);
+    status = sherdi_move_meet(&m);
     if (status == SHERD_OK) {
         status = move_run(&m);
     }
@@ -440,7 +493,7 @@ sherd_status sherd_engine_move(sherd_engine *engine, sherd_world *world)
     } else if (status != SHERD_OK) {
         seat_leave(&m);
     }
-    report_write(&m, start);
+    report_write(&m);
     move_close(&m);
     if (status == SHERD_OK) {
         engine->elastic->report = m.report;
@@ -482,12 +535,45 @@ static sherd_status elastic_create(sherd_engine *engine)
 
 static void elastic_destroy(sherd_engine *engine)
 {
+    if (engine->elastic != NULL) {
+        sherdi_ledger_close(engine);
+    }
     sherdi_free(engine->elastic);
     engine->elastic = NULL;
 }
 
+static sherd_status unit_acquiring(sherd_engine *engine, int unit, sherd_pass pass)
+{
+    if (pass != SHERD_EVAL && engine->window.micro_seen == 0) {
+        sherdi_step_forget(engine); /* a window begins */
+    }
+    return sherdi_share_check(engine, unit, pass);
+}
+
+static sherd_status stepped(sherd_engine *engine)
+{
+    sherdi_step_forget(engine);
+    return SHERD_OK;
+}
+
+static sherd_status check(sherd_engine *engine)
+{
+    SHERDI_TRY(sherdi_ledger_check(engine));
+    return sherdi_elastic_check(engine);
+}
+
+static sherd_status lay_out(sherdi_plan *plan, const sherdi_model *model)
+{
+    SHERDI_TRY(sherdi_ledger_lay_out(plan, model));
+    return sherdi_elastic_lay_out(plan, model);
+}
+
 const sherdi_module sherdi_module_elastic = {.create         = elastic_create,
-                                             .lay_out        = sherdi_elastic_lay_out,
-                                             .check          = sherdi_elastic_check,
-                                             .unit_acquiring = sherdi_share_check,
+                                             .lay_out        = lay_out,
+                                             .check          = check,
+                                             .open           = sherdi_ledger_open,
+                                             .unit_acquiring = unit_acquiring,
+                                             .window_ending  = sherdi_step_note,
+                                             .measuring      = sherdi_ledger_begin,
+                                             .stepped        = stepped,
                                              .destroy        = elastic_destroy};

@@ -3,6 +3,7 @@
 #ifndef SHERDI_ENGINE_ELASTIC_MOVE_H
 #define SHERDI_ENGINE_ELASTIC_MOVE_H
 
+#include "engine/elastic/ledger.h"
 #include "engine/elastic/peak.h"
 #include "engine/elastic/seat.h"
 #include "engine/elastic/wire.h"
@@ -10,21 +11,41 @@
 
 #define SHERDI_MOVE_CALL "sherd_engine_move"
 
+/* Where a step began that may be under way. */
+typedef struct sherdi_step_begun {
+    int             is_open;
+    sherdi_counters counters; /* as the window ended */
+    int64_t         first_micro;
+    sherdi_scaler   scaler;
+    uint64_t        version; /* of the ledger */
+} sherdi_step_begun;
+
+typedef struct sherdi_ghost sherdi_ghost;
+
 /* Of the module, in an engine. */
 struct sherdi_elastic {
     sherd_move_report report; /* of the last move */
     int               is_moving;
+    sherdi_step_begun step;
+    sherdi_noted      noted;
 };
+
+/* Where a state stands: the updates that it has, and the counters that belong to it. */
+typedef struct sherdi_standing {
+    uint64_t      version; /* of the ledger */
+    int64_t       step, skipped, micro;
+    sherdi_scaler scaler;
+} sherdi_standing;
 
 /* What the ranks of the new world tell each other. */
 typedef struct sherdi_move_hello {
     uint64_t              status;
     int32_t               old_rank, old_size; /* -1: a newcomer */
     int32_t               num_stay;           /* ranks of the old world that go on */
-    int32_t               reserved;
+    int32_t               is_lost;            /* its old world has failed */
     sherdi_batch_settings batch;
-    int64_t               micro_step, step, skipped_steps, samples;
-    sherdi_scaler         scaler;
+    sherdi_standing       at;
+    int64_t               samples;
     uint64_t              frozen;    /* fingerprint of frozen parameters */
     uint64_t              old_bytes; /* memory of the old layout; 0: none */
     char                  run_text[SHERDI_RUN_TEXT_BYTES];
@@ -34,10 +55,12 @@ _Static_assert(sizeof(sherdi_move_hello) <= SHERDI_TOLD_BYTES, "it is told");
 
 typedef struct sherdi_move {
     sherd_engine *engine;
+    int64_t       start_ns;
     sherd_world  *old_world, *new_world; /* NULL: this rank is a newcomer, or leaves */
     sherd_world  *all;                   /* the one of them that has the ranks of both */
     int           old_size, new_size;
     size_t        old_bytes; /* of the ranks that stay */
+    int           is_lost;   /* the old world has failed: only those that stay are there */
     int          *goes;      /* by old rank: its new rank; -1: it leaves */
     int          *stayed;    /* by new rank: its old rank; -1: a newcomer */
     int          *old_at;    /* by old rank: the rank of `all` that gives what it held */
@@ -49,6 +72,7 @@ typedef struct sherdi_move {
     int                   is_seated; /* the engine has its new seat, opened */
     sherdi_plan          *lent;      /* of the layout in which this rank is not */
     sherdi_holding       *from;      /* by old rank: what this rank gives of it */
+    struct sherdi_ghost  *ghosts;    /* by old rank, of those for which this rank acts; lost.h */
     sherdi_move_plans     plans;
     sherdi_move_wire      wire;
     sherdi_blobs          blobs;    /* of this rank in the new world */
@@ -66,9 +90,11 @@ static inline sherdi_batch_settings sherdi_move_batch(const sherdi_batch_setting
     return out;
 }
 
-/** Brings the ranks together, each with its status so far: sets goes, stayed, sizes, hello, batch
- *  and all. Collective in both worlds. */
-sherd_status sherdi_move_meet(sherdi_move *m, sherd_status here);
+/** Brings the ranks together: sets goes, stayed, sizes, hello, batch and all. Collective in both
+ *  worlds. */
+sherd_status sherdi_move_meet(sherdi_move *m);
+/** Ends everything that is under way in the old world. Collective there. */
+sherd_status sherdi_move_rest(sherdi_move *m);
 /** Collects the blobs that this rank has in the new world, in m->blobs. Collective over m->all; the
  *  wire must be open, and empty. E_NOMEM. */
 sherd_status sherdi_move_blobs(sherdi_move *m);

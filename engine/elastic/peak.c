@@ -2,6 +2,8 @@
  * that what is counted is what is given back. */
 #include "engine/elastic/peak.h"
 
+#include "engine/elastic/ledger.h"
+
 #include "base/checked.h"
 #include "base/pages.h"
 #include "engine/program/program.h"
@@ -15,6 +17,7 @@ int sherdi_move_is_passing(sherdi_buffer_id id)
     case SHERDI_BUFFER_HOST_PARAMS:
     case SHERDI_BUFFER_HOST_STATE:
     case SHERDI_BUFFER_HOST_SCALARS:
+    case SHERDI_BUFFER_REDUNDANCY:
         return 0;
     default:
         return 1;
@@ -78,6 +81,9 @@ size_t sherdi_move_peak(const sherdi_plan *old_plan, const sherdi_plan *new_plan
     size_t new_taken    = 0;
     size_t peak         = sherdi_max_size(old_total, new_total);
 
+    if (!sherdi_keeps_nothing(&(old_plan != NULL ? old_plan : new_plan)->settings)) {
+        return old_total + new_total; /* the old memory is kept until the end */
+    }
     for (size_t s = 0; s < num_segments; s++) {
         new_taken += segment_bytes(new_plan, (int)s);
         peak = sherdi_max_size(peak, old_left + new_taken);

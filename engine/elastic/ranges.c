@@ -3,11 +3,16 @@
 #include "engine/elastic/ranges.h"
 
 #include "base/checked.h"
+#include "engine/program/program_walk.h"
 
 #include <string.h>
 
-static int is_whole(const sherdi_plan *plan, const sherdi_segment *segment, sherdi_move_what what)
+static int is_whole(const sherdi_plan *plan, const sherdi_segment *segment, sherdi_move_what what,
+                    int is_stale)
 {
+    if (is_stale && sherdi_segment_is_published(plan, segment)) {
+        return 0;
+    }
     return what == SHERDI_MOVE_PARAM ? segment->is_resident || segment->is_bound
                                      : !plan->layout.is_sliced;
 }
@@ -18,7 +23,7 @@ static size_t chunks_of(size_t elems)
 }
 
 void sherdi_move_held(const sherdi_plan *plan, const sherdi_model *model, size_t param,
-                      sherdi_move_what what, int rank, size_t *begin, size_t *end)
+                      sherdi_move_what what, int is_stale, int rank, size_t *begin, size_t *end)
 {
     const sherdi_segment *segment = sherdi_param_segment(plan, param);
     size_t                start   = plan->layout.params[param].offset_elems;
@@ -28,7 +33,7 @@ void sherdi_move_held(const sherdi_plan *plan, const sherdi_model *model, size_t
 
     *begin = 0;
     *end   = what == SHERDI_MOVE_STATE && segment->optimizer == NULL ? 0 : elems;
-    if (!is_whole(plan, segment, what)) {
+    if (!is_whole(plan, segment, what, is_stale)) {
         *end   = sherdi_min_size(sherdi_max_size(last, start) - start, *end);
         *begin = sherdi_min_size(sherdi_max_size(first, start) - start, *end);
     }
@@ -96,14 +101,15 @@ static sherd_status foreign_list(const lister *l, sherdi_move_range range, size_
     if (begin >= end) {
         return SHERD_OK;
     }
-    if (is_whole(from, segment, range.what)) { /* each newcomer has another giver */
+    if (is_whole(from, segment, range.what,
+                 l->plans->is_stale)) { /* each newcomer has another giver */
         range.from = range.to % from->world_size;
         return range_emit(l, range, begin, end);
     }
     for (range.from = (int)((start + begin) / segment->slice_elems);
          range.from < from->world_size && begin < end; range.from++) {
-        sherdi_move_held(from, l->plans->model, range.param, range.what, range.from, &held_begin,
-                         &held_end);
+        sherdi_move_held(from, l->plans->model, range.param, range.what, l->plans->is_stale,
+                         range.from, &held_begin, &held_end);
         SHERDI_TRY(range_emit(l, range, begin, sherdi_min_size(end, held_end)));
         begin = sherdi_max_size(begin, held_end);
     }
@@ -118,12 +124,12 @@ static sherd_status rank_list(const lister *l, sherdi_move_range range)
     size_t old_begin = 0;
     size_t old_end   = 0;
 
-    sherdi_move_held(l->plans->new_plan, l->plans->model, range.param, range.what, range.to, &begin,
-                     &end);
+    sherdi_move_held(l->plans->new_plan, l->plans->model, range.param, range.what,
+                     l->plans->is_stale, range.to, &begin, &end);
     range.from = l->plans->stayed[range.to];
     if (range.from >= 0) {
-        sherdi_move_held(l->plans->old_plan, l->plans->model, range.param, range.what, range.from,
-                         &old_begin, &old_end);
+        sherdi_move_held(l->plans->old_plan, l->plans->model, range.param, range.what,
+                         l->plans->is_stale, range.from, &old_begin, &old_end);
     }
     old_begin = sherdi_max_size(old_begin, begin);
     old_end   = sherdi_min_size(old_end, end);

@@ -26,6 +26,9 @@ typedef struct sherdi_move_plans {
     const sherdi_plan  *old_plan, *new_plan;
     const sherdi_model *model;
     const int          *stayed; /* by rank of the new layout: its rank in the old one; -1: none */
+    /* of parameters that the ranks publish after an update (sherdi_segment_is_published), each has its
+     * own slice alone */
+    int is_stale;
 } sherdi_move_plans;
 
 /** Receives a range. A return other than SHERD_OK ends the list. */
@@ -36,7 +39,7 @@ sherd_status sherdi_move_check(const sherdi_move_plans *plans);
 /** Gives the elements [*begin, *end) of a parameter that a rank of a layout holds, in whole
  *  chunks. */
 void sherdi_move_held(const sherdi_plan *plan, const sherdi_model *model, size_t param,
-                      sherdi_move_what what, int rank, size_t *begin, size_t *end);
+                      sherdi_move_what what, int is_stale, int rank, size_t *begin, size_t *end);
 /** Lists all ranges of a segment: what each rank of the new layout holds, once. What a rank has
  *  held before comes from itself. */
 sherd_status sherdi_move_list(const sherdi_move_plans *plans, int segment, sherdi_move_fn fn,

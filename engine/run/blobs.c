@@ -26,6 +26,7 @@ void sherdi_blobs_init(sherdi_blobs *blobs, sherdi_mem *mem)
 static void blob_drop(sherdi_blobs *blobs, size_t index)
 {
     sherdi_free(blobs->list[index].data);
+    blobs->changes++;
     blobs->count--;
     memmove(&blobs->list[index], &blobs->list[index + 1],
             (blobs->count - index) * sizeof(blobs->list[0]));
@@ -44,7 +45,8 @@ void sherdi_blobs_fini(sherdi_blobs *blobs)
 {
     sherdi_blobs_clear(blobs, 1);
     sherdi_free(blobs->list);
-    *blobs = (sherdi_blobs){.mem = blobs->mem};
+    *blobs = (sherdi_blobs){
+        .mem = blobs->mem, .changes = blobs->changes, .changed = blobs->changed, .ctx = blobs->ctx};
 }
 
 /* Returns the index of a blob; blobs->count: there is none. */
@@ -111,6 +113,7 @@ sherd_status sherdi_blobs_put(sherdi_blobs *blobs, const char *key, sherdi_blob_
         blobs->count++;
     }
     sherdi_free(blobs->list[i].data);
+    blobs->changes++;
     blobs->list[i].is_large  = is_large;
     blobs->list[i].data      = copy;
     blobs->list[i].len_bytes = len_bytes;
@@ -132,7 +135,7 @@ static void blob_remove(sherdi_blobs *blobs, const char *key, sherdi_blob_kind k
 static int is_written(const sherdi_blob *blob, sherdi_blob_kind kind, int rank)
 {
     return blob->kind == kind && !blob->is_large &&
-           (kind == SHERDI_BLOB_GLOBAL || blob->rank == rank);
+           (kind == SHERDI_BLOB_GLOBAL || rank < 0 || blob->rank == rank);
 }
 
 size_t sherdi_blobs_small(const sherdi_blobs *blobs)
@@ -323,8 +326,8 @@ static sherd_status room_check(const sherd_engine *engine, const char *key, sher
     return SHERD_OK;
 }
 
-sherd_status sherd_blob_set(sherd_engine *engine, const char *key, const void *data,
-                            size_t len_bytes, const sherd_blob_params *params)
+static sherd_status blob_set(sherd_engine *engine, const char *key, const void *data,
+                             size_t len_bytes, const sherd_blob_params *params)
 {
     sherdi_blob asked;
 
@@ -347,6 +350,16 @@ sherd_status sherd_blob_set(sherd_engine *engine, const char *key, const void *d
     }
     return sherdi_blobs_put(engine->blobs, key, asked.kind, asked.rank, asked.is_large, data,
                             len_bytes);
+}
+
+sherd_status sherd_blob_set(sherd_engine *engine, const char *key, const void *data,
+                            size_t len_bytes, const sherd_blob_params *params)
+{
+    SHERDI_TRY(blob_set(engine, key, data, len_bytes, params));
+    if (engine->blobs->changed != NULL) {
+        engine->blobs->changed(engine->blobs->ctx);
+    }
+    return SHERD_OK;
 }
 
 sherd_status sherd_blob_get(sherd_engine *engine, const char *key, void *data,

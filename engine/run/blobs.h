@@ -28,6 +28,9 @@ typedef struct sherdi_blobs {
     sherdi_mem  *mem;
     sherdi_blob *list; /* in the order in which the keys were first set */
     size_t       count, capacity;
+    uint64_t     changes;       /* of the list, so far */
+    void (*changed)(void *ctx); /* the trainer has set or removed one; NULL: nobody wants to know */
+    void *ctx;
 } sherdi_blobs;
 
 /** Makes an empty list; allocates nothing. */
@@ -46,7 +49,7 @@ sherd_status sherdi_blobs_put(sherdi_blobs *blobs, const char *key, sherdi_blob_
 
 /** Returns how many small blobs there are. */
 size_t sherdi_blobs_small(const sherdi_blobs *blobs);
-/** Returns the length of sherdi_blobs_write's output. */
+/** Returns the length of sherdi_blobs_write's output. `rank` below 0: of all ranks. */
 size_t sherdi_blobs_bytes(const sherdi_blobs *blobs, sherdi_blob_kind kind, int rank);
 /** Writes the small blobs of a kind to out [sherdi_blobs_bytes] as one sequence of bytes, which is
  *  the same on every machine; of the blobs of ranks only those of `rank`. */

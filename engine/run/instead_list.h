@@ -12,5 +12,6 @@ SHERDI_IN_STEPS(SHERDI_INSTEAD(engine->settings.batch.most_weight > 0 &&
                                    op->uses[SHERDI_USE_SRC].where == SHERDI_BUFFER_TRANSIENT &&
                                    op->uses[SHERDI_USE_DST].where == SHERDI_BUFFER_GRADS,
                                sherdi_kernel_weighed))
+SHERDI_IN_ELASTIC(SHERDI_INSTEAD(op->kind == SHERDI_OP_UPDATE, sherdi_kernel_update_noted))
 SHERDI_IN_OFFLOAD(SHERDI_INSTEAD(op->flags &SHERDI_OP_MEASURES, sherdi_kernel_measured))
 SHERDI_IN_OFFLOAD(SHERDI_INSTEAD(op->flags &SHERDI_OP_GAPS, sherdi_kernel_gaps))

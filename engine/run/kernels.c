@@ -91,8 +91,6 @@ static sherdi_update_args update_args(const sherd_engine *engine, const sherdi_o
     const sherdi_segment        *segment = &engine->plan->layout.segments[op->segment];
     const sherdi_plan_optimizer *own  = sherdi_plan_optimizer_of(engine->plan, segment->optimizer);
     sherdi_update_args           args = {
-                  .spans       = scalars->spans + op->block->first_span,
-                  .num_spans   = op->block->num_spans,
                   .coeffs      = scalars->memory + own->coeffs,
                   .grad        = sherdi_run_address(engine, op, SHERDI_USE_SRC),
                   .grad_dtype  = segment->types.grad,
@@ -115,12 +113,22 @@ static sherdi_update_args update_args(const sherd_engine *engine, const sherdi_o
     return args;
 }
 
-static void op_update(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+void sherdi_run_update(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op,
+                       const sherdi_span *spans, size_t num_spans)
 {
     sherdi_update_args args = update_args(engine, op);
 
+    args.spans     = spans;
+    args.num_spans = num_spans;
     engine->plan->layout.segments[op->segment].optimizer->sweeps[op->sweep].run(
         lane, &args, sherdi_run_address(engine, op, SHERDI_USE_DST));
+}
+
+static void op_update(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    sherdi_run_update(engine, lane, op,
+                      sherdi_space_scalars(engine, op->space)->spans + op->block->first_span,
+                      op->block->num_spans);
 }
 
 static void op_clear(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)

@@ -16,6 +16,10 @@ sherdi_user sherdi_run_user(const sherd_engine *engine);
  *  wait. */
 void sherdi_run_kernel(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op);
 
+/** Queues the sweep of an update over some of its block's spans, or over parts of them. */
+void sherdi_run_update(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op,
+                       const sherdi_span *spans, size_t num_spans);
+
 /** An operation that is enqueued on a lane, and executed in the lane's order. */
 typedef void (*sherdi_kernel_fn)(sherd_engine *engine, const sherdi_backend *lane,
                                  const sherdi_op *op);

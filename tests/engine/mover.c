@@ -106,7 +106,7 @@ static void part_hash(rig *r, int param, const char *value, uint64_t *hash)
     free(values);
 }
 
-static uint64_t values_hash(rig *r)
+uint64_t mover_values(rig *r)
 {
     uint64_t hash = 1;
 
@@ -271,7 +271,7 @@ void mover_live(const mover *m, int slot, mover_result *out)
     out->num_steps = step;
     if (world != NULL) {
         CHECK_OK(sherd_step_discard(r.engine));
-        out->values = values_hash(&r);
+        out->values = mover_values(&r);
         rig_close(&r);
         sherd_world_destroy(world);
     }

@@ -52,6 +52,8 @@ void mover_threads(const mover *m, mover_result *out);
 void mover_twin(const mover *m, int world_size, mover_result *out);
 /** Fails unless the results have the same bits. */
 void mover_compare(const char *what, const mover_result *want, const mover_result *got);
+/** Returns a hash of all values of all parameters. Collective. */
+uint64_t mover_values(rig *r);
 /** Returns the number of slots; sets 4 ranks that become 3, 5, 2 and 4. */
 int  mover_slots(const mover *m);
 void mover_usual(mover *m);

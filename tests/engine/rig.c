@@ -236,7 +236,9 @@ void rig_touch(rig *r, int param, float share)
     void       *grad   = pulled(r, param, memory);
     float       scale  = sherd_loss_scale(r->engine);
     sherd_dtype dtype  = r->params[param].dtype;
-    uint64_t    n = (uint64_t)(r->micro * sherd_world_size(r->world) + sherd_world_rank(r->world));
+    uint64_t    n      = (uint64_t)(r->is_given ? r->number
+                                                : r->micro * sherd_world_size(r->world) +
+                                              sherd_world_rank(r->world));
 
     for (size_t i = 0; i < r->params[param].elems; i++) {
         float g = noise(1000 + n * RIG_PARAMS + (uint64_t)param, i) + 0.25f * load(data, i, dtype);

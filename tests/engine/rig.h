@@ -43,7 +43,9 @@ typedef struct rig {
     int            num_units;
     rig_param_info params[RIG_PARAMS];
     int            num_params;
-    int64_t        micro; /* micro-batches of this rank so far */
+    int64_t        micro;    /* micro-batches of this rank so far */
+    int            is_given; /* 1: `number` is that of the micro-batch, of all ranks */
+    int64_t        number;
 } rig;
 
 /** Returns the configuration as JSON, in a static buffer of the calling thread. It has AdamW, lr

@@ -1,0 +1,85 @@
+/* What a rank leaves behind for the case that it is lost (sherd.redundancy). With "host" its values,
+ * its gradients and this ledger lie in memory that the other ranks of the host have, too. A process
+ * may end in the middle of an update, so an update is made in pieces: the old values of a piece are
+ * saved in a ring before it is made, and the ledger says how far the rank has come. Whoever has the
+ * memory can make the rest (lost.h). Every engine counts its updates here; without "host" the ledger
+ * is the rank's own, and has a piece for each block. */
+#ifndef SHERDI_ENGINE_ELASTIC_LEDGER_H
+#define SHERDI_ENGINE_ELASTIC_LEDGER_H
+
+#include "engine/run/blobs.h"
+#include "engine/run/engine_impl.h"
+
+#include <stdatomic.h>
+
+/* The choices of sherd.redundancy, in their order. */
+typedef enum sherdi_redundancy {
+    SHERDI_REDUNDANCY_NONE = 0,
+    SHERDI_REDUNDANCY_HOST,
+    SHERDI_REDUNDANCY_PEER,
+} sherdi_redundancy;
+
+/* Most elements of a piece: its values stay in the second-level cache while they are saved. */
+#define SHERDI_PIECE_ELEMS ((size_t)32 << 10)
+
+typedef struct sherdi_pieces {
+    _Atomic uint64_t total;
+    _Atomic uint64_t saved; /* whose old values were saved: at most one more than .. */
+    _Atomic uint64_t done;  /* .. those that were made */
+} sherdi_pieces;
+
+typedef struct sherdi_ledger {
+    _Atomic uint64_t version;   /* updates that this engine has begun */
+    sherdi_pieces    pieces[2]; /* of the last update and of the one before, by parity */
+    _Atomic uint32_t blobs;     /* which of the two copies of the small blobs is the valid one */
+    uint64_t         blob_bytes[2][SHERDI_BLOB_KINDS];
+} sherdi_ledger;
+
+/* The progress of this engine in an update. */
+typedef struct sherdi_noted {
+    sherdi_ledger  own;          /* where no other rank sees it */
+    size_t         walked;       /* pieces of the update that the walk has passed */
+    unsigned char *skipped;      /* by unit: the last update has passed it by */
+    uint64_t       blob_changes; /* of the blobs, when they were copied last */
+} sherdi_noted;
+
+static inline sherdi_pieces *sherdi_ledger_pieces(sherdi_ledger *ledger, uint64_t version)
+{
+    return &ledger->pieces[version % 2];
+}
+
+/** Returns whether the update that this ledger has begun last is complete. */
+static inline int sherdi_ledger_is_complete(sherdi_ledger *ledger)
+{
+    sherdi_pieces *pieces = sherdi_ledger_pieces(ledger, ledger->version);
+
+    return pieces->done == pieces->total;
+}
+
+/** Returns whether nothing is kept of a rank that is lost. */
+static inline int sherdi_keeps_nothing(const sherdi_settings *settings)
+{
+    return settings->redundancy == SHERDI_REDUNDANCY_NONE;
+}
+
+/** Hook lay_out: marks what other ranks have to see, and sizes what is added. */
+sherd_status sherdi_ledger_lay_out(sherdi_plan *plan, const sherdi_model *model);
+/** Hook check: refuses what cannot be kept. */
+sherd_status sherdi_ledger_check(sherd_engine *engine);
+/** Makes and frees what the engine notes. E_NOMEM. */
+sherd_status sherdi_ledger_open(sherd_engine *engine);
+void         sherdi_ledger_close(sherd_engine *engine);
+
+/** Returns the ledger of the engine. */
+sherdi_ledger *sherdi_ledger_of(sherd_engine *engine);
+/** Begins an update: all ranks make it. Hook measuring, after all others. */
+sherd_status sherdi_ledger_begin(sherd_engine *engine);
+/** Says that the engine is at an update that is complete. */
+void sherdi_ledger_set(sherd_engine *engine, uint64_t version);
+/** Copies small blobs to where others find them. */
+void sherdi_ledger_blobs_put(sherd_engine *engine, const sherdi_blobs *blobs);
+/** Gives those that a rank has left in its memory, the buffer of "host". E_NOMEM. */
+sherd_status sherdi_ledger_blobs_get(const unsigned char *memory, const sherdi_plan *plan,
+                                     sherdi_blobs *out);
+
+#endif

@@ -1,0 +1,50 @@
+/* A rank is lost and training goes on: processes that are killed, at moments of every phase. */
+#include "tests/engine/loser.h"
+#include "tests/lib/check.h"
+
+#include <string.h>
+
+#define HOST ", \"deterministic\": true, \"sherd\": {\"redundancy\": \"host\"}"
+
+static loser loser_of(int stage, sherd_dtype dtype, const char *top)
+{
+    return (loser){
+        .options = {.stage = stage, .dtype = dtype, .clip = 1, .top = top, .accumulation = 2},
+        .ranks   = 4,
+        .elems   = {30000, 50003, 19220},
+        .folder  = ""};
+}
+
+/* Kills one rank at moments that cover a step. */
+static void kills_run(loser l, int times, int most_us)
+{
+    uint64_t state = 11;
+    int      moves = 0;
+
+    for (int n = 0; n < times; n++) {
+        loser_result result;
+
+        l.num_kills = 1;
+        l.kills[0]  = (loser_kill){.rank     = (int)(test_random(&state) % (uint64_t)l.ranks),
+                                   .step     = 1 + (int)(test_random(&state) % 4),
+                                   .delay_us = (int)(test_random(&state) % (uint64_t)most_us)};
+        loser_run(&l, &result);
+        moves += result.moves;
+    }
+    CHECK(moves > 0);
+}
+
+static void host_memory_outlives_a_rank(void)
+{
+    int times = test_is_long() ? 40 : 4;
+
+    for (int stage = 1; stage < 4; stage++) {
+        kills_run(loser_of(stage, SHERD_BF16, HOST), times, 20000);
+    }
+    kills_run(loser_of(3, SHERD_F32, HOST), times, 20000);
+}
+
+static const test_case CASES[] = {CASE(host_memory_outlives_a_rank)};
+static const rank_part PARTS[] = {LOSER_PART};
+
+RANKS_MAIN(CASES, PARTS)
