@@ -1,7 +1,8 @@
-/* See pass.h. A room is memory of the world, which peers read in place. */
+/* See pass.h. A room is host memory of the world, which peers read in place. */
 #include "collectives/pass.h"
 
-#include "collectives/peers.h"
+#include "collectives/host_memory.h"
+#include "collectives/world_impl.h"
 
 #include <string.h>
 
@@ -29,7 +30,7 @@ sherd_status sherdi_pass_open(sherdi_pass *pass, sherd_world *world, size_t room
     void *room;
 
     *pass = (sherdi_pass){.world = world, .room_bytes = room_bytes};
-    SHERDI_TRY(sherdi_world_alloc(world, room_bytes, &room));
+    SHERDI_TRY(sherdi_world_alloc_host(world, room_bytes, &room));
     pass->own = room;
     return SHERD_OK;
 }
@@ -37,25 +38,14 @@ sherd_status sherdi_pass_open(sherdi_pass *pass, sherd_world *world, size_t room
 void sherdi_pass_close(sherdi_pass *pass)
 {
     if (pass->own != NULL) {
-        sherdi_world_free(pass->world, pass->own);
+        sherdi_world_free_host(pass->world, pass->own);
     }
     *pass = (sherdi_pass){0};
 }
 
-unsigned char *sherdi_pass_address(const sherd_world *world, int rank, unsigned char *own,
-                                   size_t len_bytes)
-{
-    const sherdi_peers *peers = world->peers;
-
-    /* on one host, the index of a rank is its number */
-    return rank == world->rank
-               ? own
-               : sherdi_peers_at(peers, rank, sherdi_peers_find_address(peers, own, len_bytes));
-}
-
 const unsigned char *sherdi_pass_room(const sherdi_pass *pass, int rank)
 {
-    return sherdi_pass_address(pass->world, rank, pass->own, pass->room_bytes);
+    return sherdi_world_host_of(pass->world, rank, pass->own, pass->room_bytes);
 }
 
 sherd_status sherdi_pass_meet(const sherdi_pass *pass, uint64_t sent_bytes, uint64_t got_bytes)

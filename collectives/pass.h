@@ -17,10 +17,6 @@ sherd_status sherdi_pass_check(const sherd_world *world, const char *call);
 /** Makes a room of `room_bytes` bytes on every rank. Collective. E_NOMEM. */
 sherd_status sherdi_pass_open(sherdi_pass *pass, sherd_world *world, size_t room_bytes);
 void         sherdi_pass_close(sherdi_pass *pass);
-/** Returns the memory of a rank that corresponds to `own`, len_bytes of this rank's memory of the
- *  world; valid as long as `own` is, also after the world has failed. */
-unsigned char *sherdi_pass_address(const sherd_world *world, int rank, unsigned char *own,
-                                   size_t len_bytes);
 /** Returns the room of a rank. */
 const unsigned char *sherdi_pass_room(const sherdi_pass *pass, int rank);
 /** Meets: what all ranks have written to their rooms before can be read after it. The arguments are

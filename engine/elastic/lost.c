@@ -5,7 +5,7 @@
 
 #include "base/checked.h"
 #include "base/log.h"
-#include "collectives/pass.h"
+#include "collectives/host_memory.h"
 #include "engine/modules.h"
 #include "engine/run/optimizer.h"
 #include "engine/run/scalars.h"
@@ -150,7 +150,7 @@ static sherd_status ghost_memory(sherdi_ghost *ghost, const sherd_engine *of, in
         engine->memory.buffers[b] = engine->memory.nothing;
         if (buffer->bytes > 0 && buffer->is_shared) {
             engine->memory.buffers[b] =
-                sherdi_pass_address(of->shards, old_rank, of->memory.buffers[b], buffer->bytes);
+                sherdi_world_host_of(of->shards, old_rank, of->memory.buffers[b], buffer->bytes);
         } else if (b == SHERDI_BUFFER_BOUNCE || b == SHERDI_BUFFER_SCALARS ||
                    b == SHERDI_BUFFER_HOST_SCALARS) {
             ghost->own[b] =
@@ -206,7 +206,7 @@ static sherd_status ghost_open(sherdi_ghost *ghost, sherd_engine *of, int old_ra
     engine->run     = (sherdi_run){.coeffs = of->run.coeffs};
     engine->elastic = &ghost->elastic;
     engine->blobs   = &ghost->blobs;
-    SHERDI_IN_FINGERPRINTS(engine->sums = (sherdi_sums){0};)
+    engine->sums    = (sherdi_sums){0};
     sherdi_blobs_init(&ghost->blobs, &of->mem);
     SHERDI_TRY(sherdi_plan_create(&of->model, &of->settings, old_rank, of->world_size,
                                   &of->plan->machine, &engine->mem, &engine->plan));

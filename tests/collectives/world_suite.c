@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "collectives/bounce.h"
 #include "collectives/follow.h"
+#include "collectives/host_memory.h"
 #include "collectives/regroup.h"
 #include "collectives/room.h"
 #include "collectives/sums.h"
@@ -819,6 +820,54 @@ static void world_memory_is_zeroed_aligned_and_ends_with_its_owner(sherd_world *
     free(room);
 }
 
+/* Ranks of one host write each other's, and it outlives its owner's part in it. */
+static void host_memory_is_the_same_bytes_on_the_ranks_of_a_host(sherd_world *world, void *ctx)
+{
+    int            size = sherd_world_size(world), rank = sherd_world_rank(world);
+    unsigned char *memory = NULL;
+    sherd_status   status = sherdi_world_alloc_host(world, 5000, (void **)&memory);
+
+    (void)ctx;
+    if (status == SHERD_E_NOTSUP) {
+        CHECK_ERROR_SAYS("nccl");
+        return;
+    }
+    CHECK_OK(status);
+    CHECK_INT(0, (uintptr_t)memory % SHERD_ALIGN_BYTES);
+    for (int i = 0; i < 5000; i++) {
+        CHECK_INT(0, memory[i]);
+    }
+    CHECK_OK(sherd_world_barrier(world));
+    for (int r = 0; r < size; r++) {
+        unsigned char *its = sherdi_world_host_of(world, r, memory, 5000);
+
+        CHECK(its != NULL || sherdi_world_local_size(world) < size);
+        if (its != NULL) {
+            its[rank]        = (unsigned char)(1 + rank);
+            its[4999 - rank] = (unsigned char)(101 + r);
+        }
+    }
+    CHECK_OK(sherd_world_barrier(world));
+    for (int r = 0; r < size; r++) {
+        int is_here = sherdi_world_host_of(world, r, memory, 5000) != NULL;
+
+        CHECK_INT(is_here ? 1 + r : 0, memory[r]);
+        CHECK_INT(is_here ? 101 + rank : 0, memory[4999 - r]);
+    }
+    CHECK_OK(sherd_world_barrier(world));
+    if (rank > 0) {
+        sherdi_world_free_host(world, memory);
+        memory = NULL;
+    }
+    CHECK_OK(sherd_world_barrier(world));
+    for (int r = 0; r < size && rank == 0; r++) {
+        const unsigned char *its = sherdi_world_host_of(world, r, memory, 5000);
+
+        CHECK_INT(1, its == NULL ? 1 : its[0]);
+    }
+    sherdi_world_free_host(world, memory);
+}
+
 static void world_memory_that_one_rank_lacks_fails_on_all(sherd_world *world, void *ctx)
 {
     void *kept[40];
@@ -1043,6 +1092,7 @@ const world_case WORLD_SUITE[] = {
     WORLD_CASE(regroup_is_the_end_of_what_was_queued),
     WORLD_CASE(a_rank_that_fails_is_heard_in_the_next_call),
     WORLD_CASE(world_memory_is_zeroed_aligned_and_ends_with_its_owner),
+    WORLD_CASE(host_memory_is_the_same_bytes_on_the_ranks_of_a_host),
     WORLD_CASE(world_memory_that_one_rank_lacks_fails_on_all),
     WORLD_CASE(counters_say_what_goes_on_the_wire),
     WORLD_CASE(bad_arguments_are_refused_without_meeting),
