@@ -59,6 +59,8 @@ SHERDI_CALLED(sealed, (sherd_engine * engine), (engine))
 SHERDI_TRIED(param_filled, (sherd_engine * engine, struct sherdi_fill_source *source),
              (engine, source))
 SHERDI_TRIED(filled, (sherd_engine * engine), (engine))
+/* Other values have replaced those of the state, on all ranks. Collective. */
+SHERDI_TRIED(replaced, (sherd_engine * engine), (engine))
 /* A unit is about to be acquired, was acquired, and is about to be released. */
 SHERDI_TRIED(unit_acquiring, (sherd_engine * engine, int unit, sherd_pass pass),
              (engine, unit, pass))

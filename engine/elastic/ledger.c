@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "base/log.h"
+#include "collectives/host_memory.h"
 #include "engine/elastic/move.h"
 #include "engine/program/program_walk.h"
 #include "engine/run/kernels.h"
@@ -14,11 +15,16 @@
 /* Bytes of the small blobs of a rank: the run's, and its own. */
 #define BLOB_BYTES (2 * ((size_t)SHERD_BLOB_MAX_BYTES + SHERD_ALIGN_BYTES))
 
-/* The buffer of "host": the ledger, the ring, and two copies of the small blobs, each the run's and
- * then the rank's. */
-static size_t ring_offset(void)
+/* The buffer: the ledger, two copies of the small blobs (each the run's, and then the rank's), and with
+ * "host" the ring. */
+static size_t blobs_offset(void)
 {
     return sherdi_round_up(sizeof(sherdi_ledger), SHERD_ALIGN_BYTES);
+}
+
+size_t sherdi_ledger_head_bytes(void)
+{
+    return blobs_offset() + 2 * BLOB_BYTES;
 }
 
 static size_t ring_bytes(const sherdi_plan *plan)
@@ -36,11 +42,6 @@ static size_t ring_bytes(const sherdi_plan *plan)
         most = sherdi_max_size(most, bytes);
     }
     return sherdi_round_up(most, SHERD_ALIGN_BYTES);
-}
-
-static size_t blobs_offset(const sherdi_plan *plan)
-{
-    return ring_offset() + ring_bytes(plan);
 }
 
 static int is_host(const sherdi_plan *plan)
@@ -62,7 +63,7 @@ sherd_status sherdi_ledger_lay_out(sherdi_plan *plan, const sherdi_model *model)
     sherdi_plan_buffer_name(plan, SHERDI_BUFFER_REDUNDANCY, "ledger of redundancy",
                             SHERDI_MEM_STAGING, 1);
     buffer->is_shared = 1;
-    buffer->bytes     = blobs_offset(plan) + 2 * BLOB_BYTES;
+    buffer->bytes     = sherdi_ledger_head_bytes() + ring_bytes(plan);
     for (size_t i = 0; i < sizeof(SEEN) / sizeof(SEEN[0]); i++) {
         plan->packing.buffers[SEEN[i]].is_shared = plan->packing.buffers[SEEN[i]].bytes > 0;
         plan->packing.buffers[SEEN[i]].is_pinned = 0;
@@ -130,7 +131,7 @@ sherd_status sherdi_ledger_check(sherd_engine *engine)
 
 static unsigned char *memory_of(const sherd_engine *engine)
 {
-    return engine->plan != NULL && is_host(engine->plan)
+    return engine->plan != NULL && engine->plan->packing.buffers[SHERDI_BUFFER_REDUNDANCY].bytes > 0
                ? engine->memory.buffers[SHERDI_BUFFER_REDUNDANCY]
                : NULL;
 }
@@ -157,7 +158,7 @@ sherd_status sherdi_ledger_open(sherd_engine *engine)
         noted->skipped =
             sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, engine->plan->layout.num_units + 1);
     }
-    engine->blobs->changed = is_host(engine->plan) ? blobs_changed : NULL;
+    engine->blobs->changed = sherdi_keeps_nothing(&engine->settings) ? NULL : blobs_changed;
     engine->blobs->ctx     = engine;
     return noted->skipped == NULL ? SHERD_E_NOMEM : SHERD_OK;
 }
@@ -225,7 +226,7 @@ static uint64_t block_pieces(const sherd_engine *engine, const sherdi_block *blo
     uint64_t count = 0;
     piece    unused;
 
-    if (memory_of(engine) == NULL) {
+    if (!is_host(engine->plan)) {
         return 1;
     }
     while (piece_next(engine->plan->layout.spans + block->first_span, block->num_spans, &next,
@@ -233,6 +234,14 @@ static uint64_t block_pieces(const sherd_engine *engine, const sherdi_block *blo
         count++;
     }
     return count;
+}
+
+void sherdi_ledger_skips(sherd_engine *engine)
+{
+    for (size_t u = 0; u < engine->plan->layout.num_units; u++) {
+        engine->elastic->noted.skipped[u] = (unsigned char)sherdi_program_is_skipped(
+            &engine->run.program, SHERDI_WALK_UPDATE, (int)u);
+    }
 }
 
 sherd_status sherdi_ledger_begin(sherd_engine *engine)
@@ -251,10 +260,7 @@ sherd_status sherdi_ledger_begin(sherd_engine *engine)
     ledger  = sherdi_ledger_of(engine);
     version = ledger->version + 1;
     pieces  = sherdi_ledger_pieces(ledger, version);
-    for (size_t u = 0; u < plan->layout.num_units; u++) {
-        noted->skipped[u] = (unsigned char)sherdi_program_is_skipped(&engine->run.program,
-                                                                     SHERDI_WALK_UPDATE, (int)u);
-    }
+    sherdi_ledger_skips(engine);
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
         const sherdi_block *block = &plan->layout.blocks[b];
 
@@ -302,7 +308,7 @@ static void piece_copy(sherd_engine *engine, const sherdi_backend *lane, const s
                        const piece *what, int is_back)
 {
     const sherdi_segment *segment = &engine->plan->layout.segments[op->segment];
-    unsigned char        *ring    = memory_of(engine) + ring_offset();
+    unsigned char        *ring    = memory_of(engine) + sherdi_ledger_head_bytes();
     size_t                elems   = sherdi_min_size(what->end, op->block->elems) - what->first;
 
     for (int part = segment->has_master ? 0 : 1; part <= sherdi_segment_parts(segment); part++) {
@@ -349,7 +355,7 @@ void sherdi_kernel_update_noted(sherd_engine *engine, const sherdi_backend *lane
     cursor         next   = {0};
     piece          what;
 
-    if (op->sweep + 1 != segment->optimizer->num_sweeps || memory_of(engine) == NULL) {
+    if (op->sweep + 1 != segment->optimizer->num_sweeps || !is_host(engine->plan)) {
         sherdi_run_update(engine, lane, op, spans, op->block->num_spans);
         pieces->done += op->sweep + 1 == segment->optimizer->num_sweeps;
         return;
@@ -379,7 +385,7 @@ void sherdi_ledger_blobs_put(sherd_engine *engine, const sherdi_blobs *blobs)
                    run + rank, BLOB_BYTES);
         run = rank = 0;
     }
-    at = memory_of(engine) + blobs_offset(engine->plan) + next * BLOB_BYTES;
+    at = memory_of(engine) + blobs_offset() + next * BLOB_BYTES;
     ledger->blob_bytes[next][SHERDI_BLOB_GLOBAL]  = run;
     ledger->blob_bytes[next][SHERDI_BLOB_OF_RANK] = rank;
     if (run > 0) {
@@ -390,12 +396,11 @@ void sherdi_ledger_blobs_put(sherd_engine *engine, const sherdi_blobs *blobs)
     engine->elastic->noted.blob_changes = blobs->changes;
 }
 
-sherd_status sherdi_ledger_blobs_get(const unsigned char *memory, const sherdi_plan *plan,
-                                     sherdi_blobs *out)
+sherd_status sherdi_ledger_blobs_get(const unsigned char *memory, sherdi_blobs *out)
 {
     const sherdi_ledger *ledger = (const sherdi_ledger *)(const void *)memory;
     unsigned             which  = ledger->blobs;
-    const unsigned char *at     = memory + blobs_offset(plan) + which * BLOB_BYTES;
+    const unsigned char *at     = memory + blobs_offset() + which * BLOB_BYTES;
 
     for (int kind = 0; kind < SHERDI_BLOB_KINDS; kind++) {
         size_t bytes = ledger->blob_bytes[which][kind];
@@ -406,4 +411,30 @@ sherd_status sherdi_ledger_blobs_get(const unsigned char *memory, const sherdi_p
         at += bytes;
     }
     return SHERD_OK;
+}
+
+const unsigned char *sherdi_ledger_memory_of(const sherd_engine *engine, int rank)
+{
+    return sherdi_world_host_of(engine->shards, rank, memory_of(engine),
+                                engine->plan->packing.buffers[SHERDI_BUFFER_REDUNDANCY].bytes);
+}
+
+/* The rank may set blobs meanwhile: then the copy is made again. */
+void sherdi_ledger_blobs_copy(const unsigned char *memory, unsigned char *copy)
+{
+    const sherdi_ledger *from = (const sherdi_ledger *)(const void *)memory;
+    sherdi_ledger       *to   = (sherdi_ledger *)(void *)copy;
+
+    while (to->blob_changes != from->blob_changes) {
+        uint64_t changes = from->blob_changes;
+        unsigned which   = from->blobs;
+        size_t   at      = blobs_offset() + which * BLOB_BYTES;
+
+        memcpy(to->blob_bytes, from->blob_bytes, sizeof(to->blob_bytes));
+        memcpy(
+            copy + at, memory + at,
+            sherdi_min_size(from->blob_bytes[which][0] + from->blob_bytes[which][1], BLOB_BYTES));
+        to->blobs        = which;
+        to->blob_changes = changes;
+    }
 }

@@ -33,6 +33,7 @@ typedef struct sherdi_ledger {
     sherdi_pieces    pieces[2]; /* of the last update and of the one before, by parity */
     _Atomic uint32_t blobs;     /* which of the two copies of the small blobs is the valid one */
     uint64_t         blob_bytes[2][SHERDI_BLOB_KINDS];
+    _Atomic uint64_t blob_changes; /* so often they were copied here */
 } sherdi_ledger;
 
 /* The progress of this engine in an update. */
@@ -72,14 +73,20 @@ void         sherdi_ledger_close(sherd_engine *engine);
 
 /** Returns the ledger of the engine. */
 sherdi_ledger *sherdi_ledger_of(sherd_engine *engine);
+/** Notes which units the update that comes passes by. */
+void sherdi_ledger_skips(sherd_engine *engine);
 /** Begins an update: all ranks make it. Hook measuring, after all others. */
 sherd_status sherdi_ledger_begin(sherd_engine *engine);
 /** Says that the engine is at an update that is complete. */
 void sherdi_ledger_set(sherd_engine *engine, uint64_t version);
 /** Copies small blobs to where others find them. */
 void sherdi_ledger_blobs_put(sherd_engine *engine, const sherdi_blobs *blobs);
-/** Gives those that a rank has left in its memory, the buffer of "host". E_NOMEM. */
-sherd_status sherdi_ledger_blobs_get(const unsigned char *memory, const sherdi_plan *plan,
-                                     sherdi_blobs *out);
+/** Gives those that a rank has left in its memory, the buffer of the redundancy. E_NOMEM. */
+sherd_status sherdi_ledger_blobs_get(const unsigned char *memory, sherdi_blobs *out);
+/** Copies the ledger's blobs from the memory of a rank to another place of the same form. */
+void sherdi_ledger_blobs_copy(const unsigned char *memory, unsigned char *copy);
+/** Returns the memory of the redundancy of a rank, and the bytes of its head: ledger and blobs. */
+const unsigned char *sherdi_ledger_memory_of(const sherd_engine *engine, int rank);
+size_t               sherdi_ledger_head_bytes(void);
 
 #endif

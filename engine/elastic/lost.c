@@ -1,17 +1,11 @@
-/* See lost.h. A ghost is an engine for a lost rank: this rank's own, but with the plan and the
- * memory of the other one. It makes the rest of the lost rank's update with the functions that every
- * update has, and with this rank's coefficients, which are the same on all ranks. */
+/* See lost.h. */
 #include "engine/elastic/lost.h"
 
-#include "base/checked.h"
 #include "base/log.h"
-#include "collectives/host_memory.h"
+#include "engine/elastic/copies.h"
 #include "engine/modules.h"
-#include "engine/run/optimizer.h"
-#include "engine/run/scalars.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* -------------------------------------------------------------- the state's update -- */
@@ -87,15 +81,12 @@ sherd_status sherdi_lost_rest(sherdi_move *m)
     return state_find(engine, &m->hello.at);
 }
 
-/* ------------------------------------------------------------------------ ghosts -- */
+/* ----------------------------------------------------------------- the lost ranks -- */
 
-struct sherdi_ghost {
-    sherd_engine         *engine; /* NULL: none */
-    struct sherdi_elastic elastic;
-    sherdi_holding        holding;
-    sherdi_blobs          blobs;
-    unsigned char        *own[SHERDI_BUFFERS]; /* memory that is no rank's */
-};
+static int is_peer(const sherdi_move *m)
+{
+    return m->engine->settings.redundancy == SHERDI_REDUNDANCY_PEER;
+}
 
 int sherdi_lost_giver(const sherdi_move *m, int old_rank)
 {
@@ -109,160 +100,55 @@ int sherdi_lost_giver(const sherdi_move *m, int old_rank)
 
 const sherdi_holding *sherdi_lost_holding(const sherdi_move *m, int old_rank)
 {
-    return m->ghosts == NULL || m->ghosts[old_rank].engine == NULL ? NULL
-                                                                   : &m->ghosts[old_rank].holding;
+    return m->ghosts == NULL || m->ghosts[old_rank] == NULL ? NULL : &m->ghosts[old_rank]->holding;
 }
 
 const sherdi_blobs *sherdi_lost_blobs(const sherdi_move *m, int old_rank)
 {
-    return m->ghosts == NULL || m->ghosts[old_rank].engine == NULL ? NULL
-                                                                   : &m->ghosts[old_rank].blobs;
+    return m->ghosts == NULL || m->ghosts[old_rank] == NULL ? NULL : &m->ghosts[old_rank]->blobs;
 }
 
-static void ghost_close(sherdi_ghost *ghost)
+/* Opens what a lost rank has left: in the host's memory, or a second copy on this rank. */
+static sherd_status ghost_find(sherdi_move *m, int old_rank, sherdi_ghost **out)
 {
-    sherd_engine *engine = ghost->engine;
+    sherdi_ghost *ghost;
 
-    if (engine == NULL) {
-        return;
-    }
-    sherdi_blobs_fini(&ghost->blobs);
-    if (engine->run.program.fn != NULL) {
-        sherdi_run_close(engine);
-    }
-    sherdi_ledger_close(engine);
-    for (int b = 0; b < SHERDI_BUFFERS; b++) {
-        sherdi_free(ghost->own[b]);
-    }
-    sherdi_plan_destroy(engine->plan);
-    free(engine);
-    ghost->engine = NULL;
-}
-
-/* The memory of a lost rank where all ranks have it, and new memory for what a walk needs besides. */
-static sherd_status ghost_memory(sherdi_ghost *ghost, const sherd_engine *of, int old_rank)
-{
-    sherd_engine *engine = ghost->engine;
-
-    for (int b = 0; b < SHERDI_BUFFERS; b++) {
-        const sherdi_plan_buffer *buffer = &engine->plan->packing.buffers[b];
-
-        engine->memory.buffers[b] = engine->memory.nothing;
-        if (buffer->bytes > 0 && buffer->is_shared) {
-            engine->memory.buffers[b] =
-                sherdi_world_host_of(of->shards, old_rank, of->memory.buffers[b], buffer->bytes);
-        } else if (b == SHERDI_BUFFER_BOUNCE || b == SHERDI_BUFFER_SCALARS ||
-                   b == SHERDI_BUFFER_HOST_SCALARS) {
-            ghost->own[b] =
-                sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, sherdi_max_size(buffer->bytes, 64));
-            if (ghost->own[b] == NULL) {
-                return SHERD_E_NOMEM;
-            }
-            engine->memory.buffers[b] = ghost->own[b];
+    if (is_peer(m)) {
+        *out = sherdi_copies_ghost(m->engine, old_rank);
+        if (*out == NULL) {
+            return sherdi_fail(SHERD_E_STATE,
+                               SHERDI_MOVE_CALL
+                               ": the second copy of rank %d, which is lost, was not "
+                               "complete, so its state is gone; load a checkpoint "
+                               "into a new engine",
+                               old_rank);
         }
+        sherdi_copies_join(m->engine);
+        sherdi_ghost_coeffs(*out, m->engine);
+        sherdi_blobs_clear(&(*out)->blobs, 1);
+        return sherdi_copies_blobs(m->engine, &(*out)->blobs);
     }
-    return SHERD_OK;
-}
-
-/* Gives the ghost the coefficients of this rank's last update. */
-static sherd_status ghost_scalars(sherdi_ghost *ghost, const sherd_engine *of)
-{
-    sherd_engine  *engine = ghost->engine;
-    unsigned char *memory = engine->memory.buffers[SHERDI_BUFFER_SCALARS];
-
-    if (engine->plan->packing.buffers[SHERDI_BUFFER_SCALARS].bytes == 0) {
-        sherdi_free(ghost->own[SHERDI_BUFFER_SCALARS]);
-        ghost->own[SHERDI_BUFFER_SCALARS] =
-            sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, engine->plan->scalars.shared_bytes);
-        memory = ghost->own[SHERDI_BUFFER_SCALARS];
-        if (memory == NULL) {
-            return SHERD_E_NOMEM;
-        }
-    }
-    memcpy(memory, of->kernel_data.on_host.memory, engine->plan->scalars.shared_bytes);
-    engine->kernel_data = (sherdi_kernel_data){.device  = sherdi_scalars_at(engine->plan, memory),
-                                               .on_host = sherdi_scalars_at(engine->plan, memory)};
-    return SHERD_OK;
-}
-
-/* Opens the ghost of a rank; the plan differs from this rank's in nothing but the rank. */
-static sherd_status ghost_open(sherdi_ghost *ghost, sherd_engine *of, int old_rank)
-{
-    sherd_engine *engine = aligned_alloc(64, sherdi_round_up(sizeof(*engine), 64));
-
-    if (engine == NULL) {
+    ghost = sherdi_alloc(&m->engine->mem, SHERDI_MEM_CONTROL, sizeof(*ghost));
+    if (ghost == NULL) {
         return SHERD_E_NOMEM;
     }
-    memcpy(engine, of, sizeof(*engine));
-    sherdi_mem_init(&engine->mem);
-    ghost->engine   = engine;
-    engine->plan    = NULL;
-    engine->rank    = old_rank;
-    engine->lanes   = (sherdi_lanes){0};
-    engine->queue   = (sherdi_queue){0};
-    engine->updater = (sherdi_updater){0};
-    engine->storage = (sherdi_storage){0};
-    engine->times   = (sherdi_times){0};
-    engine->run     = (sherdi_run){.coeffs = of->run.coeffs};
-    engine->elastic = &ghost->elastic;
-    engine->blobs   = &ghost->blobs;
-    engine->sums    = (sherdi_sums){0};
-    sherdi_blobs_init(&ghost->blobs, &of->mem);
-    SHERDI_TRY(sherdi_plan_create(&of->model, &of->settings, old_rank, of->world_size,
-                                  &of->plan->machine, &engine->mem, &engine->plan));
-    SHERDI_TRY(ghost_memory(ghost, of, old_rank));
-    SHERDI_TRY(ghost_scalars(ghost, of));
-    SHERDI_TRY(sherdi_run_open(engine));
-    SHERDI_TRY(sherdi_ledger_open(engine));
-    for (size_t u = 0; u < engine->plan->layout.num_units; u++) { /* all ranks have used the same */
-        sherdi_unit_of(engine, (int)u)->uses.runs = !of->elastic->noted.skipped[u];
-    }
-    ghost->holding = (sherdi_holding){
-        .plan = engine->plan, .model = &of->model, .buffers = engine->memory.buffers};
-    return SHERD_OK;
-}
-
-/* Makes the rest of the update that the survivors have made. */
-static sherd_status ghost_roll(sherdi_ghost *ghost, const sherdi_standing *at, const char **how)
-{
-    sherd_engine  *engine = ghost->engine;
-    sherdi_ledger *ledger = sherdi_ledger_of(engine);
-
-    *how = "whole";
-    if (ledger->version + 1 == at->version && sherdi_ledger_is_complete(ledger)) {
-        SHERDI_TRY(sherdi_ledger_begin(engine)); /* it was lost before it began the update */
-    }
-    if (ledger->version != at->version) {
-        return sherdi_fail(SHERD_E_STATE,
-                           SHERDI_MOVE_CALL ": rank %d was lost at update %llu, and the others are "
-                                            "at %llu",
-                           engine->rank, (unsigned long long)ledger->version,
-                           (unsigned long long)at->version);
-    }
-    if (sherdi_ledger_is_complete(ledger)) {
-        return SHERD_OK;
-    }
-    *how = "in the middle of its update, which is made now";
-    SHERDI_TRY(sherdi_program_walk(&engine->run.program, SHERDI_WALK_UPDATE));
-    return sherdi_ledger_is_complete(ledger)
-               ? SHERD_OK
-               : sherdi_fail(SHERD_E_STATE,
-                             SHERDI_MOVE_CALL ": the update of rank %d could not be ended",
-                             engine->rank);
+    m->own_ghosts[old_rank] = ghost;
+    SHERDI_TRY(sherdi_ghost_open_shared(ghost, m->engine, old_rank));
+    *out = ghost;
+    return sherdi_ledger_blobs_get(sherdi_ledger_memory_of(m->engine, old_rank), &ghost->blobs);
 }
 
 static sherd_status lost_take(sherdi_move *m, int old_rank)
 {
-    sherdi_ghost *ghost = &m->ghosts[old_rank];
-    const char   *how;
+    sherdi_ghost *ghost = NULL;
+    const char   *was;
 
-    SHERDI_TRY(ghost_open(ghost, m->engine, old_rank));
-    SHERDI_TRY(ghost_roll(ghost, &m->hello.at, &how));
-    SHERDI_TRY(sherdi_ledger_blobs_get(ghost->engine->memory.buffers[SHERDI_BUFFER_REDUNDANCY],
-                                       ghost->engine->plan, &ghost->blobs));
+    SHERDI_TRY(ghost_find(m, old_rank, &ghost));
+    SHERDI_TRY(sherdi_ghost_roll(ghost, m->hello.at.version, &was));
+    m->ghosts[old_rank] = ghost;
     sherdi_log(SHERD_LOG_INFO, m->engine->rank,
                "rank %d acts for rank %d, which is lost; its state was found %s", m->engine->rank,
-               old_rank, how);
+               old_rank, was);
     return SHERD_OK;
 }
 
@@ -284,6 +170,17 @@ static sherd_status gone_fail(const sherdi_move *m)
                        lost);
 }
 
+/* Whether the rank behind a lost one, which has its copy, is lost, too. */
+static int has_lost_pair(const sherdi_move *m)
+{
+    int has = 0;
+
+    for (int r = 0; r < m->old_size; r++) {
+        has |= m->goes[r] < 0 && m->goes[(r + 1) % m->old_size] < 0;
+    }
+    return has;
+}
+
 sherd_status sherdi_lost_open(sherdi_move *m)
 {
     sherd_engine *engine = m->engine;
@@ -291,12 +188,14 @@ sherd_status sherdi_lost_open(sherdi_move *m)
     if (m->report.lost_size == 0 || !engine->plan->layout.is_sliced) {
         return SHERD_OK;
     }
-    if (sherdi_keeps_nothing(&engine->settings)) {
+    if (sherdi_keeps_nothing(&engine->settings) || (is_peer(m) && has_lost_pair(m))) {
         return gone_fail(m);
     }
-    m->ghosts = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, (size_t)m->old_size,
-                                   sizeof(*m->ghosts));
-    if (m->ghosts == NULL) {
+    m->ghosts     = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, (size_t)m->old_size,
+                                       sizeof(*m->ghosts));
+    m->own_ghosts = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, (size_t)m->old_size,
+                                       sizeof(*m->own_ghosts));
+    if (m->ghosts == NULL || m->own_ghosts == NULL) {
         return SHERD_E_NOMEM;
     }
     for (int r = 0; r < m->old_size; r++) {
@@ -309,9 +208,14 @@ sherd_status sherdi_lost_open(sherdi_move *m)
 
 void sherdi_lost_close(sherdi_move *m)
 {
-    for (int r = 0; m->ghosts != NULL && r < m->old_size; r++) {
-        ghost_close(&m->ghosts[r]);
+    for (int r = 0; m->own_ghosts != NULL && r < m->old_size; r++) {
+        if (m->own_ghosts[r] != NULL) {
+            sherdi_ghost_close(m->own_ghosts[r]);
+            sherdi_free(m->own_ghosts[r]);
+        }
     }
     sherdi_free(m->ghosts);
-    m->ghosts = NULL;
+    sherdi_free(m->own_ghosts);
+    m->ghosts     = NULL;
+    m->own_ghosts = NULL;
 }

@@ -2,6 +2,7 @@
  * agree on it; then the values go, segment by segment (wire.c); then each rank closes what it has
  * of the old world. Until the values go, a failure closes what was made, and the engine is in the
  * old world as before. */
+#include "engine/elastic/copies.h"
 #include "engine/elastic/lost.h"
 
 #include "base/checked.h"
@@ -140,10 +141,8 @@ static sherd_status seat_open(sherdi_move *m)
         !keeps_old(m)) { /* it is given back while the new one is taken */
         machine.memory_bytes += m->old_bytes;
     }
-    before                     = sherdi_pages_defer_set(1);
-    engine->elastic->is_moving = 1;
-    status                     = sherdi_engine_parts_open(engine, &machine);
-    engine->elastic->is_moving = 0;
+    before = sherdi_pages_defer_set(1);
+    status = sherdi_engine_parts_open(engine, &machine);
     (void)sherdi_pages_defer_set(before);
     return status;
 }
@@ -322,6 +321,11 @@ static sherd_status values_move(sherdi_move *m)
     if (m->new_world != NULL) { /* from now on this rank may be lost in the new world */
         sherdi_ledger_set(m->engine, m->hello.at.version);
         sherdi_ledger_blobs_put(m->engine, &m->blobs);
+        if (m->old_world != NULL) {
+            m->copies     = sherdi_copies_set(m->engine, NULL);
+            m->has_copies = 1;
+        }
+        SHERDI_TRY(sherdi_copies_take(m->engine));
     }
     return sherdi_agree_world(m->all, SHERD_OK);
 }
@@ -400,13 +404,31 @@ static void engine_left(sherdi_move *m)
                                                             "), and its state went to the others"));
 }
 
+/* Closes the copies of the world that the engine is not in. */
+static void copies_settle(sherdi_move *m, int is_moved)
+{
+    sherdi_copies *fresh;
+
+    if (m->has_copies) {
+        fresh = sherdi_copies_set(m->engine, m->copies);
+        if (!is_moved) {
+            (void)sherdi_copies_set(m->engine, fresh);
+        }
+        sherdi_copies_close(m->engine);
+        (void)sherdi_copies_set(m->engine, is_moved ? fresh : m->copies);
+        m->has_copies = 0;
+    }
+}
+
 static void move_commit(sherdi_move *m)
 {
     if (m->new_world == NULL) {
+        sherdi_copies_close(m->engine);
         engine_left(m);
         return;
     }
     sherdi_lost_close(m);
+    copies_settle(m, 1);
     old_close(m);
     blobs_settle(m);
     engine_settle(m);
@@ -483,7 +505,8 @@ sherd_status sherd_engine_move(sherd_engine *engine, sherd_world *world)
         m.old_size    = engine->world_size;
         m.hello.batch = engine->settings.batch; /* a rank that leaves gets no other */
     }
-    status = sherdi_move_meet(&m);
+    engine->elastic->is_moving = 1;
+    status                     = sherdi_move_meet(&m);
     if (status == SHERD_OK) {
         status = move_run(&m);
     }
@@ -491,10 +514,12 @@ sherd_status sherd_engine_move(sherd_engine *engine, sherd_world *world)
     if (status != SHERD_OK && m.is_begun) {
         move_lose(&m, status);
     } else if (status != SHERD_OK) {
+        copies_settle(&m, 0);
         seat_leave(&m);
     }
     report_write(&m);
     move_close(&m);
+    engine->elastic->is_moving = 0;
     if (status == SHERD_OK) {
         engine->elastic->report = m.report;
         if (world != NULL) {
@@ -550,21 +575,41 @@ static sherd_status unit_acquiring(sherd_engine *engine, int unit, sherd_pass pa
     return sherdi_share_check(engine, unit, pass);
 }
 
+/* The outcome of a queued update is not known yet. */
 static sherd_status stepped(sherd_engine *engine)
 {
     sherdi_step_forget(engine);
+    if (!engine->fingerprints.is_unreported) {
+        sherdi_copies_begin(engine);
+    }
     return SHERD_OK;
+}
+
+static sherd_status measuring(sherd_engine *engine)
+{
+    SHERDI_TRY(sherdi_copies_gradient(engine));
+    return sherdi_ledger_begin(engine);
 }
 
 static sherd_status check(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_ledger_check(engine));
+    SHERDI_TRY(sherdi_copies_check(engine));
     return sherdi_elastic_check(engine);
+}
+
+/* The copies go with the memory in which they are. */
+static void abandon(sherd_engine *engine)
+{
+    if (engine->elastic != NULL && !engine->elastic->is_moving) {
+        sherdi_copies_close(engine);
+    }
 }
 
 static sherd_status lay_out(sherdi_plan *plan, const sherdi_model *model)
 {
     SHERDI_TRY(sherdi_ledger_lay_out(plan, model));
+    SHERDI_TRY(sherdi_copies_lay_out(plan, model));
     return sherdi_elastic_lay_out(plan, model);
 }
 
@@ -574,6 +619,11 @@ const sherdi_module sherdi_module_elastic = {.create         = elastic_create,
                                              .open           = sherdi_ledger_open,
                                              .unit_acquiring = unit_acquiring,
                                              .window_ending  = sherdi_step_note,
-                                             .measuring      = sherdi_ledger_begin,
+                                             .window_reduced = sherdi_copies_emit,
+                                             .measuring      = measuring,
                                              .stepped        = stepped,
+                                             .reported       = sherdi_copies_begin,
+                                             .filled         = sherdi_copies_take,
+                                             .replaced       = sherdi_copies_take,
+                                             .abandon        = abandon,
                                              .destroy        = elastic_destroy};

@@ -24,10 +24,11 @@ typedef struct sherdi_ghost sherdi_ghost;
 
 /* Of the module, in an engine. */
 struct sherdi_elastic {
-    sherd_move_report report; /* of the last move */
-    int               is_moving;
-    sherdi_step_begun step;
-    sherdi_noted      noted;
+    sherd_move_report     report; /* of the last move */
+    int                   is_moving;
+    sherdi_step_begun     step;
+    sherdi_noted          noted;
+    struct sherdi_copies *copies; /* of another rank; NULL: none */
 };
 
 /* Where a state stands: the updates that it has, and the counters that belong to it. */
@@ -66,13 +67,16 @@ typedef struct sherdi_move {
     int          *old_at;    /* by old rank: the rank of `all` that gives what it held */
     int          *new_at;    /* by new rank: the same */
 
-    sherdi_move_hello     hello;     /* of the first rank that stays */
-    sherdi_batch_settings batch;     /* of the new layout */
-    sherdi_seat           old;       /* of this rank, from the opening of the new one on */
-    int                   is_seated; /* the engine has its new seat, opened */
-    sherdi_plan          *lent;      /* of the layout in which this rank is not */
-    sherdi_holding       *from;      /* by old rank: what this rank gives of it */
-    struct sherdi_ghost  *ghosts;    /* by old rank, of those for which this rank acts; lost.h */
+    sherdi_move_hello     hello;      /* of the first rank that stays */
+    sherdi_batch_settings batch;      /* of the new layout */
+    sherdi_seat           old;        /* of this rank, from the opening of the new one on */
+    int                   is_seated;  /* the engine has its new seat, opened */
+    sherdi_plan          *lent;       /* of the layout in which this rank is not */
+    sherdi_holding       *from;       /* by old rank: what this rank gives of it */
+    sherdi_ghost        **ghosts;     /* by old rank, of those for which this rank acts; lost.h */
+    sherdi_ghost        **own_ghosts; /* of them those that were made for this move */
+    struct sherdi_copies *copies;     /* of the old world, while the new ones are made .. */
+    int                   has_copies; /* .. from then on */
     sherdi_move_plans     plans;
     sherdi_move_wire      wire;
     sherdi_blobs          blobs;    /* of this rank in the new world */

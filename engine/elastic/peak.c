@@ -18,6 +18,7 @@ int sherdi_move_is_passing(sherdi_buffer_id id)
     case SHERDI_BUFFER_HOST_STATE:
     case SHERDI_BUFFER_HOST_SCALARS:
     case SHERDI_BUFFER_REDUNDANCY:
+    case SHERDI_BUFFER_SECOND:
         return 0;
     default:
         return 1;

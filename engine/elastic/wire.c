@@ -119,7 +119,7 @@ static sherd_status part_pass(sherdi_move_wire *wire, const sherdi_move_range *r
     return SHERD_OK;
 }
 
-static sherd_status range_pass(void *ctx, const sherdi_move_range *range)
+sherd_status sherdi_move_wire_range(void *ctx, const sherdi_move_range *range)
 {
     sherdi_move_wire     *wire    = ctx;
     const sherdi_segment *segment = sherdi_param_segment(wire->plans->new_plan, range->param);
@@ -135,7 +135,7 @@ static sherd_status range_pass(void *ctx, const sherdi_move_range *range)
 
 sherd_status sherdi_move_wire_segment(sherdi_move_wire *wire, int segment)
 {
-    return sherdi_move_list(wire->plans, segment, range_pass, wire);
+    return sherdi_move_list(wire->plans, segment, sherdi_move_wire_range, wire);
 }
 
 sherd_status sherdi_move_wire_finish(sherdi_move_wire *wire)

@@ -40,6 +40,8 @@ typedef struct sherdi_move_wire {
  *  its status so far, and all get the same one. E_NOMEM. */
 sherd_status sherdi_move_wire_open(sherdi_move_wire *wire, sherdi_mem *mem, sherd_status here);
 void         sherdi_move_wire_close(sherdi_move_wire *wire);
+/** Moves a range of `wire`, a sherdi_move_wire: as a part of _segment. */
+sherd_status sherdi_move_wire_range(void *wire, const sherdi_move_range *range);
 /** Moves a segment. Collective. Afterwards this rank's memory of it in the old layout is not read
  *  any more; what it receives may come with a later call. Allocates nothing. E_PEER_LOST. */
 sherd_status sherdi_move_wire_segment(sherdi_move_wire *wire, int segment);

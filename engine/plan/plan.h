@@ -172,7 +172,8 @@ typedef enum sherdi_buffer_id {
     SHERDI_BUFFER_HOST_ACTIVATIONS,
     SHERDI_BUFFER_SNAPSHOT, /* asynchronous save: a copy of the data that this rank saves */
     SHERDI_BUFFER_FILL,     /* first values on their way from the trainer */
-    SHERDI_BUFFER_REDUNDANCY, /* what others need when this rank is lost: engine/elastic/ledger.h */
+    SHERDI_BUFFER_REDUNDANCY, /* what others need when this rank is lost: engine/elastic/ledger.h, */
+    SHERDI_BUFFER_SECOND,     /* and what this rank has of another one: copies.h */
     SHERDI_BUFFERS,
 } sherdi_buffer_id;
 

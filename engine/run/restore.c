@@ -315,11 +315,12 @@ sherd_status sherdi_restore_load(sherd_engine *engine, sherdi_walk walk,
         return status;
     }
     sherdi_loop_window_begin(engine);
-    if (engine->phase != SHERDI_PHASE_SEALED) {
-        engine->phase = SHERDI_PHASE_RUNNING;
-        sherdi_loop_fetch_ahead(engine);
+    if (engine->phase == SHERDI_PHASE_SEALED) {
+        return SHERD_OK;
     }
-    return SHERD_OK;
+    engine->phase = SHERDI_PHASE_RUNNING;
+    sherdi_loop_fetch_ahead(engine);
+    return sherdi_modules_replaced(engine);
 }
 
 /* ------------------------------------------------------------------- undo -- */
@@ -426,7 +427,7 @@ sherd_status sherdi_restore_generation(sherd_engine *engine, uint64_t wanted)
     engine->failure.why.status = SHERD_OK;
     engine->phase              = SHERDI_PHASE_RUNNING;
     sherdi_loop_fetch_ahead(engine);
-    return SHERD_OK;
+    return sherdi_modules_replaced(engine);
 }
 
 sherd_status sherdi_restore_agreed(sherd_engine *engine)

@@ -2,6 +2,7 @@
  * sherd_param_write, sherd_grad_norms) and set the counters. Before anything moves, the ranks
  * compare the arguments of their calls. After that exchange no rank reads the values that are about
  * to change. After the exchange that follows a write, all of it is written on every rank. */
+#include "engine/modules.h"
 #include "engine/run/values.h"
 
 #include "base/checked.h"
@@ -508,7 +509,7 @@ static sherd_status write_run(sherd_engine *engine, const value_call *call, cons
     engine->fingerprints.frozen += is_frozen ? sherdi_agree_sum(engine, engine->plan->replica) : 0;
     SHERDI_TELL(storage, agreed, engine);
     sherdi_loop_fetch_ahead(engine);
-    return SHERD_OK;
+    return engine->phase == SHERDI_PHASE_SEALED ? SHERD_OK : sherdi_modules_replaced(engine);
 }
 
 sherd_status sherdi_values_write(sherd_engine *engine, size_t param, int part, size_t first,

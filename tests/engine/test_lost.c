@@ -44,7 +44,20 @@ static void host_memory_outlives_a_rank(void)
     kills_run(loser_of(3, SHERD_F32, HOST), times, 20000);
 }
 
-static const test_case CASES[] = {CASE(host_memory_outlives_a_rank)};
+#define PEER ", \"deterministic\": true, \"sherd\": {\"redundancy\": \"peer\"}"
+
+static void second_copy_outlives_a_rank(void)
+{
+    int times = test_is_long() ? 40 : 4;
+
+    for (int stage = 1; stage < 4; stage++) {
+        kills_run(loser_of(stage, SHERD_BF16, PEER), times, 20000);
+    }
+    kills_run(loser_of(3, SHERD_F32, PEER), times, 20000);
+}
+
+static const test_case CASES[] = {CASE(host_memory_outlives_a_rank),
+                                  CASE(second_copy_outlives_a_rank)};
 static const rank_part PARTS[] = {LOSER_PART};
 
 RANKS_MAIN(CASES, PARTS)

@@ -1,0 +1,439 @@
+/* See copies.h. The copy has a plan of its own: of stage 3, with everything in host memory, which is
+ * the least that a rank's state takes. Its slices, types and encodings are those of the engine, so
+ * its updates have the same bits, on whatever device the engine makes them. */
+#include "engine/elastic/copies.h"
+
+#include "base/checked.h"
+#include "base/thread.h"
+#include "engine/elastic/lost.h"
+#include "engine/program/program_walk.h"
+#include "engine/run/agree.h"
+#include "engine/run/kernels.h"
+#include "kernels/cpu/roles.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct sherdi_copies {
+    sherdi_ghost    ghost;
+    sherdi_mem      mem;
+    int             of_rank;
+    int             is_valid; /* it has all values */
+    int             is_due;   /* the gradient of an update is here, and the update is not made */
+    int             has_thread, is_working, shall_end;
+    pthread_t       thread;
+    pthread_mutex_t lock;
+    pthread_cond_t  changed;
+};
+
+static int has_copies(const sherdi_plan *plan)
+{
+    return plan->settings.redundancy == SHERDI_REDUNDANCY_PEER;
+}
+
+static int before(int rank, int size)
+{
+    return (rank + size - 1) % size;
+}
+
+/* -------------------------------------------------------------------- the plan -- */
+
+/* Makes the plan of a copy of rank `rank`. */
+static sherd_status copy_plan(const sherdi_plan *like, const sherdi_model *model, int rank,
+                              sherdi_mem *mem, sherdi_plan **out)
+{
+    sherdi_settings settings = like->settings;
+    sherdi_machine  machine  = like->machine;
+
+    settings.redundancy = SHERDI_REDUNDANCY_NONE;
+    settings.elastic[0] = settings.elastic[1] = 0;
+    if (settings.sharding.stage < 3) {
+        settings.sharding.persistence_threshold = 0; /* there, all parameters are resident */
+    }
+    settings.sharding.stage            = 3;
+    settings.offload.state.tier        = &sherdi_tier_device;
+    settings.offload.state.space       = SHERDI_SPACE_DEVICE;
+    settings.offload.params.tier       = &sherdi_tier_device;
+    settings.offload.params.space      = SHERDI_SPACE_DEVICE;
+    settings.offload.activations.tier  = &sherdi_tier_device;
+    settings.offload.activations.space = SHERDI_SPACE_DEVICE;
+    settings.fingerprints.file[0]      = '\0';
+    machine.has_device                 = 0;
+    machine.is_on_lane                 = 0;
+    machine.has_receive                = 0;
+    return sherdi_plan_create(model, &settings, rank, like->world_size, &machine, mem, out);
+}
+
+/* Bytes of a block's gradient slice in the room. */
+static size_t block_bytes(const sherdi_plan *plan, const sherdi_block *block)
+{
+    return sherdi_round_up(
+        block->elems * sherdi_grad_bytes(plan, sherdi_block_segment(plan, block)), 64);
+}
+
+static size_t grads_bytes(const sherdi_plan *plan)
+{
+    size_t bytes = 0;
+
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        bytes += block_bytes(plan, &plan->layout.blocks[b]);
+    }
+    return bytes;
+}
+
+sherd_status sherdi_copies_lay_out(sherdi_plan *plan, const sherdi_model *model)
+{
+    sherdi_plan_buffer *room = &plan->packing.buffers[SHERDI_BUFFER_REDUNDANCY];
+    sherdi_plan_buffer *copy = &plan->packing.buffers[SHERDI_BUFFER_SECOND];
+    sherdi_plan        *other;
+
+    if (!has_copies(plan) || plan->world_size == 1) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(copy_plan(plan, model, before(plan->rank, plan->world_size), plan->mem, &other));
+    sherdi_plan_buffer_name(plan, SHERDI_BUFFER_REDUNDANCY, "gradients for a second copy",
+                            SHERDI_MEM_STAGING, 1);
+    sherdi_plan_buffer_name(plan, SHERDI_BUFFER_SECOND, "second copy of a rank", SHERDI_MEM_STATE,
+                            1);
+    room->is_shared = 1;
+    room->bytes =
+        sherdi_ledger_head_bytes() + sherdi_round_up(grads_bytes(plan), SHERD_ALIGN_BYTES);
+    copy->bytes = sherdi_ledger_head_bytes();
+    for (int b = 0; b < SHERDI_BUFFERS; b++) {
+        if (sherdi_ghost_has(b)) {
+            copy->bytes += sherdi_round_up(other->packing.buffers[b].bytes, SHERD_ALIGN_BYTES);
+        }
+    }
+    sherdi_plan_destroy(other);
+    return SHERD_OK;
+}
+
+static int segments_fit(const sherdi_plan *a, const sherdi_plan *b)
+{
+    int fits = a->layout.num_segments == b->layout.num_segments &&
+               a->scalars.inputs == b->scalars.inputs &&
+               a->scalars.shared_bytes == b->scalars.shared_bytes;
+
+    for (size_t s = 0; s < a->layout.num_segments && fits; s++) {
+        const sherdi_segment *one   = &a->layout.segments[s];
+        const sherdi_segment *other = &b->layout.segments[s];
+
+        fits = one->slice_elems == other->slice_elems && one->types.grad == other->types.grad &&
+               one->types.compute == other->types.compute && one->has_master == other->has_master &&
+               one->ties_part == other->ties_part && one->optimizer == other->optimizer &&
+               memcmp(one->encodings, other->encodings, sizeof(one->encodings)) == 0;
+    }
+    return fits;
+}
+
+sherd_status sherdi_copies_check(sherd_engine *engine)
+{
+    sherdi_plan *other;
+    int          fits;
+
+    if (!has_copies(engine->plan)) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(copy_plan(engine->plan, &engine->model, engine->rank, &engine->mem, &other));
+    fits = segments_fit(engine->plan, other);
+    sherdi_plan_destroy(other);
+    return fits ? SHERD_OK
+                : sherdi_fail(SHERD_E_NOTSUP,
+                              "sherd.redundancy is \"peer\", and a second copy would have other "
+                              "slices or types than this engine: it adds gradients up in another "
+                              "type before it reduces them; choose \"host\", or stage 2 or 3");
+}
+
+/* The buffer begins with a copy of the other rank's ledger and blobs. */
+static unsigned char *head_of(const sherd_engine *engine)
+{
+    return engine->memory.buffers[SHERDI_BUFFER_SECOND];
+}
+
+/* ------------------------------------------------------------------ the gradient -- */
+
+sherd_status sherdi_copies_emit(const sherdi_program *program)
+{
+    const sherdi_plan *plan = program->plan;
+    size_t             at   = sherdi_ledger_head_bytes();
+
+    for (size_t b = 0; b < plan->layout.num_blocks && has_copies(plan) && plan->world_size > 1;
+         b++) {
+        const sherdi_block   *block    = &plan->layout.blocks[b];
+        const sherdi_segment *segment  = sherdi_block_segment(plan, block);
+        sherdi_range          gradient = sherdi_program_gradient(plan, block);
+
+        if (!sherdi_program_is_skipped(program, SHERDI_WALK_UPDATE, segment->unit) &&
+            gradient.bytes > 0) {
+            SHERDI_TRY(sherdi_program_move(
+                program,
+                sherdi_op_of_segment(plan, SHERDI_OP_COPY,
+                                     gradient.where == SHERDI_BUFFER_HOST_GRADS
+                                         ? SHERDI_LANE_HOST
+                                         : SHERDI_LANE_COMPUTE,
+                                     segment),
+                sherdi_range_of(SHERDI_BUFFER_REDUNDANCY, at, gradient.bytes), gradient));
+        }
+        at += block_bytes(plan, block);
+    }
+    return SHERD_OK;
+}
+
+/* Copies the gradient of the rank before this one out of its room. */
+static void gradient_copy(sherd_engine *engine, sherdi_copies *copies)
+{
+    const sherdi_plan    *plan  = engine->plan;
+    const sherdi_holding *held  = &copies->ghost.holding;
+    const sherdi_backend *host  = engine->host;
+    unsigned char        *grads = held->buffers[SHERDI_BUFFER_GRADS];
+    const unsigned char  *room  = sherdi_ledger_memory_of(engine, copies->of_rank);
+    size_t                at    = sherdi_ledger_head_bytes();
+
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        const sherdi_block   *block   = &plan->layout.blocks[b];
+        const sherdi_segment *segment = &held->plan->layout.segments[block->segment];
+        size_t                elem    = sherdi_grad_bytes(plan, segment);
+
+        if (!engine->elastic->noted.skipped[segment->unit] && block->elems > 0) {
+            host->kernels->copy(host, grads + segment->grad_offset + block->offset_elems * elem,
+                                room + at, block->elems * elem);
+        }
+        at += block_bytes(plan, block);
+    }
+}
+
+sherd_status sherdi_copies_gradient(sherd_engine *engine)
+{
+    sherdi_copies *copies = engine->elastic == NULL ? NULL : engine->elastic->copies;
+
+    if (copies == NULL) {
+        return SHERD_OK;
+    }
+    sherdi_copies_join(engine);
+    SHERDI_TELL(lanes, drain, engine); /* this rank's room is filled */
+    SHERDI_TRY(sherdi_agree_world(engine->world, SHERD_OK));
+    sherdi_ledger_skips(engine);
+    gradient_copy(engine, copies);
+    copies->is_due = 1;
+    sherdi_ledger_blobs_copy(sherdi_ledger_memory_of(engine, copies->of_rank), head_of(engine));
+    return SHERD_OK;
+}
+
+/* -------------------------------------------------------------------- the update -- */
+
+static void *copies_main(void *raw)
+{
+    sherdi_copies *copies = raw;
+
+    (void)pthread_setname_np(pthread_self(), "sherd-copies");
+    sherdi_backend_cpu_keep(copies->ghost.engine->host, SHERDI_CPU_ROLE_UPDATES,
+                            copies->ghost.engine->rank);
+    sherdi_mem_forbid_begin();
+    (void)pthread_mutex_lock(&copies->lock);
+    while (!copies->shall_end || copies->is_working) {
+        if (!copies->is_working) {
+            (void)pthread_cond_wait(&copies->changed, &copies->lock);
+            continue;
+        }
+        (void)pthread_mutex_unlock(&copies->lock);
+        /* nothing in it can fail: a walk over memory of the host */
+        (void)sherdi_program_walk(&copies->ghost.engine->run.program, SHERDI_WALK_UPDATE);
+        (void)pthread_mutex_lock(&copies->lock);
+        copies->is_working = 0;
+        (void)pthread_cond_broadcast(&copies->changed);
+    }
+    (void)pthread_mutex_unlock(&copies->lock);
+    sherdi_mem_forbid_end();
+    return NULL;
+}
+
+void sherdi_copies_begin(sherd_engine *engine)
+{
+    sherdi_copies *copies = engine->elastic == NULL ? NULL : engine->elastic->copies;
+
+    if (copies == NULL || !copies->is_due) {
+        return;
+    }
+    copies->is_due = 0;
+    sherdi_ghost_coeffs(&copies->ghost, engine);
+    (void)sherdi_ledger_begin(copies->ghost.engine);
+    (void)pthread_mutex_lock(&copies->lock);
+    copies->is_working = 1;
+    (void)pthread_cond_broadcast(&copies->changed);
+    (void)pthread_mutex_unlock(&copies->lock);
+}
+
+void sherdi_copies_join(sherd_engine *engine)
+{
+    sherdi_copies *copies = engine->elastic->copies;
+
+    if (copies == NULL) {
+        return;
+    }
+    (void)pthread_mutex_lock(&copies->lock);
+    while (copies->is_working) {
+        (void)pthread_cond_wait(&copies->changed, &copies->lock);
+    }
+    (void)pthread_mutex_unlock(&copies->lock);
+}
+
+/* ---------------------------------------------------------------- open and close -- */
+
+void sherdi_copies_close(sherd_engine *engine)
+{
+    sherdi_copies *copies = engine->elastic == NULL ? NULL : engine->elastic->copies;
+
+    if (copies == NULL) {
+        return;
+    }
+    if (copies->has_thread) {
+        (void)pthread_mutex_lock(&copies->lock);
+        copies->shall_end = 1;
+        (void)pthread_cond_broadcast(&copies->changed);
+        (void)pthread_mutex_unlock(&copies->lock);
+        (void)pthread_join(copies->thread, NULL);
+    }
+    (void)pthread_cond_destroy(&copies->changed);
+    (void)pthread_mutex_destroy(&copies->lock);
+    sherdi_ghost_close(&copies->ghost);
+    free(copies);
+    engine->elastic->copies = NULL;
+}
+
+static sherd_status copies_open(sherd_engine *engine)
+{
+    sherdi_copies *copies = calloc(1, sizeof(*copies));
+    sherdi_plan   *plan;
+
+    if (copies == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    sherdi_mem_init(&copies->mem);
+    (void)pthread_mutex_init(&copies->lock, NULL);
+    (void)pthread_cond_init(&copies->changed, NULL);
+    engine->elastic->copies = copies;
+    copies->of_rank         = before(engine->rank, engine->world_size);
+    SHERDI_TRY(copy_plan(engine->plan, &engine->model, copies->of_rank, &copies->mem, &plan));
+    SHERDI_TRY(sherdi_ghost_open_own(&copies->ghost, engine, copies->of_rank, plan,
+                                     head_of(engine) + sherdi_ledger_head_bytes()));
+    if (sherdi_thread_start(&copies->thread, 0, copies_main, copies) != 0) {
+        return sherdi_fail(SHERD_E_NOMEM, "no thread for the update of a second copy");
+    }
+    copies->has_thread = 1;
+    return SHERD_OK;
+}
+
+/* Each rank's slices go to the rank behind it. */
+static sherd_status slices_list(sherd_engine *engine, sherdi_move_wire *wire, int segment)
+{
+    const sherdi_plan       *plan = engine->plan;
+    const sherdi_model_unit *unit = &engine->model.units[plan->layout.segments[segment].unit];
+
+    for (size_t i = 0; i < unit->num_params; i++) {
+        sherdi_move_range range = {.param = (size_t)unit->params[i]};
+
+        for (int k = 0; k < SHERDI_MOVE_WHATS * plan->world_size &&
+                        plan->layout.params[range.param].segment == segment;
+             k++) {
+            size_t end;
+
+            range.what = (sherdi_move_what)(k / plan->world_size);
+            range.from = k % plan->world_size;
+            range.to   = (range.from + 1) % plan->world_size;
+            sherdi_move_held(plan, &engine->model, range.param, range.what, 1, range.from,
+                             &range.first, &end);
+            range.count = end - range.first;
+            SHERDI_TRY(range.count == 0 ? SHERD_OK : sherdi_move_wire_range(wire, &range));
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status values_take(sherd_engine *engine, const int *same, sherdi_holding *from,
+                                sherd_status here)
+{
+    const sherdi_move_plans plans = {.old_plan = engine->plan,
+                                     .new_plan = engine->plan,
+                                     .model    = &engine->model,
+                                     .stayed   = same,
+                                     .is_stale = 1};
+    sherdi_move_wire        wire  = {
+                .plans = &plans, .world = engine->world, .from = from, .old_at = same, .new_at = same};
+    sherd_status status;
+
+    if (here == SHERD_OK) {
+        wire.to            = engine->elastic->copies->ghost.holding;
+        from[engine->rank] = (sherdi_holding){
+            .plan = engine->plan, .model = &engine->model, .buffers = engine->memory.buffers};
+    }
+    status = sherdi_move_wire_open(&wire, &engine->mem, here);
+    for (size_t s = 0; s < engine->plan->layout.num_segments && status == SHERD_OK; s++) {
+        status = slices_list(engine, &wire, (int)s);
+    }
+    if (status == SHERD_OK) {
+        status = sherdi_move_wire_finish(&wire);
+    }
+    sherdi_move_wire_close(&wire);
+    return status;
+}
+
+sherd_status sherdi_copies_take(sherd_engine *engine)
+{
+    sherdi_holding *from;
+    int            *same;
+    sherd_status    status = SHERD_OK;
+
+    if (engine->elastic == NULL || !has_copies(engine->plan) || engine->world_size == 1 ||
+        (sherdi_world_caps(engine->world) & SHERDI_WORLD_SIMULATES) != 0) {
+        return SHERD_OK;
+    }
+    if (engine->elastic->copies == NULL) {
+        status = copies_open(engine);
+    }
+    sherdi_copies_join(engine);
+    if (engine->elastic->copies != NULL) {
+        engine->elastic->copies->is_valid = 0;
+    }
+    from = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, (size_t)engine->world_size,
+                              sizeof(*from));
+    same = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, (size_t)engine->world_size,
+                              sizeof(*same));
+    if (from == NULL || same == NULL) {
+        status = SHERD_E_NOMEM;
+    }
+    for (int r = 0; same != NULL && r < engine->world_size; r++) {
+        same[r] = r;
+    }
+    status = values_take(engine, same, from, status);
+    if (status == SHERD_OK) {
+        engine->elastic->copies->is_due   = 0;
+        engine->elastic->copies->is_valid = 1;
+        sherdi_ledger_set(engine->elastic->copies->ghost.engine, sherdi_ledger_of(engine)->version);
+        sherdi_ledger_blobs_copy(sherdi_ledger_memory_of(engine, engine->elastic->copies->of_rank),
+                                 head_of(engine));
+    }
+    sherdi_free(from);
+    sherdi_free(same);
+    return status;
+}
+
+sherdi_ghost *sherdi_copies_ghost(const sherd_engine *engine, int rank)
+{
+    sherdi_copies *copies = engine->elastic->copies;
+
+    return copies != NULL && copies->of_rank == rank && copies->is_valid ? &copies->ghost : NULL;
+}
+
+sherd_status sherdi_copies_blobs(const sherd_engine *engine, sherdi_blobs *out)
+{
+    return sherdi_ledger_blobs_get(head_of(engine), out);
+}
+
+sherdi_copies *sherdi_copies_set(sherd_engine *engine, sherdi_copies *copies)
+{
+    sherdi_copies *was = engine->elastic->copies;
+
+    engine->elastic->copies = copies;
+    return was;
+}
