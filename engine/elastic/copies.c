@@ -1,5 +1,5 @@
-/* See copies.h. The copy has a plan of its own: of stage 3, with everything in host memory, which is
- * the least that a rank's state takes. Its slices, types and encodings are those of the engine, so
+/* See copies.h. The copy has a plan of its own: of stage 3, without a device, which is the least that
+ * a rank's state takes. Its slices, types and encodings are those of the engine, so
  * its updates have the same bits, on whatever device the engine makes them. */
 #include "engine/elastic/copies.h"
 
@@ -50,12 +50,10 @@ static sherd_status copy_plan(const sherdi_plan *like, const sherdi_model *model
     settings.elastic[0] = settings.elastic[1] = 0;
     if (settings.sharding.stage < 3) {
         settings.sharding.persistence_threshold = 0; /* there, all parameters are resident */
+        settings.offload.params.tier            = &sherdi_tier_device;
+        settings.offload.params.space           = SHERDI_SPACE_DEVICE;
     }
     settings.sharding.stage            = 3;
-    settings.offload.state.tier        = &sherdi_tier_device;
-    settings.offload.state.space       = SHERDI_SPACE_DEVICE;
-    settings.offload.params.tier       = &sherdi_tier_device;
-    settings.offload.params.space      = SHERDI_SPACE_DEVICE;
     settings.offload.activations.tier  = &sherdi_tier_device;
     settings.offload.activations.space = SHERDI_SPACE_DEVICE;
     settings.fingerprints.file[0]      = '\0';
@@ -109,20 +107,28 @@ sherd_status sherdi_copies_lay_out(sherdi_plan *plan, const sherdi_model *model)
     return SHERD_OK;
 }
 
-static int segments_fit(const sherdi_plan *a, const sherdi_plan *b)
+static int segments_fit(const sherdi_plan *one_plan, const sherdi_plan *other_plan)
 {
-    int fits = a->layout.num_segments == b->layout.num_segments &&
-               a->scalars.inputs == b->scalars.inputs &&
-               a->scalars.shared_bytes == b->scalars.shared_bytes;
+    int fits = one_plan->layout.num_segments == other_plan->layout.num_segments &&
+               one_plan->scalars.inputs == other_plan->scalars.inputs &&
+               one_plan->scalars.shared_bytes == other_plan->scalars.shared_bytes;
 
-    for (size_t s = 0; s < a->layout.num_segments && fits; s++) {
-        const sherdi_segment *one   = &a->layout.segments[s];
-        const sherdi_segment *other = &b->layout.segments[s];
+    for (size_t s = 0; s < one_plan->layout.num_segments && fits; s++) {
+        const sherdi_segment *one   = &one_plan->layout.segments[s];
+        const sherdi_segment *other = &other_plan->layout.segments[s];
 
         fits = one->slice_elems == other->slice_elems && one->types.grad == other->types.grad &&
                one->types.compute == other->types.compute && one->has_master == other->has_master &&
                one->ties_part == other->ties_part && one->optimizer == other->optimizer &&
                memcmp(one->encodings, other->encodings, sizeof(one->encodings)) == 0;
+    }
+    for (size_t b = 0; b < one_plan->layout.num_blocks && fits; b++) {
+        const sherdi_block *one   = &one_plan->layout.blocks[b];
+        const sherdi_block *other = &other_plan->layout.blocks[b];
+
+        fits = one_plan->layout.num_blocks == other_plan->layout.num_blocks &&
+               one->segment == other->segment && one->offset_elems == other->offset_elems &&
+               one->elems == other->elems;
     }
     return fits;
 }
@@ -183,21 +189,19 @@ sherd_status sherdi_copies_emit(const sherdi_program *program)
 /* Copies the gradient of the rank before this one out of its room. */
 static void gradient_copy(sherd_engine *engine, sherdi_copies *copies)
 {
-    const sherdi_plan    *plan  = engine->plan;
-    const sherdi_holding *held  = &copies->ghost.holding;
-    const sherdi_backend *host  = engine->host;
-    unsigned char        *grads = held->buffers[SHERDI_BUFFER_GRADS];
-    const unsigned char  *room  = sherdi_ledger_memory_of(engine, copies->of_rank);
-    size_t                at    = sherdi_ledger_head_bytes();
+    const sherdi_plan    *plan = engine->plan;
+    const sherdi_holding *held = &copies->ghost.holding;
+    const sherdi_backend *host = engine->host;
+    const unsigned char  *room = sherdi_ledger_memory_of(engine, copies->of_rank);
+    size_t                at   = sherdi_ledger_head_bytes();
 
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
         const sherdi_block   *block   = &plan->layout.blocks[b];
-        const sherdi_segment *segment = &held->plan->layout.segments[block->segment];
-        size_t                elem    = sherdi_grad_bytes(plan, segment);
+        const sherdi_segment *segment = sherdi_block_segment(plan, block);
+        sherdi_range to = sherdi_program_gradient(held->plan, &held->plan->layout.blocks[b]);
 
-        if (!engine->elastic->noted.skipped[segment->unit] && block->elems > 0) {
-            host->kernels->copy(host, grads + segment->grad_offset + block->offset_elems * elem,
-                                room + at, block->elems * elem);
+        if (!engine->elastic->noted.skipped[segment->unit] && to.bytes > 0) {
+            host->kernels->copy(host, held->buffers[to.where] + to.offset, room + at, to.bytes);
         }
         at += block_bytes(plan, block);
     }

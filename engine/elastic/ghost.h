@@ -31,9 +31,20 @@ sherd_status sherdi_ghost_roll(sherdi_ghost *ghost, uint64_t version, const char
 /* The buffers of a ghost that sherdi_ghost_open_own lays out. */
 static inline int sherdi_ghost_has(int buffer)
 {
-    return buffer == SHERDI_BUFFER_PARAMS || buffer == SHERDI_BUFFER_GRADS ||
-           buffer == SHERDI_BUFFER_STATE || buffer == SHERDI_BUFFER_STAGING ||
-           buffer == SHERDI_BUFFER_SCALARS;
+    switch (buffer) {
+    case SHERDI_BUFFER_PARAMS:
+    case SHERDI_BUFFER_GRADS:
+    case SHERDI_BUFFER_STATE:
+    case SHERDI_BUFFER_STAGING:
+    case SHERDI_BUFFER_SCALARS:
+    case SHERDI_BUFFER_HOST_PARAMS:
+    case SHERDI_BUFFER_HOST_GRADS:
+    case SHERDI_BUFFER_HOST_STATE:
+    case SHERDI_BUFFER_BOUNCE:
+        return 1;
+    default:
+        return 0;
+    }
 }
 
 #endif

@@ -23,8 +23,8 @@
 typedef struct shared {
     loser       l;
     char        zero[256], top[256], optimizer[64], folder[256];
-    uint64_t    want; /* hash of all values of the undisturbed training */
-    atomic_uint lost;
+    uint64_t    want;       /* hash of all values of the undisturbed training */
+    atomic_uint lost, kept; /* ranks: killed; whose state was taken over */
     struct {
         int    moves, refused, again;
         double seconds;
@@ -42,6 +42,7 @@ static void model_declare(rig *r, const loser *l, sherd_world *world, int accumu
     sherd_param_params       params;
 
     options.accumulation = accumulation;
+    options.train_batch  = accumulation == 0 ? l->options.accumulation * l->ranks : 0;
     rig_open(r, world, &options);
     for (int u = 0; u < 3; u++) {
         char name[32];
@@ -112,6 +113,7 @@ static sherd_status step_make(rig *r, const loser *l)
     sherd_share_init(&share);
     status      = sherd_step_share(r->engine, &share);
     r->is_given = 1;
+    r->stride   = l->is_sparse ? 211 : 1;
     for (int c = 0; c < share.calls && status == SHERD_OK; c++) {
         r->number = share.number + (int64_t)c * share.stride;
         status    = c < share.count ? micro_batch(r) : sherd_micro_batch_skip(r->engine);
@@ -197,9 +199,7 @@ static void begin_again(life *me)
     sherd_engine_info info;
 
     rig_close(&me->r);
-    model_declare(&me->r, l, me->world,
-                  (l->options.accumulation * l->ranks + sherd_world_size(me->world) - 1) /
-                      sherd_world_size(me->world));
+    model_declare(&me->r, l, me->world, 0);
     CHECK_OK(sherd_engine_seal(me->r.engine));
     CHECK_OK(sherd_checkpoint_load(me->r.engine, l->folder, NULL, NULL));
     sherd_engine_info_init(&info);
@@ -261,6 +261,7 @@ static sherd_status survivors_move(life *me)
             step_check(me, (int)report.step);
             me->step = (int)report.step;
             s->ranks[me->first_rank].moves++;
+            (void)atomic_fetch_or(&s->kept, me->there & ~there);
             if (report.seconds > s->ranks[me->first_rank].seconds) {
                 s->ranks[me->first_rank].seconds = report.seconds;
             }
@@ -401,6 +402,7 @@ static void children_wait(const loser *l, const pid_t *children, loser_result *o
         int is_killed = (int)(s->lost >> r) & 1;
 
         out->killed += is_killed;
+        out->survived += is_killed && (s->kept >> r & 1) != 0;
         if (ends[r] != (is_killed ? -SIGKILL : 0)) {
             test_fail(__FILE__, __LINE__, "rank %d of %d ended with %d%s", r, l->ranks, ends[r],
                       is_late ? ", some rank was late" : "");

@@ -30,6 +30,7 @@ typedef struct loser {
     size_t      elems[3];
     loser_kill  kills[LOSER_MOST_RANKS];
     int         num_kills;
+    int         is_sparse; /* few elements have a gradient: most of a step is the update */
     int         is_queued; /* updates are queued */
     const char *folder;    /* of checkpoints, and files of the state */
     loser_model model;
@@ -37,11 +38,12 @@ typedef struct loser {
 
 /* What has happened. */
 typedef struct loser_result {
-    int    killed;  /* ranks */
-    int    moves;   /* that have kept the state */
-    int    refused; /* moves that said that the state is gone */
-    int    again;   /* most steps that a move made again */
-    double seconds; /* of the longest move */
+    int    killed;   /* ranks */
+    int    survived; /* of them those whose state was kept */
+    int    moves;    /* that have kept the state */
+    int    refused;  /* moves that said that the state is gone */
+    int    again;    /* most steps that a move made again */
+    double seconds;  /* of the longest move */
 } loser_result;
 
 /** Runs a training with its kills; fails the test unless all went as it should. */

@@ -41,13 +41,16 @@ const char *rig_json(const rig_options *options)
                                                           : "";
 
     (void)snprintf(json, sizeof(json),
-                   "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d,"
+                   "{\"train_micro_batch_size_per_gpu\": %d, \"%s\": %d,"
                    "\"gradient_clipping\": %g, \"optimizer\": {\"type\": \"%s\", \"params\": {"
                    "\"lr\": 0.01, \"betas\": [0.9, 0.95], \"eps\": 1e-8, \"weight_decay\": 0.1%s}},"
                    "\"zero_optimization\": {\"stage\": %d%s%s}%s%s%s}",
                    options->micro_batch == 0 ? 1 : options->micro_batch,
-                   options->accumulation == 0 ? 1 : options->accumulation, options->clip,
-                   options->optimizer == NULL ? "AdamW" : options->optimizer,
+                   options->train_batch > 0 ? "train_batch_size" : "gradient_accumulation_steps",
+                   options->train_batch > 0     ? options->train_batch
+                   : options->accumulation == 0 ? 1
+                                                : options->accumulation,
+                   options->clip, options->optimizer == NULL ? "AdamW" : options->optimizer,
                    options->params == NULL ? "" : options->params, options->stage,
                    options->zero != NULL && strstr(options->zero, "param_persistence") != NULL
                        ? ""
@@ -216,12 +219,17 @@ static void pushed(rig *r, int param, void *to, void *copy)
     free(copy);
 }
 
+static size_t stride_of(const rig *r)
+{
+    return r->stride > 0 ? r->stride : 1;
+}
+
 double rig_read(rig *r, int param)
 {
     void  *data = pulled(r, param, sherd_param_data(r->engine, r->params[param].handle));
     double sum  = 0;
 
-    for (size_t i = 0; i < r->params[param].elems; i++) {
+    for (size_t i = 0; i < r->params[param].elems; i += stride_of(r)) {
         sum += load(data, i, r->params[param].dtype);
     }
     pushed(r, param, NULL, data);
@@ -240,7 +248,7 @@ void rig_touch(rig *r, int param, float share)
                                                 : r->micro * sherd_world_size(r->world) +
                                               sherd_world_rank(r->world));
 
-    for (size_t i = 0; i < r->params[param].elems; i++) {
+    for (size_t i = 0; i < r->params[param].elems; i += stride_of(r)) {
         float g = noise(1000 + n * RIG_PARAMS + (uint64_t)param, i) + 0.25f * load(data, i, dtype);
 
         store(grad, i, dtype, load(grad, i, dtype) + share * scale * g);

@@ -12,6 +12,7 @@
 typedef struct rig_options {
     int         stage;
     int         accumulation; /* 0 means 1 */
+    int         train_batch;  /* not 0: given in place of the accumulation */
     int         micro_batch;  /* 0 means 1 */
     sherd_dtype dtype;
     double      clip;
@@ -46,6 +47,7 @@ typedef struct rig {
     int64_t        micro;    /* micro-batches of this rank so far */
     int            is_given; /* 1: `number` is that of the micro-batch, of all ranks */
     int64_t        number;
+    size_t         stride; /* of elements that are read, and that get a gradient; 0: 1 */
 } rig;
 
 /** Returns the configuration as JSON, in a static buffer of the calling thread. It has AdamW, lr

@@ -1,0 +1,211 @@
+/* The campaign of lost ranks. Each run is drawn from a seed: settings, ranks, and processes that are
+ * killed (-9) at moments of every phase, also in the move that another loss has caused, and two at
+ * once. Before each loss the model of the test says whether the state survives. If so, the values at
+ * the end are those of a run that nobody has disturbed; else all survivors get the refusal, and go on
+ * from the checkpoint, to the same values.
+ *
+ * losses [--seed N] [--count N] [--show 1]
+ *
+ * Runs the seeds N, N + 1, ...; --show prints what the checks say. The end says how many ranks were killed, and what became of it. */
+#include "tests/engine/loser.h"
+#include "tests/lib/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static uint64_t      seed;
+static int           shows; /* what the checks say */
+static loser_result *sums;  /* of all runs; shared with the processes that run them */
+
+static int below(uint64_t *state, int count)
+{
+    return (int)(test_random(state) % (uint64_t)count);
+}
+
+/* Whether the device is an emulated one: memory that no other process sees. */
+static int has_device(void)
+{
+    const char *backend = getenv("SHERD_BACKEND");
+
+    return backend != NULL && strcmp(backend, "cpu") != 0;
+}
+
+static void options_draw(uint64_t *state, loser *l, char *top, size_t top_bytes)
+{
+    static const char *const OPTIMIZERS[] = {NULL, NULL, "Lamb", "Lion", "Adagrad"};
+    static const char *const ZERO[]       = {
+              NULL,
+              ", \"stage3_param_persistence_threshold\": 200",
+              ", \"sub_group_size\": 6400",
+              ", \"offload_optimizer\": {\"device\": \"cpu\"}",
+              ", \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.4}, "
+                    "\"sub_group_size\": 6400",
+              ", \"offload_param\": {\"device\": \"cpu\"}",
+    };
+    static const char *const STATE[]    = {"", ", \"master_encoding\": \"bf16_beside\"",
+                                           ", \"moment_encoding\": \"bf16\"",
+                                           ", \"moment_encoding\": \"fp8\""};
+    int                      way        = has_device() ? 1 + below(state, 2) : below(state, 7);
+    int                      state_kind = below(state, 4);
+
+    l->options.stage     = 1 + below(state, 3);
+    l->options.dtype     = (sherd_dtype)below(state, 3);
+    l->options.optimizer = OPTIMIZERS[below(state, 5)];
+    l->options.clip      = below(state, 2);
+    l->options.zero      = ZERO[below(state, has_device() ? 3 : 6)];
+    if (l->options.zero != NULL && strstr(l->options.zero, "offload_param") != NULL &&
+        l->options.stage < 3) {
+        l->options.zero = NULL;
+    }
+    if (l->options.dtype != SHERD_BF16 || l->options.optimizer != NULL || l->options.zero != NULL) {
+        state_kind = 0;
+    }
+    l->model = way == 0 || (has_device() && way == 1) ? LOSER_NEVER
+               : has_device() || way > 3              ? LOSER_PEERS
+                                                      : LOSER_ALWAYS;
+    (void)snprintf(top, top_bytes,
+                   ", \"deterministic\": true, \"sherd\": {\"redundancy\": \"%s\"%s%s}",
+                   l->model == LOSER_NEVER   ? "none"
+                   : l->model == LOSER_PEERS ? "peer"
+                                             : "host",
+                   STATE[state_kind],
+                   l->model == LOSER_NEVER || below(state, 4) == 0 ? ", \"elastic\": [1, 7]" : "");
+    l->options.top = top;
+}
+
+static void run_draw(loser *l, char *top, size_t top_bytes)
+{
+    uint64_t state = seed * 0x9e3779b9u + 1;
+    int      most  = 0;
+
+    memset(l, 0, sizeof(*l));
+    options_draw(&state, l, top, top_bytes);
+    l->ranks                = 4 + below(&state, 4);
+    l->options.accumulation = 1 + below(&state, 2);
+    l->is_queued            = below(&state, 4) == 0;
+    l->is_sparse            = below(&state, 3) > 0;
+    for (int u = 0; u < 3; u++) {
+        l->elems[u] = 1 + (size_t)below(&state, l->is_sparse ? 900000 : 40000);
+    }
+    l->num_kills = 1 + below(&state, 3);
+    if (l->model ==
+        LOSER_NEVER) { /* the model of the test is simple: one loss, and all begin again */
+        l->num_kills = 1;
+    }
+    most = has_device() ? 200000 : l->is_sparse ? 30000 : 20000;
+    for (int k = 0; k < l->num_kills; k++) {
+        int is_with = k > 0 && below(&state, 2);
+
+        l->kills[k] =
+            (loser_kill){.rank     = (k * 2 + below(&state, 2)) % l->ranks,
+                         .step     = is_with                     ? l->kills[k - 1].step
+                                     : k > 0 && below(&state, 2) ? -1
+                                                                 : 1 + below(&state, LOSER_STEPS - 1),
+                         .delay_us = below(&state, most)};
+        if (is_with && below(&state, 2)) {
+            l->kills[k].delay_us = l->kills[k - 1].delay_us;
+        }
+    }
+    l->folder = "";
+}
+
+static void run_describe(const loser *l, char *text, size_t len_bytes)
+{
+    int at =
+        snprintf(text, len_bytes, "seed %llu: stage %d, %s, %s%s%s%s, %d ranks, kills",
+                 (unsigned long long)seed, l->options.stage, sherd_dtype_name(l->options.dtype),
+                 l->options.optimizer == NULL ? "AdamW" : l->options.optimizer,
+                 l->options.zero == NULL ? "" : l->options.zero, l->options.top,
+                 l->is_queued ? ", queued" : "", l->ranks);
+
+    for (int k = 0; k < l->num_kills; k++) {
+        at += snprintf(text + at, len_bytes - (size_t)at, " %d@%d+%d", l->kills[k].rank,
+                       l->kills[k].step, l->kills[k].delay_us);
+    }
+}
+
+static void drawn_losses_are_survived(void)
+{
+    loser        l;
+    loser_result result;
+    char         top[256], folder[300];
+
+    run_draw(&l, top, sizeof(top));
+    (void)snprintf(folder, sizeof(folder), "%s/state", test_scratch());
+    l.folder = l.model == LOSER_ALWAYS ? "" : folder;
+    loser_run(&l, &result);
+    sums->killed += result.killed;
+    sums->moves += result.moves;
+    sums->refused += result.refused;
+    sums->again   = result.again > sums->again ? result.again : sums->again;
+    sums->seconds = result.seconds > sums->seconds ? result.seconds : sums->seconds;
+    sums->survived += result.survived;
+}
+
+/* Runs one seed in a process of its own; returns whether it has passed. */
+static int seed_run(char *program)
+{
+    static const test_case CASES[] = {CASE(drawn_losses_are_survived)};
+    char                  *argv[]  = {program, NULL};
+    loser                  l;
+    char                   text[900], top[256];
+    int                    state = -1;
+    pid_t                  child;
+
+    (void)fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        (void)alarm(150);
+        if (!shows && freopen("/dev/null", "w", stdout) == NULL) {
+            _exit(2);
+        }
+        _exit(test_main(1, argv, CASES, 1));
+    }
+    if (child < 0 || waitpid(child, &state, 0) != child || state != 0) {
+        run_draw(&l, top, sizeof(top));
+        run_describe(&l, text, sizeof(text));
+        printf("FAIL %s (state %d)\n", text, state);
+        return 0;
+    }
+    return 1;
+}
+
+static const rank_part PARTS[] = {LOSER_PART};
+
+int main(int argc, char **argv)
+{
+    uint64_t first  = 1;
+    int      count  = 10;
+    int      failed = 0;
+
+    if (argc == 3 && strcmp(argv[1], "--part") == 0) {
+        return ranks_main(argc, argv, NULL, 0, PARTS, 1);
+    }
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--seed") == 0) {
+            first = strtoull(argv[i + 1], NULL, 10);
+        } else if (strcmp(argv[i], "--count") == 0) {
+            count = (int)strtol(argv[i + 1], NULL, 10);
+        } else if (strcmp(argv[i], "--show") == 0) {
+            shows = 1;
+        }
+    }
+    sums = mmap(NULL, sizeof(*sums), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (sums == MAP_FAILED) {
+        return 2;
+    }
+    for (int n = 0; n < count; n++) {
+        seed = first + (uint64_t)n;
+        failed += !seed_run(argv[0]);
+    }
+    printf(
+        "%d of %d drawn runs have passed; %d ranks killed, of which the state of %d has survived; "
+        "%d refusals; at most %d steps again; the longest move %.3f s\n",
+        count - failed, count, sums->killed, sums->survived, sums->refused, sums->again,
+        sums->seconds);
+    return failed > 0;
+}
