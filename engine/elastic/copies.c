@@ -332,8 +332,12 @@ static sherd_status copies_open(sherd_engine *engine)
 static sherd_status slices_list(sherd_engine *engine, sherdi_move_wire *wire, int segment)
 {
     const sherdi_plan       *plan = engine->plan;
-    const sherdi_model_unit *unit = &engine->model.units[plan->layout.segments[segment].unit];
+    const sherdi_segment    *of   = &plan->layout.segments[segment];
+    const sherdi_model_unit *unit = &engine->model.units[of->unit];
 
+    if (of->kind == SHERDI_SEGMENT_FROZEN && of->is_resident) {
+        return SHERD_OK; /* every rank has them */
+    }
     for (size_t i = 0; i < unit->num_params; i++) {
         sherdi_move_range range = {.param = (size_t)unit->params[i]};
 

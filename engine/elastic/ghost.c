@@ -45,7 +45,9 @@ static sherd_status memory_share(sherdi_ghost *ghost, const sherd_engine *of, in
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         const sherdi_plan_buffer *buffer = &engine->plan->packing.buffers[b];
 
-        if (buffer->bytes > 0 && buffer->is_shared) {
+        if (rank == of->rank) {
+            engine->memory.buffers[b] = of->memory.buffers[b];
+        } else if (buffer->bytes > 0 && buffer->is_shared) {
             engine->memory.buffers[b] =
                 sherdi_world_host_of(of->shards, rank, of->memory.buffers[b], buffer->bytes);
         } else if (b == SHERDI_BUFFER_BOUNCE || b == SHERDI_BUFFER_HOST_SCALARS) {
@@ -161,6 +163,18 @@ void sherdi_ghost_coeffs(sherdi_ghost *ghost, const sherd_engine *of)
     }
 }
 
+/* Makes what is left of the update. New parameters of offloaded blocks pass through memory that has
+ * gone with the process, so these are made again, from the masters. */
+static sherd_status rest_make(sherd_engine *engine, sherdi_ledger *ledger)
+{
+    if (!sherdi_ledger_is_complete(ledger)) {
+        SHERDI_TRY(sherdi_program_walk(&engine->run.program, SHERDI_WALK_UPDATE));
+    }
+    return engine->plan->layout.offloads_state
+               ? sherdi_program_walk(&engine->run.program, SHERDI_WALK_REPUBLISH)
+               : SHERD_OK;
+}
+
 sherd_status sherdi_ghost_roll(sherdi_ghost *ghost, uint64_t version, const char **was)
 {
     sherd_engine  *engine = ghost->engine;
@@ -180,9 +194,7 @@ sherd_status sherdi_ghost_roll(sherdi_ghost *ghost, uint64_t version, const char
                            engine->rank, (unsigned long long)ledger->version,
                            (unsigned long long)version);
     }
-    if (!sherdi_ledger_is_complete(ledger)) {
-        SHERDI_TRY(sherdi_program_walk(&engine->run.program, SHERDI_WALK_UPDATE));
-    }
+    SHERDI_TRY(rest_make(engine, ledger));
     return sherdi_ledger_is_complete(ledger)
                ? SHERD_OK
                : sherdi_fail(SHERD_E_STATE,

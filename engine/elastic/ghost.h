@@ -15,7 +15,7 @@ struct sherdi_ghost {
 };
 
 /** Opens a ghost of `rank` for the engine `of`, of the layout of its world; in the memory of that
- *  rank, which all ranks of the host have. E_NOMEM. */
+ *  rank, which all ranks of the host have, or which is its own. E_NOMEM. */
 sherd_status sherdi_ghost_open_shared(sherdi_ghost *ghost, sherd_engine *of, int rank);
 /** Opens a ghost with a plan of its own, which is taken, and its buffers one after the other at
  *  `memory`. */

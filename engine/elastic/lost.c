@@ -33,6 +33,23 @@ void sherdi_step_forget(sherd_engine *engine)
     }
 }
 
+/* Makes the rest of this rank's own update, which it left when it heard of the loss. */
+static sherd_status own_end(sherd_engine *engine)
+{
+    sherdi_ghost ghost = {0};
+    const char  *was;
+    sherd_status status;
+
+    status = sherdi_ghost_open_shared(&ghost, engine, engine->rank);
+    if (status == SHERD_OK) {
+        ghost.elastic.noted.own = engine->elastic->noted.own;
+        status = sherdi_ghost_roll(&ghost, sherdi_ledger_of(engine)->version, &was);
+        engine->elastic->noted.own = ghost.elastic.noted.own;
+    }
+    sherdi_ghost_close(&ghost);
+    return status;
+}
+
 /* Every meeting of the ranks is complete for all survivors or for none of them, and an update begins
  * after a meeting. So all survivors have made the same updates when they have ended theirs. */
 static sherd_status state_find(sherd_engine *engine, sherdi_standing *out)
@@ -55,8 +72,10 @@ static sherd_status state_find(sherd_engine *engine, sherdi_standing *out)
     if (is_made) {
         SHERDI_TRY(sherdi_modules_scaler_update(&out->scaler, 0));
     }
-    if (!sherdi_ledger_is_complete(ledger) ||
-        (engine->failure.why.status != SHERD_OK && !step->is_open)) {
+    if (!sherdi_ledger_is_complete(ledger)) {
+        SHERDI_TRY(own_end(engine));
+    }
+    if (engine->failure.why.status != SHERD_OK && !step->is_open) {
         return sherdi_fail(SHERD_E_STATE,
                            SHERDI_MOVE_CALL ": the state of rank %d is not whole: %s; load a "
                                             "checkpoint",
@@ -70,9 +89,7 @@ sherd_status sherdi_lost_rest(sherdi_move *m)
     sherd_engine *engine = m->engine;
 
     if (engine->phase == SHERDI_PHASE_SEALED) {
-        return sherdi_fail(SHERD_E_STATE, SHERDI_MOVE_CALL
-                           ": a rank was lost before the training began, and its first values "
-                           "with it; make a new engine, and fill it");
+        return sherdi_world_status(engine->world); /* the first values are lost with the rank */
     }
     m->report.dropped_micro_batches = engine->window.micro_seen + engine->window.has_begun;
     (void)SHERDI_ASK(updater, join, engine); /* what fails in it, fails by the lost rank */

@@ -198,13 +198,17 @@ static sherd_status lists_make(sherdi_move *m)
  * that world, this one goes on with the survivors. */
 static sherd_status old_meet(sherdi_move *m)
 {
-    sherd_status status = lists_make(m);
+    sherd_status status;
 
     if (m->old_world == NULL) {
-        return status;
+        return lists_make(m);
     }
-    if (status == SHERD_OK) {
-        status = sherdi_move_rest(m);
+    status = sherdi_move_rest(m);
+    if (status == SHERD_OK || m->goes == NULL) {
+        const sherdi_outcome rested = sherdi_outcome_of(status);
+
+        status = lists_make(m);
+        status = rested.status != SHERD_OK ? sherdi_outcome_end(&rested) : status;
     }
     if (sherdi_world_status(m->old_world) == SHERD_OK) {
         status = goes_tell(m, status);

@@ -73,7 +73,7 @@ static void options_draw(uint64_t *state, loser *l, char *top, size_t top_bytes)
                    : l->model == LOSER_PEERS ? "peer"
                                              : "host",
                    STATE[state_kind],
-                   l->model == LOSER_NEVER || below(state, 4) == 0 ? ", \"elastic\": [1, 7]" : "");
+                   l->model != LOSER_ALWAYS || below(state, 4) == 0 ? ", \"elastic\": [1, 7]" : "");
     l->options.top = top;
 }
 
