@@ -191,13 +191,26 @@ static void step_check(const life *me, int made)
     CHECK(again <= 1);
 }
 
-/* The state is gone: a new engine loads the checkpoint. A rank that is lost now is none of the test's
- * kills. */
+static void place_take(life *me, sherd_world *next)
+{
+    sherd_world_destroy(me->world);
+    me->world   = next;
+    me->r.world = next;
+}
+
+/* The state is gone: nobody is killed any more, and a new engine loads the checkpoint. */
 static void begin_again(life *me)
 {
     const loser      *l = me->l;
     sherd_engine_info info;
 
+    kill_end();
+    while (sherd_world_barrier(me->world) != SHERD_OK) { /* one was killed before it came here */
+        sherd_world *next = NULL;
+
+        CHECK_OK(sherd_world_shrink(me->world, &next));
+        place_take(me, next);
+    }
     rig_close(&me->r);
     model_declare(&me->r, l, me->world, 0);
     CHECK_OK(sherd_engine_seal(me->r.engine));
@@ -205,13 +218,6 @@ static void begin_again(life *me)
     sherd_engine_info_init(&info);
     CHECK_OK(sherd_engine_query(me->r.engine, &info));
     me->step = (int)info.step;
-}
-
-static void place_take(life *me, sherd_world *next)
-{
-    sherd_world_destroy(me->world);
-    me->world   = next;
-    me->r.world = next;
 }
 
 /* Whether the state survives the loss of ranks of a world, both as bits. */
