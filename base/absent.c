@@ -1,8 +1,6 @@
 /* See absent.h. */
 #include "base/absent.h"
 
-#include <string.h>
-
 sherd_status sherdi_absent(const char *module, const char *call)
 {
     return sherdi_fail(
@@ -10,12 +8,4 @@ sherd_status sherdi_absent(const char *module, const char *call)
         "%s: this build has no module %s; build with -Dmodules=all, or with its name "
         "among those of -Dmodules",
         call, module);
-}
-
-void sherdi_absent_init(void *given, size_t size)
-{
-    if (given != NULL) {
-        memset(given, 0, size);
-        memcpy(given, &size, sizeof(size));
-    }
 }

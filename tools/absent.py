@@ -35,7 +35,9 @@ HEAD = '''/* Made by tools/absent.py. */
 #define ABSENT_INIT(module, name, type)          \\
     void name(type *given)                       \\
     {                                            \\
-        sherdi_absent_init(given, sizeof(type)); \\
+        if (given != NULL) {                     \\
+            *given = (type){.struct_size = sizeof(type)}; \\
+        }                                        \\
     }
 
 '''

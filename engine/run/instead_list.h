@@ -5,7 +5,6 @@
 SHERDI_IN_ENCODINGS(SHERDI_INSTEAD(op->kind == SHERDI_OP_FINGERPRINT &&
                                        op->uses[SHERDI_USE_STATE].where != SHERDI_AT_NOWHERE,
                                    sherdi_kernel_fingerprint_encoded))
-/* A micro-batch's gradient is added to the sum of the window, where that is whole. */
 SHERDI_IN_STEPS(SHERDI_INSTEAD(engine->settings.batch.most_weight > 0 &&
                                    (op->kind == SHERDI_OP_CAST ||
                                     op->kind == SHERDI_OP_ACCUMULATE) &&

@@ -141,8 +141,6 @@ static void op_clear(sherd_engine *engine, const sherdi_backend *lane, const she
     lane->device->fill(lane, side->memory + range->offset, 0, range->bytes);
 }
 
-/* -------------------------------------------------------------------- table -- */
-
 static const sherdi_kernel_fn KERNELS[SHERDI_OP_KINDS] = {
     [SHERDI_OP_ZERO]        = op_zero,
     [SHERDI_OP_COPY]        = op_copy,
