@@ -901,6 +901,9 @@ sherd_status sherd_checkpoint_load(sherd_engine *engine, const char *dir, const 
     outcome                           = sherdi_outcome_of(load_run(&l, tag));
     engine->checkpoints->report.bytes = l.reader == NULL ? 0 : sherdi_reader_bytes(l.reader);
     engine->checkpoints->report.step  = engine->counters.step;
+    if (outcome.status == SHERD_OK) {
+        sherdi_checkpoint_note(engine, l.dir, l.tag);
+    }
     load_close(&l);
     sherdi_blobs_fini(&l.blobs);
     engine->checkpoints->report.blocked_s = engine->checkpoints->report.all_s =

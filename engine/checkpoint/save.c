@@ -471,6 +471,7 @@ static sherd_status save_end(sherdi_save *save, sherd_status own)
     if (status == SHERD_OK) {
         engine->checkpoints->report.fingerprint = saved_fingerprint(save);
         frozen_remember(save);
+        sherdi_checkpoint_note(engine, save->dir, save->tag);
     }
     if (status == SHERD_OK && engine->rank == 0) {
         old_remove(save);
@@ -710,6 +711,15 @@ static void save_abandon(sherd_engine *engine)
     }
     sherdi_checkpoint_abandon(save->dir, save->tag, &save->claim);
     save_close(save);
+}
+
+void sherdi_checkpoint_note(sherd_engine *engine, const char *dir, const char *tag)
+{
+    sherdi_checkpoints *of = engine->checkpoints;
+
+    (void)snprintf(of->newest, sizeof(of->newest), "%s/%s", dir, tag);
+    of->newest_ns   = sherdi_now_ns();
+    of->newest_step = of->report.step;
 }
 
 static sherd_status checkpoints_create(sherd_engine *engine)

@@ -21,10 +21,15 @@ struct sherdi_checkpoints {
     sherdi_outcome          failure; /* of an asynchronous save, until the trainer asks for it */
     sherd_checkpoint_report report;  /* of the last save or load */
     sherdi_frozen_file      frozen;
-    int                     has_told; /* that hosts do not share the folder */
+    int                     has_told;           /* that hosts do not share the folder */
+    char                    newest[4096 + 256]; /* the last that was saved or loaded; "": none */
+    int64_t                 newest_ns;          /* when */
+    int64_t                 newest_step;
 };
 typedef struct sherdi_checkpoints sherdi_checkpoints;
 
+/** Notes a checkpoint that is complete. */
+void sherdi_checkpoint_note(sherd_engine *engine, const char *dir, const char *tag);
 /** Makes the queue of a rank that saves or loads. */
 sherd_status sherdi_checkpoint_queue(sherd_engine *engine, sherdi_ioq **out);
 

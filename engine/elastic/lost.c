@@ -1,7 +1,9 @@
 /* See lost.h. */
 #include "engine/elastic/lost.h"
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "engine/checkpoint/save.h"
 #include "engine/elastic/copies.h"
 #include "engine/modules.h"
 
@@ -125,6 +127,24 @@ const sherdi_blobs *sherdi_lost_blobs(const sherdi_move *m, int old_rank)
     return m->ghosts == NULL || m->ghosts[old_rank] == NULL ? NULL : &m->ghosts[old_rank]->blobs;
 }
 
+/* Says that the state is gone, for a reason that names the ranks, and what is left. */
+static sherd_status gone_say(const sherd_engine *engine, const char *why)
+{
+    const struct sherdi_checkpoints *of = engine->checkpoints;
+
+    if (of->newest[0] == '\0') {
+        return sherdi_fail(SHERD_E_STATE,
+                           SHERDI_MOVE_CALL ": %s, so the state is gone; this engine has neither "
+                                            "saved nor loaded a checkpoint: begin again",
+                           why);
+    }
+    return sherdi_fail(SHERD_E_STATE,
+                       SHERDI_MOVE_CALL ": %s, so the state is gone; load a checkpoint into a new "
+                                        "engine: the newest is %s, of step %lld, %.0f s old",
+                       why, of->newest, (long long)of->newest_step,
+                       (double)(sherdi_now_ns() - of->newest_ns) * 1e-9);
+}
+
 /* Opens what a lost rank has left: in the host's memory, or a second copy on this rank. */
 static sherd_status ghost_find(sherdi_move *m, int old_rank, sherdi_ghost **out)
 {
@@ -133,12 +153,11 @@ static sherd_status ghost_find(sherdi_move *m, int old_rank, sherdi_ghost **out)
     if (is_peer(m)) {
         *out = sherdi_copies_ghost(m->engine, old_rank);
         if (*out == NULL) {
-            return sherdi_fail(SHERD_E_STATE,
-                               SHERDI_MOVE_CALL
-                               ": the second copy of rank %d, which is lost, was not "
-                               "complete, so its state is gone; load a checkpoint "
-                               "into a new engine",
-                               old_rank);
+            char why[96];
+
+            (void)snprintf(why, sizeof(why),
+                           "rank %d is lost, and its second copy was not complete", old_rank);
+            return gone_say(m->engine, why);
         }
         sherdi_copies_join(m->engine);
         sherdi_ghost_coeffs(*out, m->engine);
@@ -171,6 +190,7 @@ static sherd_status lost_take(sherdi_move *m, int old_rank)
 
 static sherd_status gone_fail(const sherdi_move *m)
 {
+    char why[256]  = "";
     char lost[128] = "";
 
     for (int r = 0; r < m->old_size; r++) {
@@ -180,11 +200,10 @@ static sherd_status gone_fail(const sherdi_move *m)
             (void)snprintf(lost + len, sizeof(lost) - len, "%s%d", len > 0 ? ", " : "", r);
         }
     }
-    return sherdi_fail(SHERD_E_STATE,
-                       SHERDI_MOVE_CALL ": the state of rank %s is gone with its process, and "
-                                        "nothing else has it (sherd.redundancy); load a checkpoint "
-                                        "into a new engine",
-                       lost);
+    (void)snprintf(why, sizeof(why), "rank %s is lost, and %s", lost,
+                   is_peer(m) ? "the rank behind it, which had its second copy, is lost, too"
+                              : "nothing else has what it had (sherd.redundancy)");
+    return gone_say(m->engine, why);
 }
 
 /* Whether the rank behind a lost one, which has its copy, is lost, too. */

@@ -273,7 +273,7 @@ static sherd_status survivors_move(life *me)
             }
         } else {
             CHECK_INT(SHERD_E_STATE, status);
-            CHECK_ERROR_SAYS("is gone");
+            CHECK_ERROR_SAYS("the state is gone");
             s->ranks[me->first_rank].refused++;
         }
         CHECK_INT(survives(me->l, me->there & ~there, me->there), status == SHERD_OK);
