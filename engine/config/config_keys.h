@@ -136,7 +136,7 @@ KEY(REDUNDANCY, "sherd.redundancy", TEXT,
     "what is left of a rank that is lost, so that the others can go on (`sherd_world_shrink`, "
     "`sherd_engine_move`). `host`: its state, gradient slices and blobs rest in memory that the "
     "other ranks of its host have, too. `peer`: the next rank has a second copy of its state, and "
-    "makes the same update beside the next forward pass",
+    "makes the same update of it, overlapping with the next forward pass",
     SETS(redundancy), FIRST_OF("none", "host|peer"))
 KEY(FREE_PACKING, "sherd.free_packing", BOOL,
     "stage 3: the plan packs each gather of a unit by itself. This may take less memory if the "

@@ -1,7 +1,7 @@
 /* Second copies of the state on another rank (sherd.redundancy "peer"). Rank r + 1 has a ghost of
  * rank r. At each update it gets that rank's reduced gradient slice, and it makes the same update of
- * its copy on a thread of its own, beside the next forward pass: after all ranks have made theirs, so
- * that a rank that is lost in its update has left a copy from before, and all that the update
+ * its copy on a thread of its own, overlapping with the next forward pass: after all ranks have made
+ * theirs, so that a rank that is lost in its update has left a copy from before, and all that the update
  * needs. */
 #ifndef SHERDI_ENGINE_ELASTIC_COPIES_H
 #define SHERDI_ENGINE_ELASTIC_COPIES_H
