@@ -48,6 +48,11 @@ const unsigned char *sherdi_pass_room(const sherdi_pass *pass, int rank)
     return sherdi_world_host_of(pass->world, rank, pass->own, pass->room_bytes);
 }
 
+void sherdi_pass_count(sherd_world *world, uint64_t sent_bytes, uint64_t got_bytes)
+{
+    sherdi_world_traffic_add(world, sent_bytes, got_bytes);
+}
+
 sherd_status sherdi_pass_meet(const sherdi_pass *pass, uint64_t sent_bytes, uint64_t got_bytes)
 {
     SHERDI_TRY(sherd_world_barrier(pass->world));

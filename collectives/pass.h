@@ -19,6 +19,8 @@ sherd_status sherdi_pass_open(sherdi_pass *pass, sherd_world *world, size_t room
 void         sherdi_pass_close(sherdi_pass *pass);
 /** Returns the room of a rank. */
 const unsigned char *sherdi_pass_room(const sherdi_pass *pass, int rank);
+/** Counts bytes that the caller has moved otherwise as traffic of the world. */
+void sherdi_pass_count(sherd_world *world, uint64_t sent_bytes, uint64_t got_bytes);
 /** Meets: what all ranks have written to their rooms before can be read after it. The arguments are
  *  counted as traffic. Collective. E_PEER_LOST. */
 sherd_status sherdi_pass_meet(const sherdi_pass *pass, uint64_t sent_bytes, uint64_t got_bytes);

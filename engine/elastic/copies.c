@@ -189,11 +189,12 @@ sherd_status sherdi_copies_emit(const sherdi_program *program)
 /* Copies the gradient of the rank before this one out of its room. */
 static void gradient_copy(sherd_engine *engine, sherdi_copies *copies)
 {
-    const sherdi_plan    *plan = engine->plan;
-    const sherdi_holding *held = &copies->ghost.holding;
-    const sherdi_backend *host = engine->host;
-    const unsigned char  *room = sherdi_ledger_memory_of(engine, copies->of_rank);
-    size_t                at   = sherdi_ledger_head_bytes();
+    const sherdi_plan    *plan  = engine->plan;
+    const sherdi_holding *held  = &copies->ghost.holding;
+    const sherdi_backend *host  = engine->host;
+    const unsigned char  *room  = sherdi_ledger_memory_of(engine, copies->of_rank);
+    size_t                at    = sherdi_ledger_head_bytes();
+    uint64_t              moved = 0;
 
     for (size_t b = 0; b < plan->layout.num_blocks; b++) {
         const sherdi_block   *block   = &plan->layout.blocks[b];
@@ -202,21 +203,26 @@ static void gradient_copy(sherd_engine *engine, sherdi_copies *copies)
 
         if (!engine->elastic->noted.skipped[segment->unit] && to.bytes > 0) {
             host->kernels->copy(host, held->buffers[to.where] + to.offset, room + at, to.bytes);
+            moved += to.bytes;
         }
         at += block_bytes(plan, block);
     }
+    sherdi_pass_count(engine->world, moved, moved);
 }
 
 sherd_status sherdi_copies_gradient(sherd_engine *engine)
 {
     sherdi_copies *copies = engine->elastic == NULL ? NULL : engine->elastic->copies;
 
-    if (copies == NULL) {
+    if (!has_copies(engine->plan) || engine->world_size == 1) {
+        return SHERD_OK;
+    }
+    SHERDI_TELL(lanes, drain, engine); /* this rank's room is filled */
+    SHERDI_TRY(sherdi_agree_status(engine, SHERD_OK));
+    if (copies == NULL) { /* a dry engine, or a simulated world */
         return SHERD_OK;
     }
     sherdi_copies_join(engine);
-    SHERDI_TELL(lanes, drain, engine); /* this rank's room is filled */
-    SHERDI_TRY(sherdi_agree_world(engine->world, SHERD_OK));
     sherdi_ledger_skips(engine);
     gradient_copy(engine, copies);
     copies->is_due = 1;

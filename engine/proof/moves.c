@@ -23,6 +23,10 @@ uint64_t sherdi_op_wire(const sherdi_plan *plan, const sherdi_op *op)
                                       op->elems); /* its elements are bytes */
     case SHERDI_OP_SUM:
         return sherdi_wire_sum_u64(plan->world_size, op->elems);
+    case SHERDI_OP_COPY: /* to where the rank behind this one takes it */
+        return op->uses[SHERDI_USE_DST].where == SHERDI_BUFFER_REDUNDANCY
+                   ? op->uses[SHERDI_USE_DST].bytes
+                   : 0;
     default:
         return 0;
     }
