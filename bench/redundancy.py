@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""What sherd.redundancy costs when nothing happens: the trainer with `none`, `host` and `peer` in turn; median step time, ratios round by
+round, and memory per rank. The second update of `peer` overlaps with the next forward pass: its ratio is to a step and an update more."""
+import argparse
+import json
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+
+MODES = ("none", "host", "peer")
+
+
+def train(arguments, folder, mode):
+    log = f"{folder}/{mode}.jsonl"
+    command = [arguments.trainer, "--data", arguments.data, "--config", f"{folder}/{mode}.json",
+               "--ranks", str(arguments.ranks), "--threads", str(arguments.threads),
+               "--steps", str(arguments.steps), "--eval-every", "0", "--sample", "1", "--log", log] + arguments.rest
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    memory = re.search(r"memory per rank: ([0-9.]+ \w+)", output).group(1)
+    lines = [json.loads(line) for line in open(log)][3:]
+    return (1000 * statistics.median(line["seconds"] for line in lines), memory,
+            1000 * statistics.median(line["figures"]["update_s"] for line in lines))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, epilog="Arguments after -- go to the trainer.")
+    parser.add_argument("--trainer", default="build/trainer/sherd-llm")
+    parser.add_argument("--data", default="build/data/kjv.txt", help="text to train on")
+    parser.add_argument("--config", default="trainer/default.json")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("rest", nargs="*")
+    arguments = parser.parse_args()
+
+    print(f"# machine  {platform.machine()}, Linux {platform.release()}")
+    print(f"# command  {' '.join(sys.argv)}")
+    times = {mode: [] for mode in MODES}
+    updates = []
+    memory = {}
+    with tempfile.TemporaryDirectory() as folder:
+        text = open(arguments.config).read()
+        for mode in MODES:
+            with open(f"{folder}/{mode}.json", "w") as out:
+                out.write(text.replace("{", f'{{\n  "sherd": {{"redundancy": "{mode}"}},', 1))
+        for _ in range(arguments.rounds):
+            for mode in MODES:
+                milliseconds, memory[mode], update = train(arguments, folder, mode)
+                times[mode].append(milliseconds)
+                if mode == "none":
+                    updates.append(update)
+    for mode, values in times.items():
+        print(f"{mode:6} {statistics.median(values):9.2f} ms a step "
+              f"({min(values):.2f} .. {max(values):.2f})  {memory[mode]} per rank")
+    print(f"update {statistics.median(updates):9.2f} ms of them, with none")
+    ratios = {"host": [b / a for a, b in zip(times["none"], times["host"])],
+              "peer": [c / (a + u) for a, c, u in zip(times["none"], times["peer"], updates)]}
+    for mode, of in (("host", "a step"), ("peer", "a step and an update")):
+        values = ratios[mode]
+        print(f"{mode:6} {statistics.median(values):9.3f} of {of} ({min(values):.3f} .. {max(values):.3f})")
+
+
+main()
