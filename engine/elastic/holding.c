@@ -2,6 +2,8 @@
 #include "engine/elastic/holding.h"
 
 #include "base/checked.h"
+#include "engine/elastic/stored.h"
+#include "engine/plan/offload.h"
 #include "engine/program/offload.h"
 
 #include <string.h>
@@ -14,8 +16,20 @@ size_t sherdi_holding_bytes(const sherdi_plan *plan, size_t param, int part, siz
                                         : sherdi_segment_part_bytes(segment, part, elems);
 }
 
+/* Returns the memory of element `at` of a slice on a drive, and shortens *count to its piece. */
+static unsigned char *piece_of(const sherdi_holding *held, const sherdi_segment *segment, size_t at,
+                               size_t *count)
+{
+    const sherdi_piece *pieces = held->plan->offload->pieces;
+    size_t              piece  = segment->first_piece + at / pieces[segment->first_piece].elems;
+
+    at -= pieces[piece].offset_elems;
+    *count = sherdi_min_size(*count, pieces[piece].elems - at);
+    return sherdi_stored_piece(held->stored, piece) + at * sherdi_compute_bytes(segment);
+}
+
 static unsigned char *param_of(const sherdi_holding *held, const sherdi_segment *segment,
-                               size_t param, size_t first)
+                               size_t param, size_t first, size_t *count)
 {
     size_t elem = sherdi_compute_bytes(segment);
     size_t at   = held->plan->layout.params[param].offset_elems + first;
@@ -24,6 +38,9 @@ static unsigned char *param_of(const sherdi_holding *held, const sherdi_segment 
         return (unsigned char *)held->model->params[param].bound_data + first * elem;
     }
     at -= segment->is_resident ? 0 : segment->slice_first;
+    if (segment->param_space == SHERDI_SPACE_STORAGE) {
+        return piece_of(held, segment, at, count);
+    }
     return held->buffers[segment->param_space == SHERDI_SPACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
                                                                    : SHERDI_BUFFER_PARAMS] +
            segment->param_offset + at * elem;
@@ -39,13 +56,23 @@ unsigned char *sherdi_holding_of(const sherdi_holding *held, size_t param, int p
     sherdi_range          state;
 
     if (part == SHERDI_HOLDING_PARAM) {
-        return param_of(held, segment, param, first);
+        return param_of(held, segment, param, first, count);
     }
     at -= segment->own_first;
     block += at / block->elems; /* the last may be shorter */
     at -= block->offset_elems;
     *count = sherdi_min_size(*count, block->elems - at);
-    state  = sherdi_state_at(plan, block);
+    if (part == SHERDI_HOLDING_VALUES) {
+        return block->space == SHERDI_SPACE_STORAGE && sherdi_block_keeps_values(block)
+                   ? sherdi_stored_extent(held->stored, block->extent) + block->value_offset +
+                         at * sherdi_compute_bytes(segment)
+                   : NULL;
+    }
+    if (block->space == SHERDI_SPACE_STORAGE) {
+        return sherdi_stored_extent(held->stored, block->extent) + block->state_offset +
+               sherdi_plan_part_offset(plan, block, part, at);
+    }
+    state = sherdi_state_at(plan, block);
     return held->buffers[state.where] + state.offset +
            sherdi_plan_part_offset(plan, block, part, at);
 }
