@@ -76,13 +76,16 @@ SHERD_CALL sherd_world_grow(sherd_world *world, int world_size, const char *rend
  *  Errors     E_INVAL      the worlds do not fit each other; the models or settings differ
  *             E_STATE      before seal on a rank of the old world; the engine is poisoned; the state of
  *                          a lost rank is gone: then only a checkpoint helps
- *             E_NOTSUP     state on NVMe, replicas, second copies, a GPU, a transport other than
- *                          threads and shm, a trace (SHERD_TRACE); nothing has changed
+ *             E_NOTSUP     replicas, second copies, a GPU, a transport other than threads and shm,
+ *                          a trace (SHERD_TRACE); nothing has changed
  *             E_NOMEM      there is no room for the new layout; but for the dropped window, the
  *                          engine is as it was, in the old world
+ *             E_IO         with data on NVMe: a drive failed, or has no room for both layouts; the
+ *                          engine is as after E_NOMEM, and no file of the new layout remains
  *             E_PEER_LOST  a rank was lost. Before values have moved, and with sherd.redundancy
- *                          always, the engine is as it was, in its old world; otherwise it is
- *                          poisoned, and can only be destroyed
+ *                          always, the engine is as it was, in its old world; with data on NVMe
+ *                          it is until the files of the new layout are committed; otherwise it
+ *                          is poisoned, and can only be destroyed
  */
 SHERD_CALL sherd_engine_move(sherd_engine *engine, sherd_world *world);
 
@@ -100,6 +103,8 @@ typedef struct sherd_move_report {
     double   seconds;
     double   planned_s; /* of them until values went: plans and memory */
     int64_t  step;      /* steps that the state has: training goes on with the next one */
+    /* by this rank: of the old layout's files, and of the new one's, which are read once, too */
+    uint64_t nvme_read_bytes, nvme_written_bytes;
 } sherd_move_report;
 SHERD_API void sherd_move_report_init(sherd_move_report *report);
 /** Returns the report of the last move of this rank; zeros if there was none. Local. */

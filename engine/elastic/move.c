@@ -37,14 +37,8 @@ static sherd_status refuse(const char *what)
 /* By the settings alone, which are the same on all ranks. */
 static sherd_status engine_check(const sherd_engine *engine)
 {
-    const sherdi_offloads_settings *offload = &engine->settings.offload;
-    const char                     *trace   = getenv("SHERD_TRACE");
+    const char *trace = getenv("SHERD_TRACE");
 
-    if (offload->state.space == SHERDI_SPACE_STORAGE ||
-        offload->params.space == SHERDI_SPACE_STORAGE ||
-        offload->activations.space == SHERDI_SPACE_STORAGE) {
-        return refuse("data on NVMe");
-    }
     if (engine->group != NULL || engine->settings.sharding.shard_size > 0 ||
         (engine->settings.copy_ranks > 1 && engine->settings.sharding.stage == 3)) {
         return refuse("replicas or second copies (sherd.shard_size, zero_hpz_partition_size)");
@@ -102,6 +96,7 @@ sherd_status sherdi_move_rest(sherdi_move *m)
     sherdi_world_caller_note(engine->world, CALL);
     SHERDI_TRY(SHERDI_ASK(lanes, wire_wait, engine));
     SHERDI_TELL(lanes, drain, engine);
+    sherdi_move_files_rest(engine);
     m->hello.at = (sherdi_standing){.version = sherdi_ledger_of(engine)->version,
                                     .step    = engine->counters.step,
                                     .skipped = engine->counters.skipped_steps,
@@ -120,7 +115,8 @@ static int keeps_watch(const sherdi_move *m)
 /* Whether the old memory is kept until the end: then the engine can go back to it. */
 static int keeps_old(const sherdi_move *m)
 {
-    return !sherdi_keeps_nothing(&m->engine->settings);
+    return !sherdi_keeps_nothing(&m->engine->settings) ||
+           sherdi_move_is_stored(&m->engine->settings);
 }
 
 /* Opens the engine in the new world. Collective there. */
@@ -129,6 +125,7 @@ static sherd_status seat_open(sherdi_move *m)
     sherd_engine  *engine = m->engine;
     sherdi_machine machine;
     sherd_status   status;
+    int            resumes = engine->settings.offload.resume_state;
     int            before;
 
     SHERDI_TRY(sherdi_seat_open(engine, m->new_world, &m->batch));
@@ -141,8 +138,10 @@ static sherd_status seat_open(sherdi_move *m)
         !keeps_old(m)) { /* it is given back while the new one is taken */
         machine.memory_bytes += m->old_bytes;
     }
-    before = sherdi_pages_defer_set(1);
-    status = sherdi_engine_parts_open(engine, &machine);
+    before                                = sherdi_pages_defer_set(1);
+    engine->settings.offload.resume_state = 0; /* the values come from the old layout */
+    status                                = sherdi_engine_parts_open(engine, &machine);
+    engine->settings.offload.resume_state = resumes;
     (void)sherdi_pages_defer_set(before);
     return status;
 }
@@ -267,7 +266,8 @@ static sherd_status plans_make(sherdi_move *m)
             .plan = engine->plan, .model = &engine->model, .buffers = engine->memory.buffers};
     }
     SHERDI_TRY(sherdi_move_check(&m->plans));
-    return peak_check(m);
+    SHERDI_TRY(peak_check(m));
+    return sherdi_move_files_open(m);
 }
 
 /* Makes all that the move needs, on all ranks or on none. */
@@ -305,8 +305,24 @@ static void old_drop(sherdi_move *m, int segment)
     }
 }
 
+/* Moves values of which some rest on a drive. A drive can fail: the old layout stays whole. */
+static sherd_status stored_move(sherdi_move *m)
+{
+    old_drop(m, -1);
+    for (size_t s = 0; s < m->plans.new_plan->layout.num_segments; s++) {
+        SHERDI_TRY(sherdi_move_files_segment(m, (int)s));
+    }
+    if (m->new_world != NULL) {
+        sherdi_ledger_set(m->engine, m->hello.at.version);
+    }
+    return sherdi_move_files_commit(m);
+}
+
 static sherd_status values_move(sherdi_move *m)
 {
+    if (sherdi_move_is_stored(&m->engine->settings)) {
+        return stored_move(m);
+    }
     if (!keeps_old(m)) {
         m->is_begun = 1;
         old_drop(m, -1);
@@ -387,6 +403,7 @@ static void engine_settle(sherdi_move *m)
     memcpy(engine->identity.run_text, m->hello.run_text, sizeof(engine->identity.run_text));
     sherdi_step_forget(engine);
     sherdi_loop_window_begin(engine);
+    sherdi_move_files_settle(engine);
     sherdi_modules_sealed(engine);
     if (m->is_lost) { /* a rank that is lost now is lost in the new world, which says so */
         (void)sherdi_update_publish(engine);
@@ -434,15 +451,15 @@ static void move_commit(sherdi_move *m)
     engine_settle(m);
 }
 
-/* A failure after the values have begun to go: neither layout is whole. */
+/* A failure after the values have begun to go: neither layout is whole. Files of either remain. */
 static void move_lose(sherdi_move *m, sherd_status status)
 {
+    m->engine->failure.is_final = 1;
+    sherdi_engine_poison(m->engine, status);
     if (m->new_world != NULL) {
         old_close(m);
         m->engine->phase = SHERDI_PHASE_RUNNING;
     }
-    m->engine->failure.is_final = 1;
-    sherdi_engine_poison(m->engine, status);
 }
 
 static void move_close(sherdi_move *m)
@@ -475,6 +492,8 @@ static sherd_status move_run(sherdi_move *m)
     m->report.planned_s = (double)(sherdi_now_ns() - m->start_ns) * 1e-9;
     status              = values_move(m);
     if (status == SHERD_OK) {
+        sherdi_move_files_count(m);
+        sherdi_move_files_close(m);
         move_commit(m);
     }
     return status;
@@ -511,6 +530,7 @@ sherd_status sherd_engine_move(sherd_engine *engine, sherd_world *world)
         status = move_run(&m);
     }
     outcome = sherdi_outcome_of(status);
+    sherdi_move_files_close(&m);
     if (status != SHERD_OK && m.is_begun) {
         move_lose(&m, status);
     } else if (status != SHERD_OK) {

@@ -6,6 +6,7 @@
 #include "engine/elastic/ledger.h"
 #include "engine/elastic/peak.h"
 #include "engine/elastic/seat.h"
+#include "engine/elastic/stored.h"
 #include "engine/elastic/wire.h"
 #include "engine/run/blobs.h"
 
@@ -102,5 +103,25 @@ sherd_status sherdi_move_rest(sherdi_move *m);
 /** Collects the blobs that this rank has in the new world, in m->blobs. Collective over m->all; the
  *  wire must be open, and empty. E_NOMEM. */
 sherd_status sherdi_move_blobs(sherdi_move *m);
+
+/* ---- files.c, where sherdi_move_is_stored */
+
+/** Ends the transfers of an engine, and forgets what they have read. Local. */
+void sherdi_move_files_rest(sherd_engine *engine);
+/** Makes rooms for what rests on a drive of the layouts, when the holdings are known; frees them,
+ *  which must be before a store is closed. E_NOMEM. */
+sherd_status sherdi_move_files_open(sherdi_move *m);
+void         sherdi_move_files_close(sherdi_move *m);
+/** Moves a segment, and begins to write it. Collective: a failure is one of all ranks. Nothing of the
+ *  old layout changes. E_IO, E_PEER_LOST. */
+sherd_status sherdi_move_files_segment(sherdi_move *m, int segment);
+/** Commits the new layout, and says which files remain. Collective: a failure is one of all ranks,
+ *  and leaves the old files alone; where a rank was lost meanwhile, it sets is_begun, and both remain.
+ *  E_IO, E_INVAL (the blobs are too long for a note), E_PEER_LOST. */
+sherd_status sherdi_move_files_commit(sherdi_move *m);
+/** Adds what the drive has moved to the report. */
+void sherdi_move_files_count(sherdi_move *m);
+/** Lets the engine, which has moved, use its files. */
+void sherdi_move_files_settle(sherd_engine *engine);
 
 #endif

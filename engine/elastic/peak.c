@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/pages.h"
+#include "engine/elastic/stored.h"
 #include "engine/program/program.h"
 
 int sherdi_move_is_passing(sherdi_buffer_id id)
@@ -63,14 +64,36 @@ static size_t segment_bytes(const sherdi_plan *plan, int segment)
     return bytes;
 }
 
+/* Whether a buffer is given back before values go. Locked memory is not, where the engine may come
+ * back to it: transfers would not see its new pages. */
+static int is_dropped(const sherdi_plan *plan, int buffer)
+{
+    return sherdi_move_is_passing((sherdi_buffer_id)buffer) &&
+           !(plan->packing.buffers[buffer].is_pinned && sherdi_move_is_stored(&plan->settings));
+}
+
 static size_t passing_bytes(const sherdi_plan *plan)
 {
     size_t bytes = 0;
 
     for (int b = 0; plan != NULL && b < SHERDI_BUFFERS; b++) {
-        bytes += sherdi_move_is_passing((sherdi_buffer_id)b) ? plan->packing.buffers[b].bytes : 0;
+        bytes += is_dropped(plan, b) ? plan->packing.buffers[b].bytes : 0;
     }
     return bytes;
+}
+
+/* With data on a drive: both layouts, and rooms for a segment of each. */
+static size_t stored_peak(const sherdi_plan *old_plan, const sherdi_plan *new_plan)
+{
+    size_t peak = 0;
+
+    if (old_plan != NULL) {
+        peak += old_plan->packing.total_bytes - passing_bytes(old_plan) +
+                sherdi_stored_room_bytes(old_plan);
+    }
+    return new_plan == NULL
+               ? peak
+               : peak + new_plan->packing.total_bytes + sherdi_stored_room_bytes(new_plan);
 }
 
 size_t sherdi_move_peak(const sherdi_plan *old_plan, const sherdi_plan *new_plan)
@@ -82,6 +105,9 @@ size_t sherdi_move_peak(const sherdi_plan *old_plan, const sherdi_plan *new_plan
     size_t new_taken    = 0;
     size_t peak         = sherdi_max_size(old_total, new_total);
 
+    if (sherdi_move_is_stored(&(old_plan != NULL ? old_plan : new_plan)->settings)) {
+        return sherdi_max_size(peak, stored_peak(old_plan, new_plan));
+    }
     if (!sherdi_keeps_nothing(&(old_plan != NULL ? old_plan : new_plan)->settings)) {
         return old_total + new_total; /* the old memory is kept until the end */
     }
@@ -96,7 +122,7 @@ size_t sherdi_move_peak(const sherdi_plan *old_plan, const sherdi_plan *new_plan
 void sherdi_move_drop_passing(const sherdi_plan *plan, unsigned char *const *buffers)
 {
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
-        if (sherdi_move_is_passing((sherdi_buffer_id)b) && plan->packing.buffers[b].bytes > 0) {
+        if (is_dropped(plan, b) && plan->packing.buffers[b].bytes > 0) {
             sherdi_pages_give_back(buffers[b], plan->packing.buffers[b].bytes);
         }
     }

@@ -1,6 +1,6 @@
 /* The memory that a move takes. New memory is taken from the system as it is written, and old
  * memory is given back segment by segment, so a rank holds about the larger layout and a segment.
- * */
+ * With data on a drive both layouts are whole until the end, and a segment of each is in memory. */
 #ifndef SHERDI_ENGINE_ELASTIC_PEAK_H
 #define SHERDI_ENGINE_ELASTIC_PEAK_H
 

@@ -306,7 +306,8 @@ static void values_copy(const sherdi_holding *to, size_t param)
     size_t begin;
     size_t end;
 
-    sherdi_move_held(to->plan, to->model, param, SHERDI_MOVE_STATE, to->plan->rank, &begin, &end);
+    sherdi_move_held(to->plan, to->model, param, SHERDI_MOVE_STATE, 0, to->plan->rank, &begin,
+                     &end);
     end = sherdi_min_size(end, to->model->params[param].elems); /* no padding */
     while (begin < end) {
         size_t         some   = end - begin;
