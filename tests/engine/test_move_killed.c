@@ -1,0 +1,217 @@
+/* Processes that are killed at random moments while their engines move back and forth between three
+ * and two ranks, with the state on a drive: the run can be resumed on one of the two numbers, at the
+ * step that it had. */
+#include "tests/engine/rig.h"
+#include "tests/lib/check.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SLOTS  3
+#define PHASES 60
+#define STEPS  (PHASES + 4)
+
+static uint64_t want[STEPS];
+
+typedef struct crew {
+    int          stage;
+    int          started[2]; /* pipe: a byte comes when the moves begin */
+    sherd_world *worlds[PHASES][SLOTS];
+    int          resumed_at; /* of a run that was resumed: its step; -1: it was not */
+} crew;
+
+static int size_at(int phase)
+{
+    return phase % 2 == 0 ? 3 : 2;
+}
+
+static void crew_declare(const crew *c, rig *r, sherd_world *world, int resumes)
+{
+    char        zero[700];
+    rig_options options = {.stage        = c->stage,
+                           .accumulation = 6 / sherd_world_size(world),
+                           .dtype        = SHERD_BF16,
+                           .zero         = zero,
+                           .top          = ", \"deterministic\": true"};
+
+    (void)snprintf(zero, sizeof(zero),
+                   ", \"sub_group_size\": 4096, \"offload_optimizer\": {\"device\": \"nvme\", "
+                   "\"nvme_path\": \"%s\", \"resume\": %s}",
+                   test_scratch(), resumes ? "true" : "false");
+    rig_open(r, world, &options);
+    rig_three(r, 9000);
+}
+
+static uint64_t crew_step(rig *r, int step)
+{
+    int size = sherd_world_size(r->world);
+
+    r->micro = (int64_t)step * 6 / size;
+    return rig_train(r, 6 / size).fingerprint;
+}
+
+/* Moves in each phase, and trains a step there; until it is killed. */
+static void slot_live(int slot, void *ctx)
+{
+    crew        *c     = ctx;
+    sherd_world *world = c->worlds[0][slot];
+    rig          r;
+
+    crew_declare(c, &r, world, 0);
+    rig_seal(&r);
+    CHECK_INT(want[1], crew_step(&r, 0));
+    if (slot == 0) {
+        CHECK_INT(1, write(c->started[1], "x", 1));
+    }
+    for (int phase = 1; phase < PHASES; phase++) {
+        sherd_world *next = slot < size_at(phase) ? c->worlds[phase][slot] : NULL;
+
+        if (world == NULL) {
+            sherd_world *alone;
+
+            CHECK_OK(sherd_world_self(&alone));
+            crew_declare(c, &r, alone, 0);
+            sherd_world_destroy(alone);
+        }
+        CHECK_OK(sherd_engine_move(r.engine, next));
+        sherd_world_destroy(world);
+        world   = next;
+        r.world = next;
+        if (world == NULL) {
+            rig_close(&r);
+        } else {
+            CHECK_INT(want[phase + 1], crew_step(&r, phase));
+        }
+    }
+    if (world != NULL) {
+        rig_close(&r);
+        sherd_world_destroy(world);
+    }
+}
+
+static void worlds_make(crew *c)
+{
+    sherd_world_params params;
+
+    sherd_world_params_init(&params);
+    params.timeout_ns  = INT64_C(30000000000);
+    params.cpu_threads = 1;
+    for (int p = 0; p < PHASES; p++) {
+        CHECK_OK(sherd_world_threads_with(size_at(p), &params, c->worlds[p]));
+    }
+}
+
+/* Resumes and trains two steps more, if there is a run of this number of ranks. */
+static void resume_train(sherd_world *world, void *ctx)
+{
+    crew             *c = ctx;
+    sherd_engine_info info;
+    rig               r;
+
+    crew_declare(c, &r, world, 1);
+    rig_seal(&r);
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r.engine, &info));
+    if (info.is_resumed) {
+        int step = (int)info.step;
+
+        CHECK_INT(want[step], rig_fingerprint(&r));
+        CHECK_INT(want[step + 1], crew_step(&r, step));
+        CHECK_INT(want[step + 2], crew_step(&r, step + 1));
+    }
+    if (sherd_world_rank(world) == 0) {
+        c->resumed_at = info.is_resumed ? (int)info.step : -1;
+    }
+    rig_close(&r);
+}
+
+/* Returns the number of files in the test's folder, and removes them. */
+static int files_clear(void)
+{
+    DIR *dir   = opendir(test_scratch());
+    int  count = 0;
+
+    CHECK(dir != NULL);
+    for (struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
+        if (entry->d_name[0] != '.') {
+            CHECK(unlinkat(dirfd(dir), entry->d_name, 0) == 0);
+            count++;
+        }
+    }
+    (void)closedir(dir);
+    return count;
+}
+
+static void twin_train(sherd_world *world, void *ctx)
+{
+    rig r;
+
+    crew_declare(ctx, &r, world, 0);
+    rig_seal(&r);
+    want[0] = rig_fingerprint(&r);
+    for (int step = 0; step < STEPS - 1; step++) {
+        want[step + 1] = crew_step(&r, step);
+    }
+    rig_close(&r);
+}
+
+/* Starts the moves in a child, and kills it. */
+static void crew_kill(crew *c, useconds_t delay_us)
+{
+    pid_t child;
+    int   state;
+    char  byte;
+
+    CHECK(pipe(c->started) == 0);
+    (void)fflush(stdout);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        (void)alarm(60);
+        worlds_make(c);
+        test_threads(SLOTS, slot_live, c);
+        _exit(0);
+    }
+    (void)close(c->started[1]);
+    CHECK_INT(1, read(c->started[0], &byte, 1));
+    (void)close(c->started[0]);
+    (void)usleep(delay_us);
+    CHECK(kill(child, SIGKILL) == 0);
+    CHECK(waitpid(child, &state, 0) == child);
+    CHECK(WIFSIGNALED(state) || (WIFEXITED(state) && WEXITSTATUS(state) == 0));
+}
+
+static void a_run_that_is_killed_while_it_moves_is_resumed_on_one_of_both_numbers(void)
+{
+    uint64_t state = 49;
+    int      at[2] = {0};
+
+    for (int n = 0; n < (test_is_long() ? 300 : 30); n++) {
+        crew c          = {.stage = 1 + n % 3};
+        int  is_resumed = 0;
+
+        if (n < 3) {
+            test_world(1, twin_train, &c); /* the same at each stage */
+        }
+        crew_kill(&c, (useconds_t)(test_random(&state) % 150000));
+        for (int size = 2; size <= 3; size++) {
+            test_world(size, resume_train, &c);
+            at[size - 2] += c.resumed_at >= 0;
+            is_resumed |= c.resumed_at >= 0;
+        }
+        CHECK(is_resumed);
+        (void)files_clear();
+    }
+    (void)printf("  resumed on 2 ranks: %d, on 3: %d\n", at[0], at[1]);
+}
+
+static const test_case CASES[] = {
+    CASE(a_run_that_is_killed_while_it_moves_is_resumed_on_one_of_both_numbers),
+};
+
+RUN_MAIN(CASES)
