@@ -1,9 +1,12 @@
-/* See sizes.h. At seal every number of ranks is planned, and refused where the host lacks room. */
+/* See sizes.h. At seal every number of ranks is planned, and refused where the host or a drive lacks
+ * room. */
 #include "engine/elastic/sizes.h"
 
 #include "base/checked.h"
+#include "engine/elastic/disk.h"
 #include "engine/elastic/move.h"
 #include "engine/limits.h"
+#include "engine/run/agree.h"
 
 static sherd_status size_plan(const sherdi_plan *plan, const sherdi_model *model, int ranks,
                               sherdi_plan **out)
@@ -20,11 +23,17 @@ static sherd_status size_plan(const sherdi_plan *plan, const sherdi_model *model
 static sherd_status size_give(const sherdi_plan *plan, const sherdi_plan *before,
                               const sherdi_plan *at, sherdi_elastic_fn fn, void *ctx)
 {
-    sherdi_elastic_size size = {.ranks = at->world_size, .rank_bytes = sherdi_plan_host_need(at)};
+    sherdi_elastic_size size = {.ranks      = at->world_size,
+                                .rank_bytes = sherdi_plan_host_need(at),
+                                .disk_bytes = sherdi_disk_bytes(at),
+                                .at         = at,
+                                .below      = before};
 
     if (before != NULL) {
-        size.grow_peak   = sherdi_move_peak(before, at);
-        size.shrink_peak = sherdi_move_peak(at, before);
+        size.grow_peak       = sherdi_move_peak(before, at);
+        size.shrink_peak     = sherdi_move_peak(at, before);
+        size.grow_disk_bytes = (uint64_t)before->world_size * sherdi_disk_bytes(before) +
+                               (uint64_t)at->world_size * size.disk_bytes;
     }
     if (at->world_size != plan->world_size) {
         size.here_peak = sherdi_max_size(sherdi_move_peak(plan, at), sherdi_move_peak(at, plan));
@@ -103,12 +112,81 @@ static sherd_status size_check(void *ctx, const sherdi_elastic_size *size)
         size->ranks, size->rank_bytes, each, plan->machine.memory_bytes);
 }
 
+/* Refuses a number of ranks whose files do not fit beside those of the others: this plan's are
+ * there. */
+static sherd_status size_disk_check(void *ctx, const sherdi_elastic_size *size)
+{
+    const sherdi_plan *plan    = ctx;
+    sherdi_disk        here    = {0};
+    sherdi_disk        below   = {0};
+    const char        *folder  = NULL;
+    uint64_t           missing = 0;
+
+    if (size->ranks != plan->world_size) {
+        sherdi_disk_add(&here, size->at, 1);
+        missing = sherdi_disk_missing(&here, &folder);
+    }
+    if (size->below != NULL) {
+        const char *other = NULL;
+        uint64_t    more;
+
+        sherdi_disk_add(&below, size->at, 1);
+        sherdi_disk_add(&below, size->below, 1);
+        sherdi_disk_add(&below, plan, -1);
+        more    = sherdi_disk_missing(&below, &other);
+        folder  = more > missing ? other : folder;
+        missing = more > missing ? more : missing;
+    }
+    return missing == 0
+               ? SHERD_OK
+               : sherdi_fail(
+                     SHERD_E_IO,
+                     "sherd.elastic: while the engine moves to %d ranks, or away, the files "
+                     "of two layouts need %llu bytes more than %s has; free them, or narrow "
+                     "sherd.elastic",
+                     size->ranks, (unsigned long long)missing, folder);
+}
+
+/* The files of this layout are there; a resumed run has them already. */
+sherd_status sherdi_elastic_disk_check(sherd_engine *engine)
+{
+    const sherdi_plan *plan = engine->plan;
+
+    if (!sherdi_is_elastic(&plan->settings) || !sherdi_move_is_stored(&plan->settings) ||
+        engine->elastic->is_moving) {
+        return SHERD_OK;
+    }
+    return sherdi_agree_status(
+        engine, sherdi_elastic_sizes(plan, &engine->model, size_disk_check, engine->plan));
+}
+
+/* Checks that the new layout's files have room beside the old ones, before any of them is made. */
+static sherd_status files_check(const sherdi_plan *plan)
+{
+    sherdi_disk disk = {0};
+    const char *folder;
+    uint64_t    missing;
+
+    sherdi_disk_add(&disk, plan, 1);
+    missing = sherdi_disk_missing(&disk, &folder);
+    return missing == 0 ? SHERD_OK
+                        : sherdi_fail(SHERD_E_IO,
+                                      SHERDI_MOVE_CALL
+                                      ": the files on %d ranks take %llu bytes each, and %s has "
+                                      "%llu bytes too few for them beside those of before",
+                                      plan->world_size, (unsigned long long)sherdi_disk_bytes(plan),
+                                      folder, (unsigned long long)missing);
+}
+
 /* A move checks its own peak. */
 sherd_status sherdi_elastic_check(sherd_engine *engine)
 {
     const sherdi_plan *plan = engine->plan;
 
-    return sherdi_is_elastic(&plan->settings) && !engine->elastic->is_moving
+    if (engine->elastic != NULL && engine->elastic->is_moving) {
+        return files_check(plan);
+    }
+    return sherdi_is_elastic(&plan->settings)
                ? sherdi_elastic_sizes(plan, &engine->model, size_check, engine->plan)
                : SHERD_OK;
 }

@@ -10,8 +10,11 @@ typedef struct sherdi_elastic_size {
     size_t rank_bytes;
     /* most while it moves from one rank less to this, and back; and between the plan's own number
      * and this; 0: there is no such move */
-    size_t grow_peak, shrink_peak;
-    size_t here_peak;
+    size_t   grow_peak, shrink_peak;
+    size_t   here_peak;
+    uint64_t disk_bytes;           /* of its files */
+    uint64_t grow_disk_bytes;      /* of all ranks, while it moves from one rank less to this */
+    const sherdi_plan *at, *below; /* its plan, and that of one rank less; NULL: there is none */
 } sherdi_elastic_size;
 
 typedef sherd_status (*sherdi_elastic_fn)(void *ctx, const sherdi_elastic_size *size);
@@ -26,9 +29,10 @@ static inline int sherdi_is_elastic(const sherdi_settings *settings)
 sherd_status sherdi_elastic_sizes(const sherdi_plan *plan, const sherdi_model *model,
                                   sherdi_elastic_fn fn, void *ctx);
 
-/** Hooks of the module: lay_out, check and unit_acquiring. */
+/** Hooks of the module: lay_out, check, storage_open and unit_acquiring. */
 sherd_status sherdi_elastic_lay_out(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_elastic_check(sherd_engine *engine);
+sherd_status sherdi_elastic_disk_check(sherd_engine *engine);
 sherd_status sherdi_share_check(sherd_engine *engine, int unit, sherd_pass pass);
 
 #endif

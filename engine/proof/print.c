@@ -278,6 +278,10 @@ static sherd_status print_size(void *ctx, const sherdi_elastic_size *size)
     print(out,
           "%6d ranks %16zu bytes of each, %zu while it moves there from one rank less, %zu back\n",
           size->ranks, size->rank_bytes, size->grow_peak, size->shrink_peak);
+    if (size->disk_bytes > 0) {
+        print(out, "%12s %16llu bytes of files of each, %llu of all while it moves there\n", "",
+              (unsigned long long)size->disk_bytes, (unsigned long long)size->grow_disk_bytes);
+    }
     return out->status;
 }
 
@@ -547,10 +551,12 @@ static void sizes_set(json_t *root, const sherdi_plan *plan)
 
 static sherd_status size_list(void *ctx, const sherdi_elastic_size *size)
 {
-    (void)json_array_append_new(ctx, json_pack("{s:i, s:o, s:o, s:o}", "ranks", size->ranks,
-                                               "rank_bytes", json_size(size->rank_bytes),
-                                               "grow_peak_bytes", json_size(size->grow_peak),
-                                               "shrink_peak_bytes", json_size(size->shrink_peak)));
+    (void)json_array_append_new(
+        ctx, json_pack("{s:i, s:o, s:o, s:o, s:o, s:o}", "ranks", size->ranks, "rank_bytes",
+                       json_size(size->rank_bytes), "grow_peak_bytes", json_size(size->grow_peak),
+                       "shrink_peak_bytes", json_size(size->shrink_peak), "disk_bytes",
+                       json_size(size->disk_bytes), "grow_disk_bytes",
+                       json_size(size->grow_disk_bytes)));
     return SHERD_OK;
 }
 

@@ -8,10 +8,17 @@
 #include "tests/offload/fault_uring.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define SLOTS 3
 #define STEPS 4
@@ -22,6 +29,7 @@ typedef struct crew {
     fault_kind        kind;
     int               nth;        /* 0: none */
     int               memory_nth; /* allocation of slot 0 that fails; 0: none */
+    uint64_t          free_bytes; /* that the drive has left in the first try; 0: as it is */
     int               count;      /* requests of the first try */
     int               status[SLOTS];
     uint64_t          want[STEPS];
@@ -29,9 +37,17 @@ typedef struct crew {
     pthread_barrier_t all;
 } crew;
 
+/* Where the files are; NULL: in the test's folder. */
+static const char *small_drive;
+
+static const char *folder_path(void)
+{
+    return small_drive != NULL ? small_drive : test_scratch();
+}
+
 static int files_count(const char *ends)
 {
-    DIR *dir   = opendir(test_scratch());
+    DIR *dir   = opendir(folder_path());
     int  count = 0;
 
     CHECK(dir != NULL);
@@ -67,6 +83,27 @@ static void crew_step(crew *c, rig *r, int step)
     }
 }
 
+/* Leaves this room on the small drive; 0: all that nobody has taken. */
+static void drive_fill(uint64_t free_bytes)
+{
+    char           path[512];
+    struct statvfs at;
+    int            fd;
+
+    (void)snprintf(path, sizeof(path), "%s/filler", folder_path());
+    (void)unlink(path);
+    CHECK(statvfs(folder_path(), &at) == 0);
+    if (free_bytes > 0) {
+        uint64_t has_bytes = (uint64_t)at.f_bavail * at.f_frsize;
+
+        CHECK(has_bytes > free_bytes);
+        fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+        CHECK(fd >= 0);
+        CHECK(posix_fallocate(fd, 0, (off_t)(has_bytes - free_bytes)) == 0);
+        CHECK(close(fd) == 0);
+    }
+}
+
 static void crew_meet(crew *c)
 {
     (void)pthread_barrier_wait(&c->all);
@@ -77,6 +114,9 @@ static int move_try(crew *c, rig *r, int slot, sherd_world *world)
 {
     crew_meet(c);
     if (slot == 0) {
+        if (c->free_bytes > 0) {
+            drive_fill(c->free_bytes);
+        }
         fault_arm(c->nth > 0 ? c->kind : FAULT_NONE, FAULT_ANY, c->nth, 1);
         (void)sherdi_mem_fail_nth((size_t)c->memory_nth);
     }
@@ -86,6 +126,10 @@ static int move_try(crew *c, rig *r, int slot, sherd_world *world)
     crew_meet(c);
     if (slot == 0) {
         c->count = fault_seen();
+        if (c->free_bytes > 0) {
+            CHECK(c->status[0] == SHERD_OK || strstr(sherd_last_error(), "bytes too few") != NULL);
+            drive_fill(0);
+        }
         fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
         for (int s = 0; s < SLOTS; s++) {
             CHECK_INT(c->status[0] == SHERD_OK, c->status[s] == SHERD_OK);
@@ -168,11 +212,11 @@ static const char *keys_write(int stage, char out[1024])
     (void)snprintf(out, 1024,
                    ", \"sub_group_size\": 2048, \"offload_optimizer\": {\"device\": \"nvme\", "
                    "\"nvme_path\": \"%s\"}%s%s%s",
-                   test_scratch(),
+                   folder_path(),
                    stage < 3 ? ""
                              : ", \"offload_param\": {\"device\": \"nvme\", "
                                "\"nvme_path\": \"",
-                   stage < 3 ? "" : test_scratch(), stage < 3 ? "" : "\", \"max_in_cpu\": 0}");
+                   stage < 3 ? "" : folder_path(), stage < 3 ? "" : "\", \"max_in_cpu\": 0}");
     return out;
 }
 
@@ -257,7 +301,118 @@ static void no_memory_leaves_the_old_world_whole(void)
     }
 }
 
+/* ------------------------------------------------------------------ a full drive -- */
+
+/* Seal refuses numbers of ranks whose files do not fit beside those of others. */
+static void elastic_train(sherd_world *world, void *ctx)
+{
+    crew       *c       = ctx;
+    rig_options options = c->options;
+    rig         r;
+
+    options.top = ", \"sherd\": {\"elastic\": [1, 3]}";
+    for (int is_full = 1; is_full >= 0; is_full--) {
+        CHECK_OK(sherd_world_barrier(world));
+        if (sherd_world_rank(world) == 0) {
+            drive_fill(is_full ? c->free_bytes : 0);
+        }
+        CHECK_OK(sherd_world_barrier(world));
+        rig_open(&r, world, &options);
+        rig_three(&r, 2000);
+        if (is_full) {
+            CHECK_STATUS(SHERD_E_IO, sherd_engine_seal(r.engine));
+            CHECK_ERROR_SAYS("sherd.elastic: while the engine moves to 1 ranks, or away");
+        } else {
+            CHECK_OK(sherd_engine_seal(r.engine));
+        }
+        rig_close(&r);
+        CHECK_OK(sherd_world_barrier(world));
+    }
+}
+
+static uint64_t drive_free(void)
+{
+    struct statvfs at;
+
+    CHECK(statvfs(folder_path(), &at) == 0);
+    return (uint64_t)at.f_bavail * at.f_frsize;
+}
+
+static void layout_measure(sherd_world *world, void *ctx)
+{
+    crew    *c      = ctx;
+    uint64_t before = drive_free();
+    rig      r;
+
+    crew_declare(c, &r, world);
+    rig_seal(&r);
+    c->free_bytes = before - drive_free(); /* that one rank's files take */
+    rig_close(&r);
+}
+
+/* Moves with less room than the files of the new layout take, and with enough. */
+static void full_run(void)
+{
+    char     keys[1024];
+    crew     c = {.options  = {.stage = 3,
+                               .dtype = SHERD_BF16,
+                               .zero  = keys_write(3, keys),
+                               .top   = ", \"deterministic\": true"},
+                  .old_size = 3,
+                  .new_size = 2};
+    uint64_t bytes;
+
+    test_world(1, layout_measure, &c);
+    bytes = c.free_bytes;
+    CHECK(bytes > 100000);
+    test_world(1, twin_train, &c);
+    for (int quarters = 1; quarters <= 12; quarters++) {
+        c.free_bytes = bytes * (uint64_t)quarters / 4;
+        crew_run(&c);
+        CHECK(quarters > 2 || c.status[0] == SHERD_E_IO);
+        CHECK(quarters < 10 || c.status[0] == SHERD_OK);
+    }
+    c.free_bytes = bytes * 5 / 2; /* for one layout of two ranks, which take more than one */
+    test_world(2, elastic_train, &c);
+}
+
+/* Runs in a child, which alone sees its small file system; 77: none can be mounted. */
+static int full_child(void)
+{
+    static char path[512];
+
+    (void)snprintf(path, sizeof(path), "%s/small", test_scratch());
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mkdir(path, 0700) != 0 || mount("none", path, "tmpfs", 0, "size=64m") != 0) {
+        return 77;
+    }
+    small_drive = path;
+    full_run();
+    return 0;
+}
+
+static void a_full_drive_refuses_the_move_and_loses_nothing(void)
+{
+    pid_t child;
+    int   status;
+
+    (void)test_scratch();
+    (void)fflush(stdout);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        _exit(full_child());
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
+        test_skip("no file system can be mounted here");
+    }
+    CHECK(WIFEXITED(status));
+    CHECK_INT(0, WEXITSTATUS(status));
+}
+
 static const test_case CASES[] = {
+    CASE(a_full_drive_refuses_the_move_and_loses_nothing),
     CASE(no_memory_leaves_the_old_world_whole),
     CASE(a_request_that_fails_leaves_one_world_whole_when_ranks_leave),
     CASE(a_request_that_fails_leaves_one_world_whole_when_ranks_come),
