@@ -3,10 +3,10 @@
  * agree in every bit of every step and of all values at the end; after each move the bytes are held
  * as planned.
  *
- * moves [--seed N] [--count N]
+ * moves [--seed N] [--count N] [--files 1]
  *
  * Runs the seeds N, N + 1, ... Each is a process of its own, which has a minute. A failure prints
- * what was drawn. */
+ * what was drawn. With --files 1 data rests on a drive in all of them. */
 #include "tests/engine/mover.h"
 #include "tests/lib/check.h"
 
@@ -18,7 +18,12 @@
 
 #define MOST_RANKS 6
 
+/* The kinds of places that need stage 3, and those whose state passes to a drive in part. */
+enum { PLACE_HOST_PARAMS = 6, PLACE_PART = 9, PLACE_DRIVE_PARAMS = 10 };
+
 static uint64_t seed;
+static int      wants_files; /* data rests on a drive in all runs */
+static char     zero_keys[2048];
 
 static int below(uint64_t *state, int count)
 {
@@ -37,6 +42,16 @@ static void options_draw(uint64_t *state, mover *m)
               ", \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.4}, "
                     "\"sub_group_size\": 640",
               ", \"offload_param\": {\"device\": \"cpu\"}",
+              ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}",
+              ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", "
+                    "\"buffer_count\": 2, \"gradients\": \"nvme\"}, \"sub_group_size\": 1280",
+              ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", "
+                    "\"ratio\": 0.4}, \"sub_group_size\": 640",
+              ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", "
+                    "\"max_in_cpu\": 1500}",
+              ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}, "
+                    "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", "
+                    "\"max_in_cpu\": 0}",
     };
     static const char *const TOP[] = {
         ", \"deterministic\": true",
@@ -47,28 +62,39 @@ static void options_draw(uint64_t *state, mover *m)
         "\"moment_encoding\": \"fp8\"}",
     };
     rig_options *options = &m->options;
-    int          zero    = below(state, (int)(sizeof(ZERO) / sizeof(ZERO[0])));
-    int          top     = below(state, (int)(sizeof(TOP) / sizeof(TOP[0])));
+    int          places  = (int)(sizeof(ZERO) / sizeof(ZERO[0]));
+    int zero = wants_files ? PLACE_HOST_PARAMS + 1 + below(state, places - PLACE_HOST_PARAMS - 1)
+                           : below(state, places);
+    int top  = below(state, (int)(sizeof(TOP) / sizeof(TOP[0])));
 
-    options->stage = below(state, 4);
+    options->stage = wants_files ? 1 + below(state, 3) : below(state, 4);
     options->dtype = (sherd_dtype)below(state, 3);
     options->optimizer =
         OPTIMIZERS[below(state, (int)(sizeof(OPTIMIZERS) / sizeof(OPTIMIZERS[0])))];
     options->has_matrices = options->optimizer != NULL && strcmp(options->optimizer, "Muon") == 0;
     options->clip         = below(state, 2);
     options->wide         = below(state, 3) == 0 ? 5 : 0;
-    if (top > 1 && (options->dtype != SHERD_BF16 || options->stage == 0 ||
-                    options->optimizer != NULL || options->wide != 0)) {
+    if (top > 1 &&
+        (options->dtype != SHERD_BF16 || options->stage == 0 || options->optimizer != NULL ||
+         options->wide != 0 || (zero == PLACE_DRIVE_PARAMS && top != 3))) {
         top = 0; /* encodings are for such engines alone */
     }
     options->top = TOP[top];
-    if (options->stage == 0 || (zero == 6 && options->stage < 3)) {
+    if (wants_files && zero >= PLACE_DRIVE_PARAMS) {
+        options->stage = 3;
+    }
+    if (options->stage == 0 ||
+        ((zero == PLACE_HOST_PARAMS || zero >= PLACE_DRIVE_PARAMS) && options->stage < 3)) {
         zero = 0;
     }
     options->zero = ZERO[zero];
-    m->is_bound   = top < 2 && options->stage < 3 && below(state, 4) == 0;
-    m->has_atoms  = below(state, 4) == 0;
-    m->has_blobs  = below(state, 2);
+    if (zero > PLACE_HOST_PARAMS) {
+        (void)snprintf(zero_keys, sizeof(zero_keys), ZERO[zero], test_scratch(), test_scratch());
+        options->zero = zero_keys;
+    }
+    m->is_bound  = top < 2 && options->stage < 3 && below(state, 4) == 0;
+    m->has_atoms = below(state, 4) == 0;
+    m->has_blobs = below(state, 2);
 }
 
 /* Draws the ranks of a phase: some slots of the one before are gone, or others come behind them. */
@@ -186,6 +212,8 @@ int main(int argc, char **argv)
             first = strtoull(argv[i + 1], NULL, 10);
         } else if (strcmp(argv[i], "--count") == 0) {
             count = (int)strtol(argv[i + 1], NULL, 10);
+        } else if (strcmp(argv[i], "--files") == 0) {
+            wants_files = (int)strtol(argv[i + 1], NULL, 10);
         }
     }
     for (int n = 0; n < count; n++) {
