@@ -145,7 +145,7 @@ static void extents_write_start(sherdi_tier *tier, size_t extent, void *memory, 
     size_t        len_bytes = state->in_file[extent].len_bytes;
     uint32_t      slot      = state->sets.spare[state->tables[state->live][extent].slot];
 
-    assert(!io->is_started && extent < state->num_extents);
+    assert(!io->is_started && extent < state->num_extents && !state->is_aimed);
     state->in_flight++;
     if (state->is_broken) {
         sherdi_state_slot_start(state, io, 1, memory, extent, slot, 0, 0);
@@ -222,6 +222,7 @@ static void now_reset(sherdi_state *state)
         memcpy(state->now, state->tables[state->live], state->num_extents * sizeof(*state->now));
     }
     state->is_write_failed = 0;
+    state->is_aimed        = 0;
 }
 
 /* Writes the data first, then table and note, of which the head has checksums, then the head. */
@@ -304,7 +305,7 @@ sherd_status sherdi_state_commit(sherdi_state *state, const void *note, size_t n
 {
     int spare = 1 - state->live;
 
-    assert(state->in_flight == 0);
+    assert(state->in_flight == 0 && !state->is_aimed);
     if (state->is_broken) {
         return sherdi_state_broken_fail(state, SHERD_E_STATE);
     }
@@ -434,6 +435,29 @@ sherd_status sherdi_state_abandon(sherdi_state *state)
         state->is_torn   = 0;
         state->is_broken = 0;
     }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_state_aim(sherdi_state *state, uint64_t generation)
+{
+    int is_before = generation + 1 == state->generation && state->has_previous;
+
+    assert(state->in_flight == 0);
+    if (state->is_broken) {
+        return sherdi_state_broken_fail(state, SHERD_E_STATE);
+    }
+    if (generation == 0 || (generation != state->generation && !is_before)) {
+        return sherdi_fail(SHERD_E_STATE, "%s does not hold generation %llu: its newest is %llu%s",
+                           sherdi_file_path(state->index), (unsigned long long)generation,
+                           (unsigned long long)state->generation,
+                           state->has_previous ? ", and it holds the one before" : "");
+    }
+    now_reset(state);
+    if (is_before && state->num_extents > 0) {
+        memcpy(state->now, state->tables[1 - state->live],
+               state->num_extents * sizeof(*state->now));
+    }
+    state->is_aimed = is_before;
     return SHERD_OK;
 }
 
@@ -732,8 +756,9 @@ void sherdi_state_verify(sherdi_state *state, int is_on)
 
 size_t sherdi_state_get_note(const sherdi_state *state, void *out, size_t out_bytes)
 {
-    const sherdi_state_head *live = &state->front->heads[state->live];
+    int                      index = state->is_aimed ? 1 - state->live : state->live;
+    const sherdi_state_head *head  = &state->front->heads[index];
 
-    sherdi_state_note_take(live, state->tails[state->live], out, out_bytes);
-    return live->note_bytes;
+    sherdi_state_note_take(head, state->tails[index], out, out_bytes);
+    return head->note_bytes;
 }

@@ -84,6 +84,11 @@ sherd_status sherdi_state_abandon(sherdi_state *state);
  *  (none was committed, or it was written over since). E_IO: which generation counts on the drive
  *  is unknown; from then on writes fail, until another rollback succeeds. */
 sherd_status sherdi_state_rollback(sherdi_state *state);
+/** Lets reads and get_note return a generation: the live one, or the one before it. Nothing changes on
+ *  the drive. Ends with abandon; until then nothing is written or committed. What another process
+ *  has written is compared with its checksums as it is read: E_IO, if it wrote over this generation.
+ *  E_STATE when the state has no such generation, or a commit failed. */
+sherd_status sherdi_state_aim(sherdi_state *state, uint64_t generation);
 /** Returns the number of the live generation, from 1 on; 0: nothing was committed. */
 uint64_t sherdi_state_generation(const sherdi_state *state);
 /** Copies the note of the live generation to out [out_bytes], as much as fits, with zeros after it.

@@ -27,6 +27,7 @@ struct sherdi_state {
     unsigned char *is_ours;
     int            live; /* index of the live record; at generation 0 its table is empty */
     uint64_t       generation;
+    int            is_aimed;        /* at the generation before the live one */
     int            has_previous;    /* the other record counts, and its extents are unchanged */
     int            is_write_failed; /* since the last commit */
     int            is_broken; /* a commit or a rollback failed: which record counts is unknown */

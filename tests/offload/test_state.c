@@ -233,6 +233,51 @@ BOTH(state_flipped_bit_is_found_by_every_read_that_verifies)
 
 /* ------------------------------------------------------------- refusals -- */
 
+/* Reads return one of the two generations, and nothing changes; what is written over is found. */
+static void state_reads_the_generation_that_it_is_aimed_at(void)
+{
+    sherdi_ioq   *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_state *state = rig_state_create(queue, 1);
+
+    CHECK_STATUS(SHERD_E_STATE, sherdi_state_aim(state, 0));
+    CHECK_STATUS(SHERD_E_STATE, sherdi_state_aim(state, 1));
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        rig_put_all(state, seed);
+        rig_commit(state, seed);
+    }
+    for (int is_opened = 0; is_opened < 2; is_opened++) {
+        CHECK_STATUS(SHERD_E_STATE, sherdi_state_aim(state, 1));
+        CHECK_ERROR_SAYS("does not hold generation 1: its newest is 3");
+        CHECK_STATUS(SHERD_E_STATE, sherdi_state_aim(state, 4));
+        for (int again = 0; again < 2; again++) {
+            CHECK_OK(sherdi_state_aim(state, 2));
+            rig_expect_all(state, 2);
+            rig_expect_generation(state, 3, 2); /* the note is that of the one before */
+            CHECK_OK(sherdi_state_aim(state, 3));
+            rig_expect_all(state, 3);
+            rig_expect_generation(state, 3, 3);
+        }
+        CHECK_OK(sherdi_state_aim(state, 2));
+        CHECK_OK(sherdi_state_abandon(state));
+        rig_expect_all(state, 3);
+        sherdi_state_close(state, 1);
+        state = rig_state_open(queue, 1);
+    }
+    rig_put(state, 2, 4); /* writes over generation 2 */
+    CHECK_STATUS(SHERD_E_STATE, sherdi_state_aim(state, 2));
+    CHECK_OK(sherdi_state_aim(state, 3));
+    rig_expect_all(state, 3);
+    sherdi_state_close(state, 1);
+    state = rig_state_open(queue, 1);
+    CHECK_OK(sherdi_state_aim(state, 2)); /* the index does not know it */
+    rig_expect(state, 1, 2);
+    CHECK_STATUS(SHERD_E_IO, rig_try_expect(state, 2, 2));
+    CHECK_ERROR_SAYS("does not hold what was written");
+    sherdi_state_close(state, 0);
+    sherdi_ioq_destroy(queue);
+}
+BOTH(state_reads_the_generation_that_it_is_aimed_at)
+
 static void state_of_another_layout_is_refused(void)
 {
     static sherdi_extent other[RIG_EXTENTS];
@@ -814,6 +859,7 @@ static const test_case cases[] = {
     CASES(state_that_was_cut_is_refused_or_found),
     CASES(state_flipped_bit_in_data_is_found_on_load),
     CASES(state_flipped_bit_is_found_by_every_read_that_verifies),
+    CASES(state_reads_the_generation_that_it_is_aimed_at),
     CASES(state_of_another_layout_is_refused),
     CASES(state_of_another_rank_is_refused),
     CASES(state_in_other_folders_is_refused),
