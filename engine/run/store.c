@@ -256,27 +256,48 @@ static sherd_status run_blobs_share(sherd_engine *engine, unsigned char *bytes, 
     return *len == 0 ? SHERD_OK : sherdi_world_broadcast(engine->world, bytes, *len, 0);
 }
 
+sherd_status sherdi_note_find_blobs(const unsigned char *note, size_t len_bytes,
+                                    sherdi_note_blobs *out)
+{
+    size_t   head = sizeof(sherdi_state_record) + sizeof(uint64_t);
+    uint64_t run  = 0;
+
+    *out = (sherdi_note_blobs){0};
+    if (len_bytes <= sizeof(sherdi_state_record)) {
+        return SHERD_OK;
+    }
+    if (len_bytes >= head) {
+        memcpy(&run, note + sizeof(sherdi_state_record), sizeof(run));
+    }
+    if (len_bytes < head || run > len_bytes - head) {
+        return sherdi_fail(
+            SHERD_E_IO,
+            "the blobs that belong to the state on NVMe are damaged; load a checkpoint instead");
+    }
+    *out = (sherdi_note_blobs){.run       = note + head,
+                               .run_bytes = (size_t)run,
+                               .own       = note + head + run,
+                               .own_bytes = len_bytes - head - (size_t)run};
+    return SHERD_OK;
+}
+
 sherd_status sherdi_store_blobs(sherd_engine *engine)
 {
-    unsigned char *note   = engine->storage.store->note;
-    size_t         len    = 0;
-    size_t         head   = sizeof(sherdi_state_record) + sizeof(uint64_t);
-    uint64_t       run    = 0;
-    sherd_status   status = SHERD_OK;
+    unsigned char    *note   = engine->storage.store->note;
+    size_t            len    = 0;
+    size_t            head   = sizeof(sherdi_state_record) + sizeof(uint64_t);
+    sherdi_note_blobs found  = {0};
+    uint64_t          run    = 0;
+    sherd_status      status = SHERD_OK;
 
     sherdi_blobs_clear(engine->blobs, 0);
     if (engine->storage.store->state != NULL) {
         len = sherdi_state_get_note(engine->storage.store->state, note, SHERDI_STATE_NOTE_BYTES);
     }
-    if (len >= head) {
-        memcpy(&run, note + sizeof(sherdi_state_record), sizeof(run));
-    }
-    if (len >= head && run <= len - head) {
-        status = sherdi_blobs_read(engine->blobs, note + head + run, len - head - run);
-    } else if (len > sizeof(sherdi_state_record)) {
-        status = sherdi_fail(
-            SHERD_E_IO,
-            "the blobs that belong to the state on NVMe are damaged; load a checkpoint instead");
+    status = sherdi_note_find_blobs(note, len, &found);
+    run    = found.run_bytes;
+    if (status == SHERD_OK && found.own != NULL) {
+        status = sherdi_blobs_read(engine->blobs, found.own, found.own_bytes);
     }
     SHERDI_TRY(sherdi_agree_status(engine, status));
     SHERDI_TRY(run_blobs_share(engine, note == NULL ? NULL : note + head, &run));

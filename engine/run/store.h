@@ -58,6 +58,22 @@ uint64_t sherdi_store_live(const sherd_engine *engine);
 void sherdi_store_record(const sherd_engine *engine, sherdi_state_record *out);
 int  sherdi_store_has_previous(const sherd_engine *engine);
 extern const sherdi_storage_ops sherdi_storage_drive;
+/** Opens the state files of another rank of a run, whose process has ended, by that rank's plan. Waits
+ *  a while if the kernel still holds them. E_STATE: they are in use, hold no generation, or are of
+ *  another layout. E_IO, E_NOMEM. */
+sherd_status sherdi_store_open_other(sherd_engine *engine, sherdi_ioq *queue,
+                                     const sherdi_plan *plan, uint64_t run, sherdi_state **out);
+
+/* Where a note has blobs (sherdi_blobs_read): those of the run, and those of its rank; 0 bytes: there
+ * are none. */
+typedef struct sherdi_note_blobs {
+    const unsigned char *run, *own;
+    size_t               run_bytes, own_bytes;
+} sherdi_note_blobs;
+
+/** Finds the blobs of a note of `len_bytes`. E_IO: it is damaged. */
+sherd_status sherdi_note_find_blobs(const unsigned char *note, size_t len_bytes,
+                                    sherdi_note_blobs *out);
 /** sherdi_storage_ops.note and .stored_step. */
 void    sherdi_store_note(sherd_engine *engine, int64_t step, const sherdi_scaler *scaler,
                           int is_written);

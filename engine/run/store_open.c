@@ -115,11 +115,10 @@ static uint64_t encodings_hash(uint64_t hash, const sherdi_plan *plan)
     return hash;
 }
 
-/* Hashes all that must be equal for a state file to fit this engine. */
-static uint64_t layout_hash(const sherd_engine *engine)
+/* Hashes all that must be equal for a state file to fit a plan of this engine. */
+static uint64_t layout_hash(const sherd_engine *engine, const sherdi_plan *plan)
 {
-    const sherdi_plan *plan = engine->plan;
-    uint64_t           hash = sherdi_hash_u64(1, (uint64_t)engine->settings.numerics.compute_dtype);
+    uint64_t hash = sherdi_hash_u64(1, (uint64_t)engine->settings.numerics.compute_dtype);
 
     hash = sherdi_hash_u64(hash, (uint64_t)engine->settings.sharding.stage);
     hash = optimizers_hash(hash, plan);
@@ -351,21 +350,29 @@ static sherd_status state_reopen(sherd_engine *engine, sherdi_state_params *para
     return SHERD_OK;
 }
 
-static sherd_status state_open(sherd_engine *engine)
+/* Gives the parameters of the state of a plan's rank. */
+static sherdi_state_params state_params(const sherd_engine *engine, const sherdi_plan *plan,
+                                        const folder_list *folders)
 {
-    const sherdi_plan *plan    = engine->plan;
-    folder_list        folders = folders_of(&engine->settings.offload.state);
-    file_search search = {.engine = engine, .layout = layout_hash(engine), .folders = folders};
-    sherdi_state_params params = {
-        .folders     = folders.paths,
-        .num_folders = folders.count,
-        .id = {.rank = engine->rank, .world_size = engine->world_size, .layout = search.layout},
+    return (sherdi_state_params){
+        .folders     = folders->paths,
+        .num_folders = folders->count,
+        .id          = {.rank       = plan->rank,
+                        .world_size = plan->world_size,
+                        .layout     = layout_hash(engine, plan)},
         .extents     = plan->rings[SHERDI_RING_STATE].extents,
         .num_extents = sherdi_plan_stored(plan),
         .note_bytes  = SHERDI_STATE_NOTE_BYTES,
         .is_verified = engine->settings.offload.verify_reads,
         .is_durable  = engine->settings.offload.durable,
     };
+}
+
+static sherd_status state_open(sherd_engine *engine)
+{
+    folder_list         folders = folders_of(&engine->settings.offload.state);
+    sherdi_state_params params  = state_params(engine, engine->plan, &folders);
+    file_search         search = {.engine = engine, .layout = params.id.layout, .folders = folders};
 
     engine->storage.store->note =
         sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, SHERDI_STATE_NOTE_BYTES);
@@ -385,6 +392,56 @@ static sherd_status state_open(sherd_engine *engine)
         others_report(engine, folders.paths[0], &search);
     }
     return state_create(engine, &params);
+}
+
+/* A file of another rank that is awaited. */
+typedef struct file_wait {
+    const sherdi_state_id *id;
+    int                    is_found, is_locked;
+} file_wait;
+
+static sherd_status file_awaited(void *ctx, const sherdi_state_found *found)
+{
+    file_wait *wait = ctx;
+
+    if (found->id.run == wait->id->run && found->id.rank == wait->id->rank &&
+        found->id.world_size == wait->id->world_size) {
+        wait->is_found  = 1;
+        wait->is_locked = found->is_locked;
+    }
+    return SHERD_OK;
+}
+
+/* Waits until the kernel has let go of the files of a process that has ended. E_STATE: there are
+ * none. */
+static sherd_status file_await(const char *folder, const sherdi_state_id *id)
+{
+    static const struct timespec REST  = {0, 2 * 1000 * 1000};
+    int64_t                      start = sherdi_now_ns();
+    file_wait                    wait  = {.id = id, .is_locked = 1};
+
+    while (wait.is_locked && sherdi_now_ns() - start < LOCK_PATIENCE_NS) {
+        wait.is_locked = 0;
+        SHERDI_TRY(sherdi_state_find(folder, file_awaited, &wait));
+        if (wait.is_locked) {
+            (void)nanosleep(&REST, NULL);
+        }
+    }
+    return wait.is_found
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_STATE, "%s has no state of rank %d of %d of run %016llx",
+                             folder, id->rank, id->world_size, (unsigned long long)id->run);
+}
+
+sherd_status sherdi_store_open_other(sherd_engine *engine, sherdi_ioq *queue,
+                                     const sherdi_plan *plan, uint64_t run, sherdi_state **out)
+{
+    folder_list         folders = folders_of(&engine->settings.offload.state);
+    sherdi_state_params params  = state_params(engine, plan, &folders);
+
+    params.id.run = run;
+    SHERDI_TRY(file_await(folders.paths[0], &params.id));
+    return sherdi_state_open(queue, &params, &engine->mem, out);
 }
 
 /* Opens the tier of a ring that a block of the configuration names, for contents that mean nothing
