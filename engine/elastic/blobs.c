@@ -1,6 +1,7 @@
 /* The blobs of an engine that moves. The rules are those of a checkpoint that is loaded on another
  * number of ranks: every rank gets rank 0's blobs of the run, and blobs of rank r go to rank r
  * modulo the new number. */
+#include "engine/elastic/generation.h"
 #include "engine/elastic/lost.h"
 
 #include "base/checked.h"
@@ -84,18 +85,27 @@ static int run_rank(const sherdi_move *m)
 {
     int rank = 0;
 
-    while (m->is_lost && m->goes[rank] < 0 && sherdi_keeps_nothing(&m->engine->settings)) {
+    while (m->is_lost && !m->is_aimed && m->goes[rank] < 0 &&
+           sherdi_keeps_nothing(&m->engine->settings)) {
         rank++;
     }
     return rank;
 }
 
+/* Returns the blobs that this rank gives of an old rank, if it gives any. */
+static const sherdi_blobs *blobs_of(const sherdi_move *m, int old_rank)
+{
+    if (m->is_aimed) {
+        return sherdi_generation_blobs(m, old_rank);
+    }
+    return m->goes != NULL && m->goes[old_rank] < 0 && m->is_lost ? sherdi_lost_blobs(m, old_rank)
+                                                                  : m->engine->blobs;
+}
+
 /* Passes the blobs of one rank of the old world on. */
 static sherd_status rank_pass(sherdi_move *m, int old_rank, sherdi_outcome *own)
 {
-    const sherdi_blobs *blobs = m->goes != NULL && m->goes[old_rank] < 0 && m->is_lost
-                                    ? sherdi_lost_blobs(m, old_rank)
-                                    : m->engine->blobs;
+    const sherdi_blobs *blobs = blobs_of(m, old_rank);
     int                 root  = m->old_at[old_rank];
     int                 gives = root == sherd_world_rank(m->all) && blobs != NULL;
     blob_head           head;

@@ -12,8 +12,8 @@ size_t sherdi_holding_bytes(const sherdi_plan *plan, size_t param, int part, siz
 {
     const sherdi_segment *segment = sherdi_param_segment(plan, param);
 
-    return part == SHERDI_HOLDING_PARAM ? elems * sherdi_compute_bytes(segment)
-                                        : sherdi_segment_part_bytes(segment, part, elems);
+    return part < 0 ? elems * sherdi_compute_bytes(segment)
+                    : sherdi_segment_part_bytes(segment, part, elems);
 }
 
 /* Returns the memory of element `at` of a slice on a drive, and shortens *count to its piece. */

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "engine/checkpoint/save.h"
 #include "engine/elastic/copies.h"
+#include "engine/elastic/generation.h"
 #include "engine/modules.h"
 
 #include <stdio.h>
@@ -92,6 +93,9 @@ sherd_status sherdi_lost_rest(sherdi_move *m)
 
     if (engine->phase == SHERDI_PHASE_SEALED) {
         return sherdi_world_status(engine->world); /* the first values are lost with the rank */
+    }
+    if (engine->plan->has_generations) {
+        return sherdi_generation_rest(m);
     }
     m->report.dropped_micro_batches = engine->window.micro_seen + engine->window.has_begun;
     (void)SHERDI_ASK(updater, join, engine); /* what fails in it, fails by the lost rank */

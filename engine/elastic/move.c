@@ -3,6 +3,7 @@
  * of the old world. Until the values go, a failure closes what was made, and the engine is in the
  * old world as before. */
 #include "engine/elastic/copies.h"
+#include "engine/elastic/generation.h"
 #include "engine/elastic/lost.h"
 
 #include "base/checked.h"
@@ -250,11 +251,18 @@ static sherd_status plans_make(sherdi_move *m)
         .stayed   = m->stayed,
         .is_stale = m->is_lost,
     };
+    m->wire.is_from_state = m->is_aimed;
     if (m->old_world != NULL) {
         m->from[own_old_rank(m)] = (sherdi_holding){
             .plan    = m->plans.old_plan,
             .model   = &engine->model,
             .buffers = m->new_world == NULL ? engine->memory.buffers : m->old.memory.buffers};
+    }
+    for (int r = 0; r < m->old_size && m->is_aimed; r++) {
+        if (sherdi_generation_remains(m, r) != NULL) {
+            m->from[r] = (sherdi_holding){.plan  = sherdi_generation_remains(m, r)->plan,
+                                          .model = &engine->model};
+        }
     }
     for (int r = 0; r < m->old_size && m->ghosts != NULL; r++) {
         if (sherdi_lost_holding(m, r) != NULL) {
@@ -297,6 +305,9 @@ static void old_drop(sherdi_move *m, int segment)
     for (int r = 0; r < m->old_size; r++) {
         const sherdi_holding *from = &m->from[r];
 
+        if (from->buffers == NULL) {
+            continue; /* it is in files alone */
+        }
         if (from->plan != NULL && segment < 0) {
             sherdi_move_drop_passing(from->plan, from->buffers);
         } else if (from->plan != NULL) {
@@ -445,6 +456,7 @@ static void move_commit(sherdi_move *m)
         return;
     }
     sherdi_lost_close(m);
+    sherdi_generation_close(m, m->is_old_kept);
     copies_settle(m, 1);
     old_close(m);
     blobs_settle(m);
@@ -465,6 +477,7 @@ static void move_lose(sherdi_move *m, sherd_status status)
 static void move_close(sherdi_move *m)
 {
     sherdi_lost_close(m);
+    sherdi_generation_close(m, 1);
     sherdi_move_wire_close(&m->wire);
     sherdi_plan_destroy(m->lent);
     sherdi_free(m->goes);
@@ -485,7 +498,9 @@ static sherd_status move_run(sherdi_move *m)
         move_commit(m);
         return SHERD_OK;
     }
-    if (m->is_lost) {
+    if (m->is_aimed) {
+        SHERDI_TRY(sherdi_generation_find(m));
+    } else if (m->is_lost) {
         SHERDI_TRY(sherdi_agree_world(m->new_world, sherdi_lost_open(m)));
     }
     SHERDI_TRY(all_open(m));
@@ -581,6 +596,7 @@ static sherd_status elastic_create(sherd_engine *engine)
 static void elastic_destroy(sherd_engine *engine)
 {
     if (engine->elastic != NULL) {
+        sherdi_move_files_sweep(engine);
         sherdi_ledger_close(engine);
     }
     sherdi_free(engine->elastic);

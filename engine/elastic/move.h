@@ -5,6 +5,7 @@
 
 #include "engine/elastic/ledger.h"
 #include "engine/elastic/peak.h"
+#include "engine/elastic/remains.h"
 #include "engine/elastic/seat.h"
 #include "engine/elastic/stored.h"
 #include "engine/elastic/wire.h"
@@ -23,13 +24,17 @@ typedef struct sherdi_step_begun {
 
 typedef struct sherdi_ghost sherdi_ghost;
 
+/* Runs that are remembered, until their files are removed. */
+#define SHERDI_MOVE_ORPHANS 8
+
 /* Of the module, in an engine. */
 struct sherdi_elastic {
     sherd_move_report     report; /* of the last move */
     int                   is_moving;
     sherdi_step_begun     step;
     sherdi_noted          noted;
-    struct sherdi_copies *copies; /* of another rank; NULL: none */
+    struct sherdi_copies *copies;                       /* of another rank; NULL: none */
+    uint64_t              orphans[SHERDI_MOVE_ORPHANS]; /* runs of which files may be left */
 };
 
 /* Where a state stands: the updates that it has, and the counters that belong to it. */
@@ -68,16 +73,19 @@ typedef struct sherdi_move {
     int          *old_at;    /* by old rank: the rank of `all` that gives what it held */
     int          *new_at;    /* by new rank: the same */
 
-    sherdi_move_hello     hello;      /* of the first rank that stays */
-    sherdi_batch_settings batch;      /* of the new layout */
-    sherdi_seat           old;        /* of this rank, from the opening of the new one on */
-    int                   is_seated;  /* the engine has its new seat, opened */
-    sherdi_plan          *lent;       /* of the layout in which this rank is not */
-    sherdi_holding       *from;       /* by old rank: what this rank gives of it */
-    sherdi_ghost        **ghosts;     /* by old rank, of those for which this rank acts; lost.h */
-    sherdi_ghost        **own_ghosts; /* of them those that were made for this move */
-    struct sherdi_copies *copies;     /* of the old world, while the new ones are made .. */
-    int                   has_copies; /* .. from then on */
+    sherdi_move_hello     hello;       /* of the first rank that stays */
+    sherdi_batch_settings batch;       /* of the new layout */
+    sherdi_seat           old;         /* of this rank, from the opening of the new one on */
+    int                   is_seated;   /* the engine has its new seat, opened */
+    sherdi_plan          *lent;        /* of the layout in which this rank is not */
+    sherdi_holding       *from;        /* by old rank: what this rank gives of it */
+    sherdi_ghost        **ghosts;      /* by old rank, of those for which this rank acts; lost.h */
+    sherdi_ghost        **own_ghosts;  /* of them those that were made for this move */
+    struct sherdi_given  *given;       /* by old rank; NULL unless is_aimed: generation.h */
+    int                   is_aimed;    /* the state is a generation that the old ranks have */
+    int                   is_old_kept; /* files of the old layout stay */
+    struct sherdi_copies *copies;      /* of the old world, while the new ones are made .. */
+    int                   has_copies;  /* .. from then on */
     sherdi_move_plans     plans;
     sherdi_move_wire      wire;
     sherdi_blobs          blobs;    /* of this rank in the new world */
@@ -116,12 +124,13 @@ void         sherdi_move_files_close(sherdi_move *m);
  *  old layout changes. E_IO, E_PEER_LOST. */
 sherd_status sherdi_move_files_segment(sherdi_move *m, int segment);
 /** Commits the new layout, and says which files remain. Collective: a failure is one of all ranks,
- *  and leaves the old files alone; where a rank was lost meanwhile, it sets is_begun, and both remain.
- *  E_IO, E_INVAL (the blobs are too long for a note), E_PEER_LOST. */
+ *  and leaves the old files alone. E_IO, E_INVAL (the blobs are too long for a note), E_PEER_LOST. */
 sherd_status sherdi_move_files_commit(sherdi_move *m);
 /** Adds what the drive has moved to the report. */
 void sherdi_move_files_count(sherdi_move *m);
 /** Lets the engine, which has moved, use its files. */
 void sherdi_move_files_settle(sherd_engine *engine);
+/** Removes the files that lost ranks have left of runs which moves have begun, or have ended. */
+void sherdi_move_files_sweep(sherd_engine *engine);
 
 #endif

@@ -211,7 +211,7 @@ sherd_status sherdi_stored_open(const sherdi_plan *plan, struct sherdi_tier *con
         size_t       bytes = room_size(plan, RINGS[i], &extents);
 
         *ring = (stored_ring){.ring = RINGS[i], .loading = -1};
-        if (bytes == 0) {
+        if (bytes == 0 || tiers[RINGS[i]] == NULL) {
             continue;
         }
         ring->room = sherdi_alloc_pages(mem, SHERDI_MEM_HOST_STAGING, bytes);
@@ -249,7 +249,8 @@ static void ring_ahead(sherdi_stored *stored, stored_ring *ring, size_t segment)
     size_t first;
     size_t end;
 
-    if (next == stored->plan->layout.num_segments || ring->loading == (int)next ||
+    if (ring->tier == NULL || next == stored->plan->layout.num_segments ||
+        ring->loading == (int)next ||
         !segment_extents(stored->plan, ring->ring, next, &first, &end)) {
         return;
     }
@@ -322,23 +323,21 @@ static void values_copy(const sherdi_holding *to, size_t param)
     }
 }
 
-void sherdi_stored_write(const sherdi_holding *to, int segment)
+void sherdi_stored_put_values(const sherdi_holding *to, int segment)
 {
-    sherdi_stored           *stored = to->stored;
-    const sherdi_segment    *of;
-    const sherdi_model_unit *unit;
+    const sherdi_segment    *of   = &to->plan->layout.segments[segment];
+    const sherdi_model_unit *unit = &to->model->units[of->unit];
 
-    if (stored == NULL) {
-        return;
-    }
-    of   = &to->plan->layout.segments[segment];
-    unit = &to->model->units[of->unit];
     for (size_t i = 0; sherdi_segment_is_beside(of) && i < unit->num_params; i++) {
         if (to->plan->layout.params[unit->params[i]].segment == segment) {
             values_copy(to, (size_t)unit->params[i]);
         }
     }
-    for (size_t i = 0; i < NUM_RINGS; i++) {
+}
+
+void sherdi_stored_write(sherdi_stored *stored, int segment)
+{
+    for (size_t i = 0; stored != NULL && i < NUM_RINGS; i++) {
         stored_ring *ring = &stored->rings[i];
         size_t       next = segment_next(stored->plan, ring->ring, (size_t)segment + 1);
         size_t       end  = ring->end;

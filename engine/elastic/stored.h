@@ -19,8 +19,8 @@ static inline int sherdi_move_is_stored(const sherdi_settings *settings)
 /** Returns the bytes of the rooms that a segment of the plan takes at most. */
 size_t sherdi_stored_room_bytes(const sherdi_plan *plan);
 
-/** Makes rooms for the extents of a plan: `tiers` is by ring, and NULL where there are none. *out is
- *  NULL when nothing of the plan rests on a drive. E_NOMEM. */
+/** Makes rooms for the extents of a plan: `tiers` is by ring, and NULL where nothing is
+ *  transferred. *out is NULL when nothing of the plan rests on a drive. E_NOMEM. */
 sherd_status sherdi_stored_open(const sherdi_plan *plan, struct sherdi_tier *const *tiers,
                                 sherdi_mem *mem, sherdi_stored **out);
 /** Waits for what is under way, and frees the rooms. Accepts NULL. */
@@ -35,8 +35,10 @@ sherd_status sherdi_stored_read(sherdi_stored *stored, int segment);
 /** Makes room for a segment of the new layout, with zeros in it. E_IO: an earlier one could not be
  *  written. */
 sherd_status sherdi_stored_begin(sherdi_stored *stored, int segment);
-/** Starts to write what a segment completes: all its values are in the holding's memory. */
-void sherdi_stored_write(const sherdi_holding *to, int segment);
+/** Copies the parameters of a segment to where their values are stored with the state. */
+void sherdi_stored_put_values(const sherdi_holding *to, int segment);
+/** Starts to write what a segment completes: all its values are in memory. Accepts NULL. */
+void sherdi_stored_write(sherdi_stored *stored, int segment);
 /** Waits until everything is written. E_IO. */
 sherd_status sherdi_stored_finish(sherdi_stored *stored);
 

@@ -124,13 +124,18 @@ sherd_status sherdi_move_wire_range(void *ctx, const sherdi_move_range *range)
     sherdi_move_wire     *wire    = ctx;
     const sherdi_segment *segment = sherdi_param_segment(wire->plans->new_plan, range->param);
 
+    if (range->what == SHERDI_MOVE_PARAM && wire->is_from_state && segment->optimizer != NULL) {
+        return SHERD_OK;
+    }
     if (range->what == SHERDI_MOVE_PARAM) {
         return part_pass(wire, range, SHERDI_HOLDING_PARAM);
     }
     for (int part = segment->has_master ? 0 : 1; part < sherdi_segment_parts(segment); part++) {
         SHERDI_TRY(part_pass(wire, range, part));
     }
-    return SHERD_OK;
+    return wire->is_from_state && sherdi_segment_is_beside(segment)
+               ? part_pass(wire, range, SHERDI_HOLDING_VALUES)
+               : SHERD_OK;
 }
 
 sherd_status sherdi_move_wire_segment(sherdi_move_wire *wire, int segment)

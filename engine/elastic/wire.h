@@ -24,7 +24,10 @@ typedef struct sherdi_move_wire {
     const sherdi_holding *from;
     sherdi_holding        to; /* of this rank; plan NULL: it is not in the new layout */
     /* by rank of a layout: which rank of `world` gives what it held, and which it is */
-    const int           *old_at, *new_at;
+    const int *old_at, *new_at;
+    /* what is trained is made anew from the state, and the state has the values that are stored with
+     * it (SHERDI_HOLDING_VALUES) */
+    int                  is_from_state;
     sherdi_pass          pass;
     size_t               slot_bytes; /* a room has two slots, which take turns */
     int                  slot;
