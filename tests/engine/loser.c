@@ -54,7 +54,7 @@ static void model_declare(rig *r, const loser *l, sherd_world *world, int accumu
         (void)rig_param(r, u, name, u == 0 ? 64 : u == 1 ? 1 : 130);
     }
     sherd_param_params_init(&params);
-    params.frozen = 1;
+    params.frozen = !l->is_all_trained;
     (void)rig_param_as(r, 1, "second.fixed", 777, &params);
 }
 

@@ -30,9 +30,10 @@ typedef struct loser {
     size_t      elems[3];
     loser_kill  kills[LOSER_MOST_RANKS];
     int         num_kills;
-    int         is_sparse; /* few elements have a gradient: most of a step is the update */
-    int         is_queued; /* updates are queued */
-    const char *folder;    /* of checkpoints, and files of the state */
+    int         is_sparse;      /* few elements have a gradient: most of a step is the update */
+    int         is_queued;      /* updates are queued */
+    int         is_all_trained; /* no parameter is frozen */
+    const char *folder;         /* of checkpoints, and files of the state */
     loser_model model;
 } loser;
 
