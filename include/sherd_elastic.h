@@ -57,6 +57,9 @@ SHERD_CALL sherd_world_grow(sherd_world *world, int world_size, const char *rend
  *  was created in a world of its own (sherd_world_self) with the same configuration, and has
  *  declared the same model, but is not sealed: the move seals it and gives it all values.
  *
+ *  With data on NVMe the new layout gets files of its own, and a run of its own number; the old ones
+ *  are removed when all ranks have committed. sherd_step_undo works again after the next step.
+ *
  *  What moves: parameters, state, counters, the loss scale, the run's description, and blobs, by
  *  the rules of a checkpoint that is loaded on another number of ranks. Of the values, only ranges
  *  that change their rank go over the wire. The window in flight is dropped, as by

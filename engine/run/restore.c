@@ -359,7 +359,8 @@ static sherd_status update_check(const sherd_engine *engine)
     if (live.note.is_written) {
         return sherdi_fail(SHERD_E_STATE,
                            "nothing to go back to: values or counters were written after the last "
-                           "update, and replaced the state before it");
+                           "update, or the engine was moved, and that replaced the state before "
+                           "it");
     }
     return SHERD_OK;
 }
