@@ -128,8 +128,9 @@ KEY(SHARD_SIZE, "sherd.shard_size", INT,
 KEY(ELASTIC, "sherd.elastic", PAIR,
     "least and most ranks that the run may have when its engine moves from world to world "
     "(`sherd_engine_move`). Seal plans each number of them, and the moves between two that follow "
-    "each other, and refuses what the host or a drive has no room for. A step has `train_batch_size` samples "
-    "on every number of ranks, and ranks may be without data in its last micro-batch "
+    "each other, and refuses what the host or a drive has no room for. A step has "
+    "`train_batch_size` samples on every number of ranks, and ranks may be without data in its last "
+    "micro-batch "
     "(`sherd_step_share`). [0, 0]: moves are not planned",
     SETS(elastic), BOTH(0, 0), RANGE(0, 131072))
 KEY(REDUNDANCY, "sherd.redundancy", TEXT,
