@@ -4,12 +4,14 @@
  * the end are those of a run that nobody has disturbed; else all survivors get the refusal, and go on
  * from the checkpoint, to the same values.
  *
- * losses [--seed N] [--count N] [--show 1]
+ * losses [--seed N] [--count N] [--show 1] [--files 1]
  *
- * Runs the seeds N, N + 1, ...; --show prints what the checks say. The end says how many ranks were killed, and what became of it. */
+ * Runs the seeds N, N + 1, ...; --show prints what the checks say. With
+ * --files all state rests on a drive, and survives every loss; no file of it may be left at the end. The end says how many ranks were killed, and what became of it. */
 #include "tests/engine/loser.h"
 #include "tests/lib/check.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +21,9 @@
 
 static uint64_t      seed;
 static int           shows; /* what the checks say */
-static loser_result *sums;  /* of all runs; shared with the processes that run them */
+static int           wants_files;
+static char          zero_keys[1024];
+static loser_result *sums; /* of all runs; shared with the processes that run them */
 
 static int below(uint64_t *state, int count)
 {
@@ -32,6 +36,29 @@ static int has_device(void)
     const char *backend = getenv("SHERD_BACKEND");
 
     return backend != NULL && strcmp(backend, "cpu") != 0;
+}
+
+/* Puts the state on a drive, and perhaps gradients or parameters. */
+static void files_draw(uint64_t *state, loser *l, const char *encodings, char *top,
+                       size_t top_bytes)
+{
+    static const char *const MORE[] = {
+        "}", ", \"buffer_count\": 2}, \"sub_group_size\": 6400", ", \"gradients\": \"nvme\"}",
+        "}, \"offload_param\": {\"device\": \"cpu\"}",
+        "}, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", "
+        "\"max_in_cpu\": 0}"};
+    char more[512];
+    int  which = below(state, l->options.stage == 3 ? 5 : 3);
+
+    (void)snprintf(more, sizeof(more), MORE[which], test_scratch());
+    (void)snprintf(zero_keys, sizeof(zero_keys),
+                   ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"%s",
+                   test_scratch(), more);
+    (void)snprintf(top, top_bytes, ", \"deterministic\": true, \"sherd\": {%s}",
+                   encodings[0] == '\0' ? encodings : encodings + 2);
+    l->options.zero   = zero_keys;
+    l->is_all_trained = l->options.stage == 3; /* frozen slices are in no file */
+    l->model          = LOSER_ALWAYS;
 }
 
 static void options_draw(uint64_t *state, loser *l, char *top, size_t top_bytes)
@@ -75,6 +102,9 @@ static void options_draw(uint64_t *state, loser *l, char *top, size_t top_bytes)
                    STATE[state_kind],
                    l->model != LOSER_ALWAYS || below(state, 4) == 0 ? ", \"elastic\": [1, 7]" : "");
     l->options.top = top;
+    if (wants_files) {
+        files_draw(state, l, STATE[state_kind], top, top_bytes);
+    }
 }
 
 static void run_draw(loser *l, char *top, size_t top_bytes)
@@ -128,6 +158,19 @@ static void run_describe(const loser *l, char *text, size_t len_bytes)
     }
 }
 
+static int files_count(void)
+{
+    DIR *dir   = opendir(test_scratch());
+    int  count = 0;
+
+    CHECK(dir != NULL);
+    for (struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
+        count += entry->d_name[0] != '.';
+    }
+    (void)closedir(dir);
+    return count;
+}
+
 static void drawn_losses_are_survived(void)
 {
     loser        l;
@@ -138,6 +181,7 @@ static void drawn_losses_are_survived(void)
     (void)snprintf(folder, sizeof(folder), "%s/state", test_scratch());
     l.folder = l.model == LOSER_ALWAYS ? "" : folder;
     loser_run(&l, &result);
+    CHECK_INT(0, wants_files ? files_count() : 0);
     sums->killed += result.killed;
     sums->moves += result.moves;
     sums->refused += result.refused;
@@ -192,6 +236,8 @@ int main(int argc, char **argv)
             count = (int)strtol(argv[i + 1], NULL, 10);
         } else if (strcmp(argv[i], "--show") == 0) {
             shows = 1;
+        } else if (strcmp(argv[i], "--files") == 0) {
+            wants_files = 1;
         }
     }
     sums = mmap(NULL, sizeof(*sums), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
