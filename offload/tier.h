@@ -12,6 +12,9 @@
 #include "offload/io.h"
 #include "offload/tier_kind.h"
 
+/* Bytes of a stripe before the next folder's turn. */
+#define SHERDI_STRIPE_BYTES ((size_t)1 << 20)
+
 /* All are required. */
 typedef struct sherdi_tier_ops {
     /* Closes the tier; transfers must be over. */

@@ -4,9 +4,6 @@
 
 #include "offload/tier.h"
 
-/** Bytes of a stripe before the next folder's turn. */
-#define SHERDI_STRIPE_BYTES ((size_t)1 << 20)
-
 /** Lays out extents in a file, one after the other, without the gaps of the extents' own space:
  *  in_file [num_extents] gets their positions. Errors: E_INVAL when they are not as sherdi_extent
  *  requires, or the file would be longer than a file can be. */

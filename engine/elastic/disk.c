@@ -1,7 +1,7 @@
 /* See disk.h. Files are striped over the folders of their key (offload/file.c). */
 #include "engine/elastic/disk.h"
 
-#include "offload/tier_impl.h"
+#include "offload/tier.h"
 
 #include <sys/stat.h>
 #include <sys/statvfs.h>

@@ -112,7 +112,7 @@ static sherd_status size_check(void *ctx, const sherdi_elastic_size *size)
         size->ranks, size->rank_bytes, each, plan->machine.memory_bytes);
 }
 
-/* Refuses a number of ranks whose files do not fit beside those of the others: this plan's are
+/* Refuses a number of ranks whose files do not fit next to those of the others: this plan's are
  * there. */
 static sherd_status size_disk_check(void *ctx, const sherdi_elastic_size *size)
 {
@@ -160,7 +160,7 @@ sherd_status sherdi_elastic_disk_check(sherd_engine *engine)
         engine, sherdi_elastic_sizes(plan, &engine->model, size_disk_check, engine->plan));
 }
 
-/* Checks that the new layout's files have room beside the old ones, before any of them is made. */
+/* Checks that the new layout's files have room next to the old ones, before any of them is made. */
 static sherd_status files_check(const sherdi_plan *plan)
 {
     sherdi_disk disk = {0};
@@ -173,7 +173,7 @@ static sherd_status files_check(const sherdi_plan *plan)
                         : sherdi_fail(SHERD_E_IO,
                                       SHERDI_MOVE_CALL
                                       ": the files on %d ranks take %llu bytes each, and %s has "
-                                      "%llu bytes too few for them beside those of before",
+                                      "%llu bytes too few for them next to those of before",
                                       plan->world_size, (unsigned long long)sherdi_disk_bytes(plan),
                                       folder, (unsigned long long)missing);
 }

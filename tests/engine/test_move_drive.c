@@ -303,7 +303,7 @@ static void no_memory_leaves_the_old_world_whole(void)
 
 /* ------------------------------------------------------------------ a full drive -- */
 
-/* Seal refuses numbers of ranks whose files do not fit beside those of others. */
+/* Seal refuses numbers of ranks whose files do not fit next to those of others. */
 static void elastic_train(sherd_world *world, void *ctx)
 {
     crew       *c       = ctx;
