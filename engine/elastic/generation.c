@@ -38,18 +38,17 @@ sherd_status sherdi_generation_rest(sherdi_move *m)
 
 /* ------------------------------------------------------------------- the files -- */
 
-static sherd_status gone_fail(int rank, sherd_status status)
+/* Returns the status of a read of what rank `rank` has left. */
+static sherd_status gone_fail(const sherdi_move *m, int rank, sherd_status status)
 {
-    char text[SHERDI_ERROR_BYTES];
+    char why[SHERDI_ERROR_BYTES];
 
     if (status != SHERD_E_STATE) {
         return status;
     }
-    (void)snprintf(text, sizeof(text),
-                   SHERDI_MOVE_CALL ": the state of rank %d is gone: %s; load a checkpoint into a "
-                                    "new engine",
-                   rank, sherd_last_error());
-    return sherdi_fail_relay(status, text);
+    (void)snprintf(why, sizeof(why), "rank %d has left nothing to go on from: %s", rank,
+                   sherd_last_error());
+    return sherdi_lost_gone(m->engine, why);
 }
 
 static sherd_status files_open(sherdi_move *m)
@@ -65,9 +64,10 @@ static sherd_status files_open(sherdi_move *m)
     for (int r = 0; r < m->old_size; r++) {
         if (m->goes[r] < 0 && sherdi_lost_giver(m, r) == sherd_world_rank(m->new_world)) {
             SHERDI_TRY(gone_fail(
-                r, sherdi_remains_open(engine, engine->storage.store->queue, engine->storage.run, r,
-                                       m->old_size, &engine->settings.batch, &engine->plan->machine,
-                                       &m->given[r].remains)));
+                m, r,
+                sherdi_remains_open(engine, engine->storage.store->queue, engine->storage.run, r,
+                                    m->old_size, &engine->settings.batch, &engine->plan->machine,
+                                    &m->given[r].remains)));
             sherdi_log(SHERD_LOG_INFO, engine->rank,
                        "rank %d acts for rank %d, which is lost; its state is on a drive",
                        engine->rank, r);
@@ -102,11 +102,15 @@ static sherd_status smallest_find(sherdi_move *m, sherd_status here, uint64_t *o
     for (int r = 0; r < m->new_size; r++) {
         const generation_message *its = sherdi_message_of(&messages, r);
 
+        if (its->status == SHERD_E_STATE) {
+            return sherdi_lost_gone(m->engine,
+                                    "a rank that is lost has left nothing to go on from, "
+                                    "as another one says");
+        }
         if (its->status != SHERD_OK) {
             return sherdi_fail((sherd_status)its->status,
                                SHERDI_MOVE_CALL ": rank %d could not read what a lost rank has "
-                                                "left, so its state is gone: %s; its own "
-                                                "sherd_last_error() says more",
+                                                "left: %s; its own sherd_last_error() says more",
                                r, sherd_status_text((sherd_status)its->status));
         }
         *out = its->generation < *out ? its->generation : *out;
@@ -160,7 +164,7 @@ static sherd_status all_aim(sherdi_move *m, uint64_t generation)
 
     for (int r = 0; r < m->old_size; r++) {
         if (m->given[r].is_own || m->given[r].remains.state != NULL) {
-            SHERDI_TRY(gone_fail(r, given_aim(m, &m->given[r], generation)));
+            SHERDI_TRY(gone_fail(m, r, given_aim(m, &m->given[r], generation)));
         }
     }
     m->hello.at      = (sherdi_standing){.step    = note->step,

@@ -131,8 +131,7 @@ const sherdi_blobs *sherdi_lost_blobs(const sherdi_move *m, int old_rank)
     return m->ghosts == NULL || m->ghosts[old_rank] == NULL ? NULL : &m->ghosts[old_rank]->blobs;
 }
 
-/* Says that the state is gone, for a reason that names the ranks, and what is left. */
-static sherd_status gone_say(const sherd_engine *engine, const char *why)
+sherd_status sherdi_lost_gone(const sherd_engine *engine, const char *why)
 {
     const struct sherdi_checkpoints *of = engine->checkpoints;
 
@@ -161,7 +160,7 @@ static sherd_status ghost_find(sherdi_move *m, int old_rank, sherdi_ghost **out)
 
             (void)snprintf(why, sizeof(why),
                            "rank %d is lost, and its second copy was not complete", old_rank);
-            return gone_say(m->engine, why);
+            return sherdi_lost_gone(m->engine, why);
         }
         sherdi_copies_join(m->engine);
         sherdi_ghost_coeffs(*out, m->engine);
@@ -207,7 +206,7 @@ static sherd_status gone_fail(const sherdi_move *m)
     (void)snprintf(why, sizeof(why), "rank %s is lost, and %s", lost,
                    is_peer(m) ? "the rank behind it, which had its second copy, is lost, too"
                               : "nothing else has what it had (sherd.redundancy)");
-    return gone_say(m->engine, why);
+    return sherdi_lost_gone(m->engine, why);
 }
 
 /* Whether the rank behind a lost one, which has its copy, is lost, too. */

@@ -17,6 +17,8 @@ void         sherdi_step_forget(sherd_engine *engine);
 sherd_status sherdi_lost_rest(sherdi_move *m);
 /** Returns the new rank of the one that acts for a lost rank of the old world. */
 int sherdi_lost_giver(const sherdi_move *m, int old_rank);
+/** Returns E_STATE: the state is gone, for a reason that names the ranks; says what is left. */
+sherd_status sherdi_lost_gone(const sherd_engine *engine, const char *why);
 /** Opens what the lost ranks have left, where this rank acts for them, and brings it to the update
  *  of the others. Local; every rank of the new world calls it. E_STATE: it is gone. E_NOMEM. */
 sherd_status sherdi_lost_open(sherdi_move *m);
