@@ -58,17 +58,18 @@ sherd_status sherdi_board_open(sherd_world *world, size_t places, sherdi_mem *me
     int           count     = is_shared ? world->world_size : 1;
     size_t        len_bytes = sherdi_board_bytes(places);
     void         *own       = NULL;
+    sherd_status  status    = SHERD_OK;
     sherdi_board *board     = sherdi_alloc(mem, SHERDI_MEM_CONTROL,
                                            sizeof(*board) + (size_t)count * sizeof(*board->rows));
 
     if (is_shared) {
-        SHERDI_TRY(sherdi_world_alloc(world, len_bytes, &own));
+        status = sherdi_world_alloc(world, len_bytes, &own);
     } else {
         own = sherdi_alloc(mem, SHERDI_MEM_CONTROL, len_bytes);
     }
-    if (board == NULL || own == NULL) {
+    if (status != SHERD_OK || board == NULL || own == NULL) {
         sherdi_free(board);
-        return SHERD_E_NOMEM;
+        return status == SHERD_OK ? SHERD_E_NOMEM : status;
     }
     board->world     = world;
     board->own       = own;
