@@ -23,7 +23,7 @@ static int files_count(void)
 }
 
 /* Kills ranks at moments that cover a step, and the move after it. */
-static void kills_run(int stage, const char *top, const char *more, int num_kills, int times)
+static void kills_run(int stage, const char *optimizer, const char *top, int num_kills, int times)
 {
     static uint64_t state = 12;
     char            zero[256];
@@ -34,6 +34,8 @@ static void kills_run(int stage, const char *top, const char *more, int num_kill
                                           .clip         = 1,
                                           .zero         = zero,
                                           .top          = top,
+                                          .optimizer    = optimizer,
+                                          .has_matrices = optimizer != NULL,
                                           .accumulation = 2},
                               .ranks   = 4,
                               .elems   = {30000, 50003, 19220},
@@ -41,8 +43,8 @@ static void kills_run(int stage, const char *top, const char *more, int num_kill
 
     (void)snprintf(zero, sizeof(zero),
                    ", \"sub_group_size\": 8192, \"offload_optimizer\": {\"device\": \"nvme\", "
-                   "\"nvme_path\": \"%s\"}%s",
-                   test_scratch(), more);
+                   "\"nvme_path\": \"%s\"}",
+                   test_scratch());
     for (int n = 0; n < times; n++) {
         loser_result result;
 
@@ -70,22 +72,28 @@ static int times(void)
 static void state_on_a_drive_outlives_a_rank(void)
 {
     for (int stage = 1; stage <= 3; stage++) {
-        kills_run(stage, DETERMINISTIC, "", 1, times());
+        kills_run(stage, NULL, DETERMINISTIC, 1, times());
     }
 }
 
 static void encoded_state_on_a_drive_outlives_a_rank(void)
 {
-    kills_run(3,
+    kills_run(3, NULL,
               DETERMINISTIC ", \"sherd\": {\"master_encoding\": \"bf16_beside\", "
                             "\"moment_encoding\": \"fp8\"}",
-              "", 1, times());
+              1, times());
+}
+
+/* The ranks make Muon's updates together; the last commit has whole ones. */
+static void matrices_on_a_drive_outlive_a_rank(void)
+{
+    kills_run(2, "Muon", DETERMINISTIC, 1, times());
 }
 
 static void state_on_a_drive_outlives_a_rank_that_is_lost_in_the_move(void)
 {
     for (int stage = 1; stage <= 3; stage += 2) {
-        kills_run(stage, DETERMINISTIC, "", 2, times());
+        kills_run(stage, NULL, DETERMINISTIC, 2, times());
     }
 }
 
@@ -119,6 +127,7 @@ static void frozen_slices_of_a_lost_rank_are_gone(void)
 static const test_case CASES[] = {
     CASE(state_on_a_drive_outlives_a_rank),
     CASE(encoded_state_on_a_drive_outlives_a_rank),
+    CASE(matrices_on_a_drive_outlive_a_rank),
     CASE(state_on_a_drive_outlives_a_rank_that_is_lost_in_the_move),
     CASE(frozen_slices_of_a_lost_rank_are_gone),
 };
