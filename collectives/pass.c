@@ -3,16 +3,12 @@
 
 #include "collectives/host_memory.h"
 #include "collectives/world_impl.h"
+#include "kernels/lanes.h"
 
 #include <string.h>
 
 sherd_status sherdi_pass_check(const sherd_world *world, const char *call)
 {
-    if (sherdi_world_has_device(world)) {
-        return sherdi_fail(SHERD_E_NOTSUP,
-                           "%s: the world has a device, and only ranks on the CPU can do this yet",
-                           call);
-    }
     if (world->world_size > 1 &&
         (world->peers == NULL || world->local_size != world->world_size ||
          (world->ops->caps & SHERDI_WORLD_SHARES_MEMORY) == 0 ||
@@ -37,10 +33,23 @@ sherd_status sherdi_pass_open(sherdi_pass *pass, sherd_world *world, size_t room
 
 void sherdi_pass_close(sherdi_pass *pass)
 {
+    if (pass->pins != NULL) {
+        sherdi_lanes_of(pass->pins)->unpin(pass->pins, pass->own);
+    }
     if (pass->own != NULL) {
         sherdi_world_free_host(pass->world, pass->own);
     }
     *pass = (sherdi_pass){0};
+}
+
+sherd_status sherdi_pass_pin(sherdi_pass *pass, sherdi_backend *lane)
+{
+    if (sherdi_lanes_of(lane)->pin == NULL) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_lanes_of(lane)->pin(lane, pass->own, pass->room_bytes));
+    pass->pins = lane;
+    return SHERD_OK;
 }
 
 const unsigned char *sherdi_pass_room(const sherdi_pass *pass, int rank)
@@ -51,6 +60,15 @@ const unsigned char *sherdi_pass_room(const sherdi_pass *pass, int rank)
 void sherdi_pass_count(sherd_world *world, uint64_t sent_bytes, uint64_t got_bytes)
 {
     sherdi_world_traffic_add(world, sent_bytes, got_bytes);
+}
+
+sherd_status sherdi_pass_settle(const sherdi_pass *pass, const sherdi_backend *lane)
+{
+    sherd_status status = lane == NULL ? SHERD_OK : sherdi_lane_wait(lane);
+
+    return status == SHERD_OK ? SHERD_OK
+                              : sherdi_world_fail(pass->world, status, "rank %d: %s",
+                                                  pass->world->rank, sherd_last_error());
 }
 
 sherd_status sherdi_pass_meet(const sherdi_pass *pass, uint64_t sent_bytes, uint64_t got_bytes)

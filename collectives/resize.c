@@ -73,6 +73,7 @@ sherd_status sherd_world_grow(sherd_world *world, int world_size, const char *re
     params.host_timeout_ns = world->host_timeout_ns;
     params.cpu_threads     = world->ops == &sherdi_self_ops ? 0 : world->cpu_threads;
     params.backend         = world->backend->name;
+    params.device          = world->device == NULL ? -1 : world->device->index;
     sherdi_job_key_read(NULL, NULL, &key);
     return sherdi_world_at(world->rank, world_size, rendezvous, &key, &params, out);
 }

@@ -34,6 +34,9 @@ typedef struct sherdi_lane_ops {
 
     /* Required. Returns the lane's stream, as void *; NULL where there is none. */
     void *(*lane_stream)(const sherdi_backend *lane);
+    /* Optional (NULL: the CPU). Returns the stream that lane_create was given; NULL: the lane has
+     * one of its own. */
+    void *(*lane_given)(const sherdi_backend *lane);
     /* Optional (NULL: the CPU). Returns a number that tells the lane's device from the others of
      * this host, whatever number a process sees it under. */
     uint64_t (*lane_identity)(const sherdi_backend *lane);

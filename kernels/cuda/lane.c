@@ -213,6 +213,13 @@ static void *cuda_lane_stream(const sherdi_backend *backend)
     return ((const cuda_lane *)backend)->stream;
 }
 
+static void *cuda_lane_given(const sherdi_backend *backend)
+{
+    const cuda_lane *lane = (const cuda_lane *)backend;
+
+    return lane->is_own ? NULL : lane->stream;
+}
+
 /* --------------------------------------------------------------- events -- */
 
 static sherd_status cuda_event_create(sherdi_backend *backend, int is_timed, sherdi_event **out)
@@ -385,6 +392,7 @@ static const sherdi_lane_ops LANES = {
     .event_wait        = cuda_event_wait,
     .event_ns          = sherdi_cuda_event_ns,
     .lane_stream       = cuda_lane_stream,
+    .lane_given        = cuda_lane_given,
     .lane_identity     = cuda_lane_identity,
     .pin               = sherdi_cuda_pin,
     .unpin             = sherdi_cuda_unpin,
