@@ -43,6 +43,8 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
         }
         out->num_hosts += its->local_rank == 0;
         out->device_bytes = sherdi_min_size(out->device_bytes, its->device_bytes);
+        out->device_ranks =
+            its->device_ranks > out->device_ranks ? its->device_ranks : out->device_ranks;
         out->ranks_per_host =
             its->ranks_per_host > out->ranks_per_host ? its->ranks_per_host : out->ranks_per_host;
         out->transport_bytes = sherdi_max_size(out->transport_bytes, its->transport_bytes);

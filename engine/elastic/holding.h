@@ -16,6 +16,8 @@ typedef struct sherdi_holding {
     const sherdi_model   *model;
     unsigned char *const *buffers; /* by sherdi_buffer_id */
     struct sherdi_stored *stored;  /* what of it rests on a drive (stored.h); NULL: nothing */
+    /* copies what rests on a device; NULL: all of it is host memory, which is copied at once */
+    const sherdi_backend *lane;
 } sherdi_holding;
 
 /** Returns the bytes of `elems` elements, in whole chunks. */
@@ -25,7 +27,11 @@ size_t sherdi_holding_bytes(const sherdi_plan *plan, size_t param, int part, siz
  *  must be in memory. NULL: no values are stored with this state. */
 unsigned char *sherdi_holding_of(const sherdi_holding *held, size_t param, int part, size_t first,
                                  size_t *count);
-/** Copies elements of a part: from one layout to the other, to memory, and from memory. */
+/** Returns whether any of the elements rest on a device. */
+int sherdi_holding_is_apart(const sherdi_holding *held, size_t param, int part, size_t first,
+                            size_t count);
+/** Copies elements of a part: from one layout to the other, to host memory, and from it. What rests
+ *  on a device is there, and its memory free again, when the lane has passed the call. */
 void sherdi_holding_keep(const sherdi_holding *from, const sherdi_holding *to, size_t param,
                          int part, size_t first, size_t count);
 void sherdi_holding_give(const sherdi_holding *from, size_t param, int part, size_t first,

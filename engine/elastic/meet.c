@@ -115,7 +115,7 @@ static sherd_status hello_tell(sherdi_move *m, sherd_status here)
     mine.batch     = engine->settings.batch;
     mine.samples   = sherdi_samples_at(engine, mine.at.micro);
     mine.frozen    = engine->fingerprints.frozen;
-    mine.old_bytes = m->old_world == NULL ? 0 : engine->plan->packing.total_bytes;
+    mine.old_bytes = m->old_world == NULL ? 0 : sherdi_move_given_back(engine->plan);
     memcpy(mine.run_text, engine->identity.run_text, sizeof(mine.run_text));
     status = sherdi_world_tell(m->new_world, &mine, sizeof(mine), SHERDI_MOVE_CALL, &messages);
     SHERDI_TRY(sherdi_outcome_end(&own));

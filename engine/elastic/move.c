@@ -44,9 +44,6 @@ static sherd_status engine_check(const sherd_engine *engine)
         (engine->settings.copy_ranks > 1 && engine->settings.sharding.stage == 3)) {
         return refuse("replicas or second copies (sherd.shard_size, zero_hpz_partition_size)");
     }
-    if (engine->backend->device->is_async) {
-        return refuse("a device other than the CPU");
-    }
     if (trace != NULL && trace[0] != '\0') {
         return refuse("SHERD_TRACE, whose file has one number of ranks");
     }
@@ -98,6 +95,7 @@ sherd_status sherdi_move_rest(sherdi_move *m)
     SHERDI_TRY(SHERDI_ASK(lanes, wire_wait, engine));
     SHERDI_TELL(lanes, drain, engine);
     sherdi_move_files_rest(engine);
+    SHERDI_TRY(sherdi_lane_wait(engine->backend));
     m->hello.at = (sherdi_standing){.version = sherdi_ledger_of(engine)->version,
                                     .step    = engine->counters.step,
                                     .skipped = engine->counters.skipped_steps,
@@ -129,7 +127,7 @@ static sherd_status seat_open(sherdi_move *m)
     int            resumes = engine->settings.offload.resume_state;
     int            before;
 
-    SHERDI_TRY(sherdi_seat_open(engine, m->new_world, &m->batch));
+    SHERDI_TRY(sherdi_seat_open(engine, m->new_world, &m->batch, &m->old));
     engine->watch = keeps_watch(m) ? m->old.watch : NULL;
     SHERDI_TRY(sherdi_agree_world(engine->world, sherdi_modules_declared(engine)));
     SHERDI_TRY(sherdi_agree_settings(engine->world, &engine->settings));
@@ -153,6 +151,7 @@ static void seat_leave(sherdi_move *m)
     if (!m->is_seated) {
         return;
     }
+    sherdi_move_wire_close(&m->wire); /* its lane is the new seat's */
     if (keeps_watch(m)) {
         m->engine->watch = NULL; /* the old seat has it */
     }
@@ -204,22 +203,26 @@ static sherd_status maps_make(sherdi_move *m)
     return SHERD_OK;
 }
 
-/* Checks that both layouts have room while values go, and notes the most that they take. */
+/* Checks that the host has room for both layouts while values go, and notes the most that they take.
+ * The device has had room: the new layout is there beside the old one. */
 static sherd_status peak_check(sherdi_move *m)
 {
     const sherdi_plan    *old_plan = m->old_world == NULL ? NULL : m->plans.old_plan;
     const sherdi_plan    *new_plan = m->new_world == NULL ? NULL : m->plans.new_plan;
     const sherdi_machine *machine  = &m->engine->plan->machine;
     size_t                room     = machine->memory_bytes / (size_t)machine->ranks_per_host;
+    sherdi_move_peak      peak     = sherdi_move_peak_of(old_plan, new_plan);
 
-    room += old_plan != NULL && keeps_old(m) ? old_plan->packing.total_bytes : 0;
-    m->report.peak_bytes = sherdi_move_peak(old_plan, new_plan);
-    if (new_plan != NULL && machine->memory_bytes > 0 && m->report.peak_bytes > room) {
+    if (keeps_old(m)) {
+        peak.host_held += sherdi_move_given_back(old_plan);
+    }
+    m->report.peak_bytes = peak.host + peak.device;
+    if (new_plan != NULL && machine->memory_bytes > 0 && peak.host - peak.host_held > room) {
         return sherdi_fail(SHERD_E_NOMEM,
-                           CALL ": the move from %d to %d ranks takes %zu bytes of this rank for a "
+                           CALL ": the move from %d to %d ranks takes %zu bytes of the host for a "
                                 "while, and each of the %d ranks of this host may take %zu",
-                           m->old_size, m->new_size, m->report.peak_bytes, machine->ranks_per_host,
-                           room);
+                           m->old_size, m->new_size, peak.host - peak.host_held,
+                           machine->ranks_per_host, room);
     }
     return SHERD_OK;
 }
@@ -235,6 +238,9 @@ static sherd_status plans_make(sherdi_move *m)
     sherd_engine *engine = m->engine;
 
     m->wire = (sherdi_move_wire){.plans = &m->plans, .world = m->all};
+    if (engine->backend->device->is_async) {
+        m->wire.lane = engine->backend;
+    }
     SHERDI_TRY(maps_make(m));
     m->wire.from   = m->from;
     m->wire.old_at = m->old_at;
@@ -256,7 +262,8 @@ static sherd_status plans_make(sherdi_move *m)
         m->from[own_old_rank(m)] = (sherdi_holding){
             .plan    = m->plans.old_plan,
             .model   = &engine->model,
-            .buffers = m->new_world == NULL ? engine->memory.buffers : m->old.memory.buffers};
+            .buffers = m->new_world == NULL ? engine->memory.buffers : m->old.memory.buffers,
+            .lane    = m->wire.lane};
     }
     for (int r = 0; r < m->old_size && m->is_aimed; r++) {
         if (sherdi_generation_remains(m, r) != NULL) {
@@ -270,8 +277,10 @@ static sherd_status plans_make(sherdi_move *m)
         }
     }
     if (m->new_world != NULL) {
-        m->wire.to = (sherdi_holding){
-            .plan = engine->plan, .model = &engine->model, .buffers = engine->memory.buffers};
+        m->wire.to = (sherdi_holding){.plan    = engine->plan,
+                                      .model   = &engine->model,
+                                      .buffers = engine->memory.buffers,
+                                      .lane    = m->wire.lane};
     }
     SHERDI_TRY(sherdi_move_check(&m->plans));
     SHERDI_TRY(peak_check(m));
@@ -331,6 +340,8 @@ static sherd_status stored_move(sherdi_move *m)
 
 static sherd_status values_move(sherdi_move *m)
 {
+    sherd_status status;
+
     if (sherdi_move_is_stored(&m->engine->settings)) {
         return stored_move(m);
     }
@@ -344,8 +355,9 @@ static sherd_status values_move(sherdi_move *m)
             old_drop(m, (int)s);
         }
     }
-    SHERDI_TRY(sherdi_move_wire_finish(&m->wire));
-    if (m->new_world != NULL) { /* from now on this rank may be lost in the new world */
+    status = sherdi_move_wire_finish(&m->wire);
+    if (m->new_world != NULL &&
+        status == SHERD_OK) { /* it may be lost in the new world from now on */
         sherdi_ledger_set(m->engine, m->hello.at.version);
         sherdi_ledger_blobs_put(m->engine, &m->blobs);
         if (m->old_world != NULL) {
@@ -354,7 +366,7 @@ static sherd_status values_move(sherdi_move *m)
         }
         SHERDI_TRY(sherdi_copies_take(m->engine));
     }
-    return sherdi_agree_world(m->all, SHERD_OK);
+    return sherdi_agree_world(m->all, status);
 }
 
 /* --------------------------------------------------------------------------- the end -- */

@@ -54,7 +54,7 @@ typedef struct sherdi_move_hello {
     sherdi_standing       at;
     int64_t               samples;
     uint64_t              frozen;    /* fingerprint of frozen parameters */
-    uint64_t              old_bytes; /* memory of the old layout; 0: none */
+    uint64_t              old_bytes; /* of the old layout, given back as values go; 0: none */
     char                  run_text[SHERDI_RUN_TEXT_BYTES];
 } sherdi_move_hello;
 
@@ -66,7 +66,7 @@ typedef struct sherdi_move {
     sherd_world  *old_world, *new_world; /* NULL: this rank is a newcomer, or leaves */
     sherd_world  *all;                   /* the one of them that has the ranks of both */
     int           old_size, new_size;
-    size_t        old_bytes; /* of the ranks that stay */
+    size_t        old_bytes; /* that the ranks that stay give back, all of them together */
     int           is_lost;   /* the old world has failed: only those that stay are there */
     int          *goes;      /* by old rank: its new rank; -1: it leaves */
     int          *stayed;    /* by new rank: its old rank; -1: a newcomer */

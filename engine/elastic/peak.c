@@ -53,13 +53,32 @@ static int rest_of(const sherdi_plan *plan, int segment, size_t index, sherdi_ra
     return 1;
 }
 
+/* Returns whether memory of a buffer is given back before it is freed: no memory of a device, and
+ * none of which a device knows the pages. */
+static int is_given_back(const sherdi_plan *plan, int id)
+{
+    const sherdi_plan_buffer *buffer = &plan->packing.buffers[id];
+
+    return !plan->machine.has_device || (buffer->is_host && !buffer->is_pinned);
+}
+
+size_t sherdi_move_given_back(const sherdi_plan *plan)
+{
+    size_t bytes = 0;
+
+    for (int b = 0; plan != NULL && b < SHERDI_BUFFERS; b++) {
+        bytes += is_given_back(plan, b) ? plan->packing.buffers[b].bytes : 0;
+    }
+    return bytes;
+}
+
 static size_t segment_bytes(const sherdi_plan *plan, int segment)
 {
     size_t       bytes = 0;
     sherdi_range range;
 
     for (size_t i = 0; plan != NULL && rest_of(plan, segment, i, &range); i++) {
-        bytes += range.bytes;
+        bytes += range.bytes > 0 && is_given_back(plan, range.where) ? range.bytes : 0;
     }
     return bytes;
 }
@@ -68,7 +87,7 @@ static size_t segment_bytes(const sherdi_plan *plan, int segment)
  * back to it: transfers would not see its new pages. */
 static int is_dropped(const sherdi_plan *plan, int buffer)
 {
-    return sherdi_move_is_passing((sherdi_buffer_id)buffer) &&
+    return sherdi_move_is_passing((sherdi_buffer_id)buffer) && is_given_back(plan, buffer) &&
            !(plan->packing.buffers[buffer].is_pinned && sherdi_move_is_stored(&plan->settings));
 }
 
@@ -88,19 +107,20 @@ static size_t stored_peak(const sherdi_plan *old_plan, const sherdi_plan *new_pl
     size_t peak = 0;
 
     if (old_plan != NULL) {
-        peak += old_plan->packing.total_bytes - passing_bytes(old_plan) +
+        peak += sherdi_move_given_back(old_plan) - passing_bytes(old_plan) +
                 sherdi_stored_room_bytes(old_plan);
     }
     return new_plan == NULL
                ? peak
-               : peak + new_plan->packing.total_bytes + sherdi_stored_room_bytes(new_plan);
+               : peak + sherdi_move_given_back(new_plan) + sherdi_stored_room_bytes(new_plan);
 }
 
-size_t sherdi_move_peak(const sherdi_plan *old_plan, const sherdi_plan *new_plan)
+/* The peak of what is given back. */
+static size_t changing_peak(const sherdi_plan *old_plan, const sherdi_plan *new_plan)
 {
     size_t num_segments = (old_plan != NULL ? old_plan : new_plan)->layout.num_segments;
-    size_t old_total    = old_plan == NULL ? 0 : old_plan->packing.total_bytes;
-    size_t new_total    = new_plan == NULL ? 0 : new_plan->packing.total_bytes;
+    size_t old_total    = sherdi_move_given_back(old_plan);
+    size_t new_total    = sherdi_move_given_back(new_plan);
     size_t old_left     = old_total - passing_bytes(old_plan);
     size_t new_taken    = 0;
     size_t peak         = sherdi_max_size(old_total, new_total);
@@ -119,6 +139,30 @@ size_t sherdi_move_peak(const sherdi_plan *old_plan, const sherdi_plan *new_plan
     return sherdi_max_size(peak, old_left + new_total);
 }
 
+/* Adds what a layout holds from the beginning to the end. */
+static void held_add(const sherdi_plan *plan, sherdi_move_peak *peak)
+{
+    size_t host;
+
+    if (plan == NULL || !plan->machine.has_device) {
+        return;
+    }
+    host = plan->packing.host_bytes - sherdi_move_given_back(plan);
+    peak->host += host;
+    peak->host_held = host;
+    peak->device += plan->packing.total_bytes - plan->packing.host_bytes;
+}
+
+sherdi_move_peak sherdi_move_peak_of(const sherdi_plan *old_plan, const sherdi_plan *new_plan)
+{
+    sherdi_move_peak peak = {.host = changing_peak(old_plan, new_plan)};
+
+    held_add(new_plan, &peak);
+    peak.host_held = 0;
+    held_add(old_plan, &peak);
+    return peak;
+}
+
 void sherdi_move_drop_passing(const sherdi_plan *plan, unsigned char *const *buffers)
 {
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
@@ -133,7 +177,7 @@ void sherdi_move_drop_segment(const sherdi_plan *plan, unsigned char *const *buf
     sherdi_range range;
 
     for (size_t i = 0; rest_of(plan, segment, i, &range); i++) {
-        if (range.bytes > 0) {
+        if (range.bytes > 0 && is_given_back(plan, range.where)) {
             sherdi_pages_give_back(buffers[range.where] + range.offset, range.bytes);
         }
     }

@@ -3,6 +3,7 @@
 #include "engine/elastic/seat.h"
 
 #include "engine/engine.h"
+#include "kernels/lanes.h"
 
 #include <string.h>
 
@@ -51,16 +52,40 @@ void sherdi_seat_put(sherd_engine *engine, const sherdi_seat *seat)
     engine->settings.batch = seat->batch;
 }
 
-sherd_status sherdi_seat_open(sherd_engine *engine, sherd_world *world,
-                              const sherdi_batch_settings *batch)
+/* Returns the stream that the trainer gave a lane; NULL: none. */
+static void *given_stream(const sherdi_backend *lane)
 {
+    return lane == NULL || sherdi_lanes_of(lane)->lane_given == NULL
+               ? NULL
+               : sherdi_lanes_of(lane)->lane_given(lane);
+}
+
+static int is_same_device(const sherdi_backend *a, const sherdi_backend *b)
+{
+    return sherdi_lanes_of(a)->lane_identity != NULL &&
+           sherdi_lanes_of(a)->lane_identity == sherdi_lanes_of(b)->lane_identity &&
+           sherdi_lanes_of(a)->lane_identity(a) == sherdi_lanes_of(b)->lane_identity(b);
+}
+
+sherd_status sherdi_seat_open(sherd_engine *engine, sherd_world *world,
+                              const sherdi_batch_settings *batch, const sherdi_seat *before)
+{
+    void *stream = given_stream(before->backend);
+
     engine->world          = sherdi_world_retain(world);
     engine->shards         = sherdi_world_retain(world);
     engine->host           = sherdi_world_host(world);
     engine->rank           = sherd_world_rank(world);
     engine->world_size     = sherd_world_size(world);
     engine->settings.batch = *batch;
-    return sherdi_engine_lane(engine, NULL);
+    if (stream != NULL && !is_same_device(before->backend, sherdi_world_backend(world))) {
+        return sherdi_fail(
+            SHERD_E_NOTSUP,
+            "sherd_engine_move: rank %d computes on another device in the new world, "
+            "and the stream that sherd_engine_set_stream gave is not of that one",
+            engine->rank);
+    }
+    return sherdi_engine_lane(engine, stream);
 }
 
 void sherdi_seat_close(sherd_engine *engine)

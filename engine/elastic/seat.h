@@ -36,9 +36,11 @@ typedef struct sherdi_seat {
 void sherdi_seat_take(sherd_engine *engine, sherdi_seat *out);
 /** Puts a seat into an engine that has none. */
 void sherdi_seat_put(sherd_engine *engine, const sherdi_seat *seat);
-/** Gives an engine that has no seat one in a world, with nothing opened in it. */
+/** Gives an engine that has no seat one in a world, with nothing opened in it. A stream that the
+ *  trainer gave `before` (may have no lane) is the new seat's too. E_NOTSUP: it is another
+ *  device's. */
 sherd_status sherdi_seat_open(sherd_engine *engine, sherd_world *world,
-                              const sherdi_batch_settings *batch);
+                              const sherdi_batch_settings *batch, const sherdi_seat *before);
 /** Closes the engine's seat with all that is in it; the engine has none then. */
 void sherdi_seat_close(sherd_engine *engine);
 

@@ -19,6 +19,12 @@ static sherd_status size_plan(const sherdi_plan *plan, const sherdi_model *model
     return sherdi_plan_create(model, &settings, 0, ranks, &machine, plan->mem, out);
 }
 
+static sherdi_move_peak peak_max(sherdi_move_peak a, sherdi_move_peak b)
+{
+    return (sherdi_move_peak){.host   = sherdi_max_size(a.host, b.host),
+                              .device = sherdi_max_size(a.device, b.device)};
+}
+
 /* Gives the sizes of `at`; `before` is the plan of one rank less. */
 static sherd_status size_give(const sherdi_plan *plan, const sherdi_plan *before,
                               const sherdi_plan *at, sherdi_elastic_fn fn, void *ctx)
@@ -29,14 +35,17 @@ static sherd_status size_give(const sherdi_plan *plan, const sherdi_plan *before
                                 .at         = at,
                                 .below      = before};
 
+    if (at->machine.has_device) {
+        size.device_bytes = sherdi_plan_device_need(at);
+    }
     if (before != NULL) {
-        size.grow_peak       = sherdi_move_peak(before, at);
-        size.shrink_peak     = sherdi_move_peak(at, before);
+        size.grow_peak       = sherdi_move_peak_of(before, at);
+        size.shrink_peak     = sherdi_move_peak_of(at, before);
         size.grow_disk_bytes = (uint64_t)before->world_size * sherdi_disk_bytes(before) +
                                (uint64_t)at->world_size * size.disk_bytes;
     }
     if (at->world_size != plan->world_size) {
-        size.here_peak = sherdi_max_size(sherdi_move_peak(plan, at), sherdi_move_peak(at, plan));
+        size.here_peak = peak_max(sherdi_move_peak_of(plan, at), sherdi_move_peak_of(at, plan));
     }
     return fn(ctx, &size);
 }
@@ -92,13 +101,43 @@ sherd_status sherdi_elastic_lay_out(sherdi_plan *plan, const sherdi_model *model
     return range_check(&plan->settings, plan->world_size);
 }
 
-/* Refuses a number of ranks for which the host has no room, or whose move has none. */
+/* Ranks that have a device to themselves bring others with them, as far as is known here. */
+static sherd_status device_check(const sherdi_plan *plan, const sherdi_elastic_size *size,
+                                 size_t each)
+{
+    const sherdi_machine *machine = &plan->machine;
+    int                   sharers = machine->device_ranks;
+    size_t                all     = machine->device_bytes;
+    size_t                own;
+
+    if (!machine->has_device || all == 0) {
+        return SHERD_OK;
+    }
+    if (sharers > 1) {
+        all *= (size_t)sharers;
+        sharers =
+            (sharers * size->ranks + sherdi_plan_all_ranks(plan) - 1) / sherdi_plan_all_ranks(plan);
+    }
+    own = all / (size_t)(sharers > 1 ? sharers : 1);
+    return each <= own
+               ? SHERD_OK
+               : sherdi_fail(
+                     SHERD_E_NOMEM,
+                     "sherd.elastic: %d ranks need %zu bytes of a device each, and %zu "
+                     "while the engine moves there or away, in both layouts, and a rank may "
+                     "take %zu; narrow sherd.elastic, or offload state to the host",
+                     size->ranks, size->device_bytes, each, own);
+}
+
+/* Refuses a number of ranks for which the host or the device has no room, or whose move has none. */
 static sherd_status size_check(void *ctx, const sherdi_elastic_size *size)
 {
     const sherdi_plan *plan = ctx;
-    size_t             peak = sherdi_max_size(size->grow_peak, size->shrink_peak);
-    size_t each = sherdi_max_size(sherdi_max_size(peak, size->here_peak), size->rank_bytes);
-    size_t all;
+    sherdi_move_peak peak = peak_max(peak_max(size->grow_peak, size->shrink_peak), size->here_peak);
+    size_t           each = sherdi_max_size(peak.host, size->rank_bytes);
+    size_t           all;
+
+    SHERDI_TRY(device_check(plan, size, sherdi_max_size(peak.device, size->device_bytes)));
 
     if (plan->machine.memory_bytes == 0 ||
         (sherdi_mul_fits(each, (size_t)size->ranks, &all) && all <= plan->machine.memory_bytes)) {

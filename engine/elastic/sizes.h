@@ -2,19 +2,20 @@
 #ifndef SHERDI_ENGINE_ELASTIC_SIZES_H
 #define SHERDI_ENGINE_ELASTIC_SIZES_H
 
-#include "engine/plan/plan.h"
+#include "engine/elastic/peak.h"
 
 /* A number of ranks; bytes are of one rank. */
 typedef struct sherdi_elastic_size {
     int    ranks;
-    size_t rank_bytes;
+    size_t rank_bytes;   /* of the host */
+    size_t device_bytes; /* 0: there is no device */
     /* most while it moves from one rank less to this, and back; and between the plan's own number
      * and this; 0: there is no such move */
-    size_t   grow_peak, shrink_peak;
-    size_t   here_peak;
-    uint64_t disk_bytes;           /* of its files */
-    uint64_t grow_disk_bytes;      /* of all ranks, while it moves from one rank less to this */
-    const sherdi_plan *at, *below; /* its plan, and that of one rank less; NULL: there is none */
+    sherdi_move_peak grow_peak, shrink_peak;
+    sherdi_move_peak here_peak;
+    uint64_t         disk_bytes;      /* of its files */
+    uint64_t         grow_disk_bytes; /* of all ranks, while it moves from one rank less to this */
+    const sherdi_plan *at, *below;    /* its plan, and that of one rank less; NULL: there is none */
 } sherdi_elastic_size;
 
 typedef sherd_status (*sherdi_elastic_fn)(void *ctx, const sherdi_elastic_size *size);

@@ -6,16 +6,35 @@
 
 #include "base/checked.h"
 #include "engine/run/agree.h"
+#include "kernels/lanes.h"
 
 #include <string.h>
 
 #define LEAST_SLOT_BYTES ((size_t)64 << 10)
 #define MOST_SLOT_BYTES  ((size_t)4 << 20)
 
+/* A device copies from locked memory of this rank alone: another rank's room is locked for its own
+ * device, and may go at any time. */
+static sherd_status stage_open(sherdi_move_wire *wire, sherdi_mem *mem, sherdi_backend *lane)
+{
+    void *stage;
+
+    SHERDI_TRY(sherdi_host_alloc(sherdi_world_host(wire->world), mem, SHERDI_MEM_TRANSPORT,
+                                 wire->slot_bytes, &stage));
+    wire->stage = stage;
+    if (sherdi_lanes_of(lane)->pin != NULL) {
+        SHERDI_TRY(sherdi_lanes_of(lane)->pin(lane, wire->stage, wire->slot_bytes));
+    }
+    wire->lane = lane;
+    return sherdi_pass_pin(&wire->pass, lane);
+}
+
 sherd_status sherdi_move_wire_open(sherdi_move_wire *wire, sherdi_mem *mem, sherd_status here)
 {
-    size_t part;
+    sherdi_backend *lane = wire->lane;
+    size_t          part;
 
+    wire->lane   = NULL;
     wire->filled = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL,
                                       (size_t)sherd_world_size(wire->world), sizeof(size_t));
     wire->portions =
@@ -28,31 +47,60 @@ sherd_status sherdi_move_wire_open(sherdi_move_wire *wire, sherdi_mem *mem, sher
     wire->slot_bytes =
         sherdi_round_up(sherdi_min_size(sherdi_max_size(part, LEAST_SLOT_BYTES), MOST_SLOT_BYTES),
                         SHERD_ALIGN_BYTES);
-    return sherdi_pass_open(&wire->pass, wire->world, 2 * wire->slot_bytes);
+    SHERDI_TRY(sherdi_pass_open(&wire->pass, wire->world, 2 * wire->slot_bytes));
+    return sherdi_agree_world(wire->world, lane == NULL ? SHERD_OK : stage_open(wire, mem, lane));
 }
 
 void sherdi_move_wire_close(sherdi_move_wire *wire)
 {
+    if (wire->lane != NULL) { /* a failure may have left copies under way */
+        (void)sherdi_lane_wait(wire->lane);
+        if (sherdi_lanes_of(wire->lane)->unpin != NULL) {
+            sherdi_lanes_of(wire->lane)->unpin(wire->lane, wire->stage);
+        }
+    }
     sherdi_pass_close(&wire->pass);
+    sherdi_free(wire->stage);
     sherdi_free(wire->filled);
     sherdi_free(wire->portions);
+    wire->lane     = NULL;
+    wire->stage    = NULL;
     wire->filled   = NULL;
     wire->portions = NULL;
 }
 
 /* ------------------------------------------------------------------- meetings -- */
 
+/* Takes a portion out of its sender's room; for a device by way of the stage, which is free again
+ * when the lane has been waited for. */
+static sherd_status portion_take(sherdi_move_wire *wire, const sherdi_move_portion *portion)
+{
+    const unsigned char *data = sherdi_pass_room(&wire->pass, portion->from) +
+                                (size_t)wire->slot * wire->slot_bytes + portion->offset_bytes;
+    size_t bytes =
+        sherdi_holding_bytes(wire->to.plan, portion->param, portion->part, portion->count);
+
+    if (wire->lane != NULL && sherdi_holding_is_apart(&wire->to, portion->param, portion->part,
+                                                      portion->first, portion->count)) {
+        if (wire->staged_bytes + bytes > wire->slot_bytes) {
+            SHERDI_TRY(sherdi_pass_settle(&wire->pass, wire->lane));
+            wire->staged_bytes = 0;
+        }
+        data = memcpy(wire->stage + wire->staged_bytes, data, bytes);
+        wire->staged_bytes += sherdi_round_up(bytes, 64);
+    }
+    sherdi_holding_take(&wire->to, portion->param, portion->part, portion->first, portion->count,
+                        data);
+    return SHERD_OK;
+}
+
 static sherd_status slot_pass(sherdi_move_wire *wire)
 {
-    size_t base = (size_t)wire->slot * wire->slot_bytes;
-
+    SHERDI_TRY(sherdi_pass_settle(&wire->pass, wire->lane)); /* what it gives is in its room */
+    wire->staged_bytes = 0;
     SHERDI_TRY(sherdi_pass_meet(&wire->pass, wire->sent_bytes, wire->got_bytes));
     for (size_t i = 0; i < wire->num_taken; i++) {
-        const sherdi_move_portion *portion = &wire->portions[i];
-
-        sherdi_holding_take(
-            &wire->to, portion->param, portion->part, portion->first, portion->count,
-            sherdi_pass_room(&wire->pass, portion->from) + base + portion->offset_bytes);
+        SHERDI_TRY(portion_take(wire, &wire->portions[i]));
     }
     wire->own_sent_bytes += wire->sent_bytes;
     wire->own_got_bytes += wire->got_bytes;
@@ -145,5 +193,8 @@ sherd_status sherdi_move_wire_segment(sherdi_move_wire *wire, int segment)
 
 sherd_status sherdi_move_wire_finish(sherdi_move_wire *wire)
 {
-    return wire->num_all == 0 ? SHERD_OK : slot_pass(wire);
+    if (wire->num_all > 0) {
+        SHERDI_TRY(slot_pass(wire));
+    }
+    return sherdi_pass_settle(&wire->pass, wire->lane);
 }

@@ -27,7 +27,11 @@ typedef struct sherdi_move_wire {
     const int *old_at, *new_at;
     /* what is trained is made anew from the state, and the state has the values that are stored with
      * it (SHERDI_HOLDING_VALUES) */
-    int                  is_from_state;
+    int is_from_state;
+    /* of this rank: copies what rests on its device; NULL: it has none */
+    sherdi_backend      *lane;
+    unsigned char       *stage; /* locked memory that the lane reads; NULL: there is no lane */
+    size_t               staged_bytes;
     sherdi_pass          pass;
     size_t               slot_bytes; /* a room has two slots, which take turns */
     int                  slot;
@@ -39,16 +43,17 @@ typedef struct sherdi_move_wire {
     uint64_t moved_bytes, kept_bytes, own_sent_bytes, own_got_bytes;
 } sherdi_move_wire;
 
-/** Opens a wire whose members up to new_at are set. Collective over `world`; every rank comes with
- *  its status so far, and all get the same one. E_NOMEM. */
+/** Opens a wire whose members up to `lane` are set. Collective over `world`; every rank comes with
+ *  its status so far, and all get the same one. E_NOMEM, E_DEVICE. */
 sherd_status sherdi_move_wire_open(sherdi_move_wire *wire, sherdi_mem *mem, sherd_status here);
 void         sherdi_move_wire_close(sherdi_move_wire *wire);
 /** Moves a range of `wire`, a sherdi_move_wire: as a part of _segment. */
 sherd_status sherdi_move_wire_range(void *wire, const sherdi_move_range *range);
 /** Moves a segment. Collective. Afterwards this rank's memory of it in the old layout is not read
- *  any more; what it receives may come with a later call. Allocates nothing. E_PEER_LOST. */
+ *  any more, but for what a device's lane has still to copy; what it receives may come with a later
+ *  call. Allocates nothing. E_PEER_LOST, E_DEVICE. */
 sherd_status sherdi_move_wire_segment(sherdi_move_wire *wire, int segment);
-/** Brings what is still under way. Collective. E_PEER_LOST. */
+/** Brings what is still under way, and waits for the lane. Collective. E_PEER_LOST, E_DEVICE. */
 sherd_status sherdi_move_wire_finish(sherdi_move_wire *wire);
 
 #endif

@@ -189,6 +189,7 @@ typedef struct sherdi_machine {
     size_t taken_bytes;
     int    has_device;   /* device memory is not the host's */
     size_t device_bytes; /* device memory that this rank may still take; only with has_device */
+    int    device_ranks; /* ranks that share its device, the most; 0: not known */
     int    has_receive;  /* the transport moves a reduction's parts into a buffer of its own */
     int    receives_own; /* this buffer has room for this rank's own part, too */
     int    is_on_lane;   /* collectives are ordered on the device: new values are published while

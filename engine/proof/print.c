@@ -277,7 +277,11 @@ static sherd_status print_size(void *ctx, const sherdi_elastic_size *size)
 
     print(out,
           "%6d ranks %16zu bytes of each, %zu while it moves there from one rank less, %zu back\n",
-          size->ranks, size->rank_bytes, size->grow_peak, size->shrink_peak);
+          size->ranks, size->rank_bytes, size->grow_peak.host, size->shrink_peak.host);
+    if (size->device_bytes > 0) {
+        print(out, "%12s %16zu bytes of its device, %zu while it moves there, %zu back\n", "",
+              size->device_bytes, size->grow_peak.device, size->shrink_peak.device);
+    }
     if (size->disk_bytes > 0) {
         print(out, "%12s %16llu bytes of files of each, %llu of all while it moves there\n", "",
               (unsigned long long)size->disk_bytes, (unsigned long long)size->grow_disk_bytes);
@@ -551,12 +555,18 @@ static void sizes_set(json_t *root, const sherdi_plan *plan)
 
 static sherd_status size_list(void *ctx, const sherdi_elastic_size *size)
 {
-    (void)json_array_append_new(
-        ctx, json_pack("{s:i, s:o, s:o, s:o, s:o, s:o}", "ranks", size->ranks, "rank_bytes",
-                       json_size(size->rank_bytes), "grow_peak_bytes", json_size(size->grow_peak),
-                       "shrink_peak_bytes", json_size(size->shrink_peak), "disk_bytes",
-                       json_size(size->disk_bytes), "grow_disk_bytes",
-                       json_size(size->grow_disk_bytes)));
+    json_t *at =
+        json_pack("{s:i, s:o, s:o, s:o, s:o, s:o}", "ranks", size->ranks, "rank_bytes",
+                  json_size(size->rank_bytes), "grow_peak_bytes", json_size(size->grow_peak.host),
+                  "shrink_peak_bytes", json_size(size->shrink_peak.host), "disk_bytes",
+                  json_size(size->disk_bytes), "grow_disk_bytes", json_size(size->grow_disk_bytes));
+
+    if (size->device_bytes > 0) {
+        (void)json_object_set_new(at, "device_bytes", json_size(size->device_bytes));
+        (void)json_object_set_new(at, "grow_device_bytes", json_size(size->grow_peak.device));
+        (void)json_object_set_new(at, "shrink_device_bytes", json_size(size->shrink_peak.device));
+    }
+    (void)json_array_append_new(ctx, at);
     return SHERD_OK;
 }
 

@@ -60,6 +60,7 @@ static sherd_status device_measure(sherd_world *world, sherdi_machine *machine)
     machine->has_receive  = sherdi_world_reserve_bytes(world, SHERD_ALIGN_BYTES) > 0;
     machine->receives_own = sherdi_world_reserve_bytes(world, whole) == whole;
     SHERDI_TRY(device_sharers(world, lane, &sharers));
+    machine->device_ranks = sharers;
     machine->device_bytes =
         machine->has_device ? lane->device->free_bytes(lane, NULL) / (size_t)sharers : 0;
     return SHERD_OK;
