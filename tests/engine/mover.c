@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 #include "engine/run/engine_impl.h"
+#include "tests/engine/ways.h"
 #include "tests/lib/check.h"
 
 #include <stdio.h>
@@ -13,8 +14,37 @@
 
 /* Parameters bound to memory of the test. */
 typedef struct bound_memory {
-    void *data[RIG_PARAMS], *grad[RIG_PARAMS];
+    sherd_world *home; /* outlives the worlds of the engine, whose memory ends with them */
+    sherdi_mem   mem;
+    void        *data[RIG_PARAMS], *grad[RIG_PARAMS];
 } bound_memory;
+
+static void bound_make(bound_memory *bound, int p, size_t len_bytes)
+{
+    const sherdi_backend *lane;
+
+    if (bound->home == NULL) {
+        sherdi_mem_init(&bound->mem);
+        CHECK_OK(sherd_world_self(&bound->home));
+    }
+    lane = sherdi_world_backend(bound->home);
+    if (bound->data[p] == NULL) {
+        bound->data[p] = ways_alloc(bound->home, &bound->mem, len_bytes);
+        bound->grad[p] = ways_alloc(bound->home, &bound->mem, len_bytes);
+    }
+    lane->device->fill(lane, bound->data[p], 0xee, len_bytes);
+    lane->device->fill(lane, bound->grad[p], 0, len_bytes);
+    CHECK_OK(sherdi_lane_wait(lane));
+}
+
+static void bound_free(bound_memory *bound)
+{
+    for (int p = 0; p < RIG_PARAMS && bound->home != NULL; p++) {
+        ways_free(bound->home, bound->data[p]);
+        ways_free(bound->home, bound->grad[p]);
+    }
+    sherd_world_destroy(bound->home);
+}
 
 static void model_declare(const mover *m, rig *r, sherd_world *world, bound_memory *bound)
 {
@@ -42,22 +72,9 @@ static void model_declare(const mover *m, rig *r, sherd_world *world, bound_memo
     for (int p = 0; p < r->num_params && m->is_bound; p++) {
         size_t bytes = r->params[p].elems * sherd_dtype_bytes(r->params[p].dtype);
 
-        if (bound->data[p] == NULL) {
-            bound->data[p] = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-            bound->grad[p] = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-        }
-        memset(bound->data[p], 0xee, bytes);
-        memset(bound->grad[p], 0, bytes);
+        bound_make(bound, p, bytes);
         CHECK_OK(sherd_param_bind(r->engine, r->params[p].handle, bound->data[p],
                                   r->params[p].is_frozen ? NULL : bound->grad[p]));
-    }
-}
-
-static void bound_free(bound_memory *bound)
-{
-    for (int p = 0; p < RIG_PARAMS; p++) {
-        free(bound->data[p]);
-        free(bound->grad[p]);
     }
 }
 

@@ -12,11 +12,24 @@
 #define DETERMINISTIC ", \"deterministic\": true"
 #define ENCODED(keys) ", \"sherd\": {" keys "}, \"deterministic\": true"
 
+/* An emulated device is slow: it takes one stage of each row, and small parameters. */
+static int takes_stage(int stage, int first, int last)
+{
+    static int row;
+
+    row += stage == first;
+    return getenv("SHERD_BACKEND") == NULL || stage == first + row % (last - first + 1);
+}
+
 static void expect_same(mover *m, const char *what)
 {
-    mover_result want = {0};
-    mover_result got  = {0};
+    static const size_t SMALL[] = {900, 1301, 322};
+    mover_result        want    = {0};
+    mover_result        got     = {0};
 
+    if (getenv("SHERD_BACKEND") != NULL && !m->has_atoms) { /* atoms need longer slices */
+        memcpy(m->elems, SMALL, sizeof(SMALL));
+    }
     mover_usual(m);
     mover_twin(m, 4, &want);
     mover_threads(m, &got);
@@ -32,7 +45,9 @@ static void expect_same_at(const rig_options *options, int first_stage, int last
 
         m.options.stage = stage;
         (void)snprintf(text, sizeof(text), "%s, stage %d", what, stage);
-        expect_same(&m, text);
+        if (takes_stage(stage, first_stage, last_stage)) {
+            expect_same(&m, text);
+        }
     }
 }
 
@@ -111,7 +126,9 @@ static void move_keeps_bits_of_atoms(void)
         mover m = {.options   = {.stage = stage, .dtype = SHERD_BF16, .top = DETERMINISTIC},
                    .has_atoms = 1};
 
-        expect_same(&m, "atoms");
+        if (takes_stage(stage, 1, 3)) {
+            expect_same(&m, "atoms");
+        }
     }
 }
 
@@ -121,7 +138,9 @@ static void move_fills_bound_memory_of_newcomers(void)
         mover m = {.options  = {.stage = stage, .dtype = SHERD_BF16, .top = DETERMINISTIC},
                    .is_bound = 1};
 
-        expect_same(&m, "bound");
+        if (takes_stage(stage, 0, 2)) {
+            expect_same(&m, "bound");
+        }
     }
 }
 
@@ -189,7 +208,9 @@ static void ranks_have_their_share_of_a_batch_that_they_do_not_divide(void)
     uint64_t first = 0;
 
     for (int stage = 0; stage <= 3; stage++) {
-        for (int ranks = 1; ranks <= 5; ranks++) {
+        int is_taken = takes_stage(stage, 0, 3);
+
+        for (int ranks = 1; ranks <= 5 && is_taken; ranks++) {
             share_job job = {.stage = stage};
 
             test_world(ranks, share_body, &job);
@@ -242,7 +263,7 @@ static void elastic_train(sherd_world *world, void *ctx)
     for (int i = 0; i < 4; i++) {
         CHECK_INT(2 + i, list.sizes[i].ranks);
         CHECK(i == 0 || list.sizes[i].rank_bytes < list.sizes[i - 1].rank_bytes);
-        CHECK(i == 0 || list.sizes[i].grow_peak >=
+        CHECK(i == 0 || list.sizes[i].grow_peak.host >=
                             list.sizes[i - 1].rank_bytes - r.engine->plan->machine.transport_bytes);
     }
     text = calloc(1, 65536);
@@ -278,6 +299,9 @@ static void elastic_size_without_room_is_refused_by_its_number(void)
     sherd_world *world;
     rig          r;
 
+    if (getenv("SHERD_BACKEND") != NULL) {
+        test_skip("a device's memory has a limit of its own (test_move_device.c)");
+    }
     CHECK_OK(sherd_world_self(&world));
     CHECK(setenv("SHERD_MEMORY_LIMIT", "3000000", 1) == 0);
     rig_open(&r, world, &options);

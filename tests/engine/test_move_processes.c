@@ -27,6 +27,9 @@ static const rig_options KINDS[] = {
 static void mover_of_kind(int kind, mover *m)
 {
     memset(m, 0, sizeof(*m));
+    for (int u = 0; u < 3 && getenv("SHERD_BACKEND") != NULL; u++) {
+        m->elems[u] = 500 + 401 * (size_t)u; /* an emulated device is slow */
+    }
     m->options   = KINDS[kind];
     m->has_blobs = 1;
     mover_usual(m);
@@ -35,10 +38,11 @@ static void mover_of_kind(int kind, mover *m)
 /* Each phase with more ranks than the one before meets at an address of its own. */
 static sherd_world *process_world(void *ctx, int phase, int rank, sherd_world *old)
 {
-    const mover *m     = ctx;
-    int          size  = m->phases[phase].size;
-    sherd_world *world = NULL;
-    char         address[256];
+    const mover       *m     = ctx;
+    int                size  = m->phases[phase].size;
+    sherd_world       *world = NULL;
+    sherd_world_params params;
+    char               address[256];
 
     if (phase > 0 && size < m->phases[phase - 1].size) {
         if (rank < 0) {
@@ -52,7 +56,9 @@ static sherd_world *process_world(void *ctx, int phase, int rank, sherd_world *o
     }
     (void)snprintf(address, sizeof(address), "%s-%d", getenv("MOVER_ADDRESS"), phase);
     if (old == NULL) {
-        CHECK_OK(sherd_world_create(rank, size, address, NULL, &world));
+        sherd_world_params_init(&params);
+        params.transport = "shm"; /* with a device ranks would look for another one */
+        CHECK_OK(sherd_world_create(rank, size, address, &params, &world));
         return world;
     }
     CHECK_STATUS(SHERD_E_INVAL, sherd_world_grow(old, sherd_world_size(old), address, &world));
