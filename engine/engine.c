@@ -100,8 +100,8 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     if (status == SHERD_OK) {
         status = sherdi_modules_created(engine);
     }
-    if (status == SHERD_OK && engine->settings.sharding.shard_size % engine->world_size != 0 &&
-        engine->group == NULL) {
+    if (status == SHERD_OK && engine->group == NULL &&
+        sherdi_shard_ranks(&engine->settings, engine->world_size) != engine->world_size) {
         status = sherdi_absent("replicas", "sherd_settings.shard_size");
     }
     if (status != SHERD_OK) {

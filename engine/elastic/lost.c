@@ -220,11 +220,32 @@ static int has_lost_pair(const sherdi_move *m)
     return has;
 }
 
+/* Whether another replica has all that each lost rank had. All ranks agree on an update before any of
+ * them makes it, so the replicas are at the same one. */
+static int replicas_keep(const sherdi_move *m)
+{
+    const sherdi_plan *plan = m->engine->plan;
+    int                kept = 1;
+
+    for (int r = 0; r < plan->world_size; r++) {
+        int living = 0;
+
+        for (int k = 0; k < plan->num_replicas; k++) {
+            living += m->goes[k * plan->world_size + r] >= 0;
+        }
+        kept = kept && living > 0;
+    }
+    return kept;
+}
+
 sherd_status sherdi_lost_open(sherdi_move *m)
 {
     sherd_engine *engine = m->engine;
 
     if (m->report.lost_size == 0 || !engine->plan->layout.is_sliced) {
+        return SHERD_OK;
+    }
+    if (replicas_keep(m)) {
         return SHERD_OK;
     }
     if (sherdi_keeps_nothing(&engine->settings) || (is_peer(m) && has_lost_pair(m))) {

@@ -40,9 +40,13 @@ static sherd_status engine_check(const sherd_engine *engine)
 {
     const char *trace = getenv("SHERD_TRACE");
 
-    if (engine->group != NULL || engine->settings.sharding.shard_size > 0 ||
-        (engine->settings.copy_ranks > 1 && engine->settings.sharding.stage == 3)) {
-        return refuse("replicas or second copies (sherd.shard_size, zero_hpz_partition_size)");
+    if (sherdi_move_is_stored(&engine->settings) && engine->backend->device->is_async) {
+        return refuse("data on NVMe and a device");
+    }
+    if (sherdi_move_is_stored(&engine->settings) &&
+        (engine->settings.sharding.shard_size > 0 || engine->settings.copy_ranks > 1)) {
+        return refuse("data on NVMe and replicas or second copies (sherd.shard_size, "
+                      "zero_hpz_partition_size)");
     }
     if (trace != NULL && trace[0] != '\0') {
         return refuse("SHERD_TRACE, whose file has one number of ranks");
@@ -130,7 +134,7 @@ static sherd_status seat_open(sherdi_move *m)
     SHERDI_TRY(sherdi_seat_open(engine, m->new_world, &m->batch, &m->old));
     engine->watch = keeps_watch(m) ? m->old.watch : NULL;
     SHERDI_TRY(sherdi_agree_world(engine->world, sherdi_modules_declared(engine)));
-    SHERDI_TRY(sherdi_agree_settings(engine->world, &engine->settings));
+    SHERDI_TRY(sherdi_modules_created(engine)); /* compares settings, and makes groups */
     SHERDI_TRY(sherdi_modules_sealing(engine));
     SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
     if (machine.memory_bytes > 0 &&
@@ -255,7 +259,7 @@ static sherd_status plans_make(sherdi_move *m)
         .new_plan = m->new_world == NULL ? m->lent : engine->plan,
         .model    = &engine->model,
         .stayed   = m->stayed,
-        .is_stale = m->is_lost,
+        .lost     = m->is_lost ? m->goes : NULL,
     };
     m->wire.is_from_state = m->is_aimed;
     if (m->old_world != NULL) {

@@ -28,7 +28,7 @@ void sherdi_move_held(const sherdi_plan *plan, const sherdi_model *model, size_t
     const sherdi_segment *segment = sherdi_param_segment(plan, param);
     size_t                start   = plan->layout.params[param].offset_elems;
     size_t                elems   = chunks_of(model->params[param].elems);
-    size_t                first   = (size_t)rank * segment->slice_elems;
+    size_t                first   = (size_t)(rank % plan->world_size) * segment->slice_elems;
     size_t                last    = first + segment->slice_elems;
 
     *begin = 0;
@@ -61,7 +61,8 @@ sherd_status sherdi_move_check(const sherdi_move_plans *plans)
                                "sherd_engine_move: unit %s is stored otherwise on %d ranks than on "
                                "%d; save a checkpoint, and load it in the new world",
                                plans->model->units[from->segments[s].unit].name,
-                               plans->new_plan->world_size, plans->old_plan->world_size);
+                               sherdi_plan_all_ranks(plans->new_plan),
+                               sherdi_plan_all_ranks(plans->old_plan));
         }
     }
     if (from->num_segments != to->num_segments) {
@@ -89,6 +90,24 @@ static sherd_status range_emit(const lister *l, sherdi_move_range range, size_t 
     return range.count == 0 ? SHERD_OK : l->fn(l->ctx, &range);
 }
 
+/* Returns the old rank that gives what a rank of a replica held, to a rank of the new layout. */
+static int giver_of(const lister *l, int rank, int to)
+{
+    const sherdi_plan *from   = l->plans->old_plan;
+    int                stayed = l->plans->stayed[to];
+    int                first  = stayed < 0 ? to : stayed / from->world_size;
+
+    for (int i = 0; i < from->num_replicas; i++) {
+        int replica = (first + i) % from->num_replicas;
+        int giver   = replica * from->world_size + rank;
+
+        if (l->plans->lost == NULL || l->plans->lost[giver] >= 0) {
+            return giver;
+        }
+    }
+    return first % from->num_replicas * from->world_size + rank;
+}
+
 /* Lists [begin, end), which the rank that receives it has not held before. */
 static sherd_status foreign_list(const lister *l, sherdi_move_range range, size_t begin, size_t end)
 {
@@ -102,14 +121,15 @@ static sherd_status foreign_list(const lister *l, sherdi_move_range range, size_
         return SHERD_OK;
     }
     if (is_whole(from, segment, range.what,
-                 l->plans->is_stale)) { /* each newcomer has another giver */
-        range.from = range.to % from->world_size;
+                 l->plans->lost != NULL)) { /* each newcomer has another giver */
+        range.from = range.to % sherdi_plan_all_ranks(from);
         return range_emit(l, range, begin, end);
     }
-    for (range.from = (int)((start + begin) / segment->slice_elems);
-         range.from < from->world_size && begin < end; range.from++) {
-        sherdi_move_held(from, l->plans->model, range.param, range.what, l->plans->is_stale,
-                         range.from, &held_begin, &held_end);
+    for (int rank = (int)((start + begin) / segment->slice_elems);
+         rank < from->world_size && begin < end; rank++) {
+        sherdi_move_held(from, l->plans->model, range.param, range.what, l->plans->lost != NULL,
+                         rank, &held_begin, &held_end);
+        range.from = giver_of(l, rank, range.to);
         SHERDI_TRY(range_emit(l, range, begin, sherdi_min_size(end, held_end)));
         begin = sherdi_max_size(begin, held_end);
     }
@@ -125,11 +145,11 @@ static sherd_status rank_list(const lister *l, sherdi_move_range range)
     size_t old_end   = 0;
 
     sherdi_move_held(l->plans->new_plan, l->plans->model, range.param, range.what,
-                     l->plans->is_stale, range.to, &begin, &end);
+                     l->plans->lost != NULL, range.to, &begin, &end);
     range.from = l->plans->stayed[range.to];
     if (range.from >= 0) {
         sherdi_move_held(l->plans->old_plan, l->plans->model, range.param, range.what,
-                         l->plans->is_stale, range.from, &old_begin, &old_end);
+                         l->plans->lost != NULL, range.from, &old_begin, &old_end);
     }
     old_begin = sherdi_max_size(old_begin, begin);
     old_end   = sherdi_min_size(old_end, end);
@@ -153,7 +173,7 @@ sherd_status sherdi_move_list(const sherdi_move_plans *plans, int segment, sherd
             continue;
         }
         for (int what = 0; what < SHERDI_MOVE_WHATS; what++) {
-            for (int to = 0; to < plan->world_size; to++) {
+            for (int to = 0; to < sherdi_plan_all_ranks(plan); to++) {
                 SHERDI_TRY(rank_list(&l, (sherdi_move_range){.param = (size_t)unit->params[i],
                                                              .what  = (sherdi_move_what)what,
                                                              .to    = to}));

@@ -12,7 +12,10 @@ typedef enum sherdi_move_what {
     SHERDI_MOVE_WHATS,
 } sherdi_move_what;
 
-/* Elements [first, first + count) of a parameter, in whole chunks: behind the parameter's last
+/* Ranks are numbers among all: with replicas, rank r of a plan is that of its replica, r modulo
+ * plan->world_size.
+ *
+ * Elements [first, first + count) of a parameter, in whole chunks: behind the parameter's last
  * element is padding. `from` is a rank of the old layout, `to` one of the new layout. */
 typedef struct sherdi_move_range {
     size_t           param;
@@ -26,9 +29,9 @@ typedef struct sherdi_move_plans {
     const sherdi_plan  *old_plan, *new_plan;
     const sherdi_model *model;
     const int          *stayed; /* by rank of the new layout: its rank in the old one; -1: none */
-    /* of parameters that the ranks publish after an update (sherdi_segment_is_published), each has its
-     * own slice alone */
-    int is_stale;
+    /* by rank of the old layout: below 0 if it is lost; NULL: none is. Then of parameters that the
+     * ranks publish after an update (sherdi_segment_is_published) each has its own slice alone */
+    const int *lost;
 } sherdi_move_plans;
 
 /** Receives a range. A return other than SHERD_OK ends the list. */
@@ -41,7 +44,9 @@ sherd_status sherdi_move_check(const sherdi_move_plans *plans);
 void sherdi_move_held(const sherdi_plan *plan, const sherdi_model *model, size_t param,
                       sherdi_move_what what, int is_stale, int rank, size_t *begin, size_t *end);
 /** Lists all ranges of a segment: what each rank of the new layout holds, once. What a rank has
- *  held before comes from itself. */
+ *  held before comes from itself, other values from the nearest replica that has not lost the rank
+ *  that held them: the rank's own, else the next ones; a newcomer's is its number modulo theirs. If
+ *  all have, from the rank that was lost, for which another one acts. */
 sherd_status sherdi_move_list(const sherdi_move_plans *plans, int segment, sherdi_move_fn fn,
                               void *ctx);
 

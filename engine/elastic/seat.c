@@ -11,6 +11,7 @@
 #define SEAT_MEMBERS(X)                                                                            \
     X(world)                                                                                       \
     X(shards)                                                                                      \
+    X(group)                                                                                       \
     X(backend)                                                                                     \
     X(host)                                                                                        \
     X(lanes)                                                                                       \
@@ -94,6 +95,7 @@ void sherdi_seat_close(sherd_engine *engine)
 
     sherdi_engine_parts_close(engine);
     sherdi_backend_destroy(engine->backend);
+    sherd_world_destroy(engine->group);
     sherd_world_destroy(engine->shards);
     sherd_world_destroy(engine->world);
     sherdi_seat_take(engine, &closed);

@@ -7,7 +7,7 @@
 #include "engine/run/engine_impl.h"
 
 typedef struct sherdi_seat {
-    sherd_world          *world, *shards;
+    sherd_world          *world, *shards, *group;
     sherdi_backend       *backend;
     const sherdi_backend *host;
     sherdi_lanes          lanes;

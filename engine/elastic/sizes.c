@@ -29,7 +29,7 @@ static sherdi_move_peak peak_max(sherdi_move_peak a, sherdi_move_peak b)
 static sherd_status size_give(const sherdi_plan *plan, const sherdi_plan *before,
                               const sherdi_plan *at, sherdi_elastic_fn fn, void *ctx)
 {
-    sherdi_elastic_size size = {.ranks      = at->world_size,
+    sherdi_elastic_size size = {.ranks      = sherdi_plan_all_ranks(at),
                                 .rank_bytes = sherdi_plan_host_need(at),
                                 .disk_bytes = sherdi_disk_bytes(at),
                                 .at         = at,
@@ -41,10 +41,10 @@ static sherd_status size_give(const sherdi_plan *plan, const sherdi_plan *before
     if (before != NULL) {
         size.grow_peak       = sherdi_move_peak_of(before, at);
         size.shrink_peak     = sherdi_move_peak_of(at, before);
-        size.grow_disk_bytes = (uint64_t)before->world_size * sherdi_disk_bytes(before) +
-                               (uint64_t)at->world_size * size.disk_bytes;
+        size.grow_disk_bytes = (uint64_t)sherdi_plan_all_ranks(before) * sherdi_disk_bytes(before) +
+                               (uint64_t)sherdi_plan_all_ranks(at) * size.disk_bytes;
     }
-    if (at->world_size != plan->world_size) {
+    if (sherdi_plan_all_ranks(at) != sherdi_plan_all_ranks(plan)) {
         size.here_peak = peak_max(sherdi_move_peak_of(plan, at), sherdi_move_peak_of(at, plan));
     }
     return fn(ctx, &size);
@@ -98,7 +98,7 @@ sherd_status sherdi_elastic_lay_out(sherdi_plan *plan, const sherdi_model *model
     if (!sherdi_is_elastic(&plan->settings)) {
         return SHERD_OK;
     }
-    return range_check(&plan->settings, plan->world_size);
+    return range_check(&plan->settings, sherdi_plan_all_ranks(plan));
 }
 
 /* Ranks that have a device to themselves bring others with them, as far as is known here. */

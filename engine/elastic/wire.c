@@ -37,9 +37,11 @@ sherd_status sherdi_move_wire_open(sherdi_move_wire *wire, sherdi_mem *mem, sher
     wire->lane   = NULL;
     wire->filled = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL,
                                       (size_t)sherd_world_size(wire->world), sizeof(size_t));
+    wire->all =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, SHERDI_MOVE_PORTIONS, sizeof(*wire->all));
     wire->portions =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, SHERDI_MOVE_PORTIONS, sizeof(*wire->portions));
-    if (here == SHERD_OK && (wire->filled == NULL || wire->portions == NULL)) {
+    if (here == SHERD_OK && (wire->filled == NULL || wire->all == NULL || wire->portions == NULL)) {
         here = SHERD_E_NOMEM;
     }
     SHERDI_TRY(sherdi_agree_world(wire->world, here));
@@ -62,10 +64,12 @@ void sherdi_move_wire_close(sherdi_move_wire *wire)
     sherdi_pass_close(&wire->pass);
     sherdi_free(wire->stage);
     sherdi_free(wire->filled);
+    sherdi_free(wire->all);
     sherdi_free(wire->portions);
     wire->lane     = NULL;
     wire->stage    = NULL;
     wire->filled   = NULL;
+    wire->all      = NULL;
     wire->portions = NULL;
 }
 
@@ -111,7 +115,50 @@ static sherd_status slot_pass(sherdi_move_wire *wire)
     return SHERD_OK;
 }
 
-/* Sends a portion, which fits a slot. */
+/* Finds the same portion in the slot, for another rank: replicas need the same values. */
+static const sherdi_move_portion *portion_find(const sherdi_move_wire    *wire,
+                                               const sherdi_move_portion *what)
+{
+    for (size_t i = wire->num_all; i-- > 0;) {
+        const sherdi_move_portion *its = &wire->all[i];
+
+        if (its->param != what->param || its->part != what->part) {
+            return NULL; /* those of a part are one after the other */
+        }
+        if (its->first == what->first && its->count == what->count && its->from == what->from) {
+            return its;
+        }
+    }
+    return NULL;
+}
+
+/* Puts a portion, which fits a slot, into that of its sender; *portion says where. */
+static sherd_status portion_put(sherdi_move_wire *wire, const sherdi_move_range *range,
+                                size_t bytes, sherdi_move_portion *portion)
+{
+    const sherdi_move_portion *there = portion_find(wire, portion);
+
+    if (there != NULL) {
+        *portion = *there;
+        return SHERD_OK;
+    }
+    if (wire->filled[portion->from] + bytes > wire->slot_bytes ||
+        wire->num_all == SHERDI_MOVE_PORTIONS) {
+        SHERDI_TRY(slot_pass(wire));
+    }
+    portion->offset_bytes = wire->filled[portion->from];
+    wire->filled[portion->from] += sherdi_round_up(bytes, 64);
+    wire->all[wire->num_all++] = *portion;
+    wire->moved_bytes += bytes;
+    if (portion->from == sherd_world_rank(wire->world)) {
+        sherdi_holding_give(
+            &wire->from[range->from], portion->param, portion->part, portion->first, portion->count,
+            wire->pass.own + (size_t)wire->slot * wire->slot_bytes + portion->offset_bytes);
+        wire->sent_bytes += bytes;
+    }
+    return SHERD_OK;
+}
+
 static sherd_status portion_pass(sherdi_move_wire *wire, const sherdi_move_range *range,
                                  sherdi_move_portion portion)
 {
@@ -129,23 +176,10 @@ static sherd_status portion_pass(sherdi_move_wire *wire, const sherdi_move_range
         }
         return SHERD_OK;
     }
-    if (wire->filled[portion.from] + bytes > wire->slot_bytes ||
-        wire->num_all == SHERDI_MOVE_PORTIONS) {
-        SHERDI_TRY(slot_pass(wire));
-    }
-    portion.offset_bytes = wire->filled[portion.from];
-    wire->filled[portion.from] += sherdi_round_up(bytes, 64);
-    wire->num_all++;
-    wire->moved_bytes += bytes;
+    SHERDI_TRY(portion_put(wire, range, bytes, &portion));
     if (to == me) {
         wire->portions[wire->num_taken++] = portion;
         wire->got_bytes += bytes;
-    }
-    if (portion.from == me) {
-        sherdi_holding_give(
-            &wire->from[range->from], portion.param, portion.part, portion.first, portion.count,
-            wire->pass.own + (size_t)wire->slot * wire->slot_bytes + portion.offset_bytes);
-        wire->sent_bytes += bytes;
     }
     return SHERD_OK;
 }

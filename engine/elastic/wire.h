@@ -36,6 +36,7 @@ typedef struct sherdi_move_wire {
     size_t               slot_bytes; /* a room has two slots, which take turns */
     int                  slot;
     size_t              *filled;   /* by rank of `world`: bytes in its slot */
+    sherdi_move_portion *all;      /* those in the slots of all ranks */
     sherdi_move_portion *portions; /* those that this rank takes at the next meeting */
     size_t               num_taken, num_all;
     uint64_t             sent_bytes, got_bytes; /* of this rank since the last meeting */

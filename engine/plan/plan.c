@@ -193,11 +193,10 @@ sherd_status sherdi_plan_create(const sherdi_model *model, const sherdi_settings
     if (plan == NULL) {
         return SHERD_E_NOMEM;
     }
-    plan->mem      = mem;
-    plan->settings = *settings;
-    plan->machine  = *machine;
-    plan->world_size =
-        settings->sharding.shard_size > 0 ? settings->sharding.shard_size : world_size;
+    plan->mem          = mem;
+    plan->settings     = *settings;
+    plan->machine      = *machine;
+    plan->world_size   = sherdi_shard_ranks(settings, world_size);
     plan->rank         = rank % plan->world_size;
     plan->replica      = rank / plan->world_size;
     plan->num_replicas = world_size / plan->world_size;

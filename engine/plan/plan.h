@@ -353,6 +353,14 @@ sherd_status sherdi_plan_create(const sherdi_model *model, const sherdi_settings
                                 sherdi_mem *mem, sherdi_plan **out);
 void         sherdi_plan_destroy(sherdi_plan *plan);
 
+/** Returns how many ranks share one copy of what is sharded: sherd.shard_size, or all where it does
+ *  not divide them (sherd.elastic; else seal refuses it). */
+static inline int sherdi_shard_ranks(const sherdi_settings *settings, int all_ranks)
+{
+    int size = settings->sharding.shard_size;
+
+    return size > 0 && all_ranks % size == 0 ? size : all_ranks;
+}
 /** Returns the number of all ranks; and the number among them of `rank` of this plan's replica. */
 static inline int sherdi_plan_all_ranks(const sherdi_plan *plan)
 {

@@ -31,8 +31,9 @@ static sherd_status copies_lay_out(sherdi_plan *plan, const sherdi_model *model)
     sherdi_plan_buffer *buffer = &plan->packing.buffers[SHERDI_BUFFER_COPIES];
 
     (void)model;
-    if (plan->settings.sharding.stage < 3 || plan->settings.copy_ranks >= plan->world_size) {
-        return SHERD_OK; /* nothing is gathered, or by the ranks of one host alone */
+    if (plan->settings.sharding.stage < 3 || plan->settings.copy_ranks >= plan->world_size ||
+        plan->world_size % plan->settings.copy_ranks != 0) {
+        return SHERD_OK; /* nothing is gathered, or by the ranks of one host alone; sherd.elastic */
     }
     plan->copy_ranks = plan->settings.copy_ranks;
     sherdi_plan_buffer_name(plan, SHERDI_BUFFER_COPIES, "second copies", SHERDI_MEM_PARAMS, 0);

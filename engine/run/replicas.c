@@ -10,18 +10,27 @@
 #include "engine/run/agree.h"
 #include "engine/run/kernels.h"
 
+/* A run that changes its number of ranks may come to one that the size does not divide. */
+static int is_out(const sherd_engine *engine, int size)
+{
+    return engine->world_size % size != 0 && engine->settings.elastic[1] > 0;
+}
+
 /* Refuses a number of ranks that share a copy, the value of `key`, if they would not be on one host
  * each. */
 static sherd_status size_check(const sherd_engine *engine, int size, const char *key)
 {
     sherdi_machine machine;
 
+    if (is_out(engine, size)) {
+        return SHERD_OK;
+    }
     SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
     if (engine->world_size % size != 0 || machine.local_size % size != 0) {
         return sherdi_fail(
             SHERD_E_INVAL,
             "%s is %d, and rank %d is one of %d ranks, %d of them on its host; choose "
-            "a number that divides both",
+            "a number that divides both, or give sherd.elastic",
             key, size, engine->rank, engine->world_size, machine.local_size);
     }
     return machine.local_rank % size == engine->rank % size
@@ -67,7 +76,7 @@ static sherd_status replicas_make(sherd_engine *engine)
     sherd_world *shards = NULL;
 
     SHERDI_TRY(sherdi_agree_world(engine->world, shard_size_check(engine)));
-    if (size == engine->world_size) {
+    if (size == engine->world_size || is_out(engine, size)) {
         return SHERD_OK;
     }
     SHERDI_TRY(sherdi_world_group(engine->world, engine->rank - place, 1, size, &shards));
@@ -84,7 +93,7 @@ static sherd_status neighbours_make(sherd_engine *engine)
 
     SHERDI_TRY(sherdi_agree_world(
         engine->world, size_check(engine, size, "zero_optimization.zero_hpz_partition_size")));
-    return size == engine->world_size
+    return size == engine->world_size || is_out(engine, size)
                ? SHERD_OK
                : sherdi_world_group(engine->world, engine->rank - engine->rank % size, 1, size,
                                     &engine->group);
