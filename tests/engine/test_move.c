@@ -132,6 +132,52 @@ static void move_keeps_bits_of_atoms(void)
     }
 }
 
+/* With two ranks to a copy: numbers that two divides, and others, where all ranks share one. */
+static void move_keeps_bits_of_replicas(void)
+{
+    static const char *const TOP[]  = {ENCODED("\"shard_size\": 2, \"elastic\": [1, 6]"),
+                                       ENCODED("\"shard_size\": 1, \"elastic\": [1, 6]"),
+                                       ENCODED("\"shard_size\": 2, \"elastic\": [1, 6], "
+                                                "\"moment_encoding\": \"bf16\"")};
+    static const mover_phase EVEN[] = {
+        {.size = 4, .slots = {0, 1, 2, 3}, .steps = 1, .left_micro = 1},
+        {.size = 6, .slots = {0, 1, 2, 3, 4, 5}, .steps = 1},
+        {.size = 2, .slots = {1, 4}, .steps = 1, .is_torn = 1},
+        {.size = 4, .slots = {1, 4, 0, 2}, .steps = 1},
+    };
+
+    if (getenv("SHERD_BACKEND") != NULL) {
+        test_skip("replicas add integers up in host memory only");
+    }
+    for (int t = 0; t < 3; t++) {
+        rig_options  options = {.dtype = SHERD_BF16, .clip = 1, .top = TOP[t]};
+        mover        m       = {.options = options, .has_blobs = 1};
+        mover_result want    = {0};
+        mover_result got     = {0};
+
+        expect_same_at(&options, 1, 3, TOP[t]);
+        m.options.stage = 1 + t;
+        m.global        = 12;
+        m.num_phases    = 4;
+        memcpy(m.phases, EVEN, sizeof(EVEN));
+        mover_threads(&m, &got);
+        m.options.top = DETERMINISTIC; /* as on one copy, without moves */
+        if (t < 2) {
+            mover_twin(&m, 3, &want);
+            mover_compare("replicas of one copy", &want, &got);
+        }
+    }
+}
+
+static void move_keeps_bits_of_second_copies(void)
+{
+    expect_same_at(&(rig_options){.dtype = SHERD_BF16,
+                                  .clip  = 1,
+                                  .zero  = ", \"zero_hpz_partition_size\": 2",
+                                  .top   = ENCODED("\"elastic\": [1, 6]")},
+                   3, 3, "second copies");
+}
+
 static void move_fills_bound_memory_of_newcomers(void)
 {
     for (int stage = 0; stage <= 2; stage++) {
@@ -322,6 +368,8 @@ static const test_case CASES[] = {
     CASE(move_keeps_bits_of_encoded_state),
     CASE(move_keeps_bits_of_persistent_and_overlapped_parameters),
     CASE(move_keeps_bits_of_atoms),
+    CASE(move_keeps_bits_of_replicas),
+    CASE(move_keeps_bits_of_second_copies),
     CASE(move_fills_bound_memory_of_newcomers),
     CASE(move_takes_blobs_as_a_checkpoint_does),
     CASE(ranks_have_their_share_of_a_batch_that_they_do_not_divide),

@@ -6,6 +6,7 @@
 #include "tests/lib/check.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define STEPS 400
@@ -146,9 +147,13 @@ static void no_memory_in_a_move_leaves_all_engines_as_they_were(void)
          .zero  = ", \"offload_optimizer\": {\"device\": \"cpu\"}",
          .top   = ", \"deterministic\": true"},
         {.stage = 3, .dtype = SHERD_BF16, .top = ", \"deterministic\": true"},
+        {.stage = 2,
+         .dtype = SHERD_BF16,
+         .top   = ", \"deterministic\": true, \"sherd\": {\"shard_size\": 1, "
+                  "\"elastic\": [1, 3]}"},
     };
 
-    for (int o = 0; o < 2; o++) {
+    for (int o = 0; o < 3; o++) {
         expect_whole(&OPTIONS[o], 3, 2, 0); /* a rank that stays */
         expect_whole(&OPTIONS[o], 3, 2, 2); /* one that leaves */
         expect_whole(&OPTIONS[o], 2, 3, 1);
@@ -171,8 +176,12 @@ static void refused_train(sherd_world *world, void *ctx)
     rig_seal(&r);
     before = rig_train(&r, 1).fingerprint;
     rig_micro_batch(&r); /* a refusal drops no window */
+    CHECK(setenv("SHERD_TRACE", "/nowhere/trace.json", 1) == 0);
+    CHECK_OK(sherd_world_barrier(world));
     CHECK_STATUS(SHERD_E_NOTSUP, sherd_engine_move(r.engine, other));
     CHECK_ERROR_SAYS("sherd_engine_move: not with ");
+    CHECK_OK(sherd_world_barrier(world));
+    CHECK(unsetenv("SHERD_TRACE") == 0);
     CHECK_INT(before, rig_fingerprint(&r));
     CHECK_INT(1, rig_step(&r).was_updated);
     rig_close(&r);
@@ -181,11 +190,45 @@ static void refused_train(sherd_world *world, void *ctx)
 
 static void what_cannot_move_is_refused_and_trains_on(void)
 {
+    rig_options options = {.stage = 3};
+
+    test_world(1, refused_train, &options);
+}
+
+/* Without sherd.elastic no run comes to a number that the ranks of a copy do not divide. */
+static void divided_train(sherd_world *world, void *ctx)
+{
+    const rig_options *options = ctx;
+    sherd_world       *small   = NULL;
+    uint64_t           before;
+    rig                r;
+
+    rig_open(&r, world, options);
+    rig_three(&r, 2000);
+    rig_seal(&r);
+    before = rig_train(&r, 1).fingerprint;
+    if (sherd_world_rank(world) == 3) {
+        CHECK_OK(sherd_world_leave(world));
+    } else {
+        CHECK_OK(sherd_world_shrink(world, &small));
+    }
+    CHECK_STATUS(SHERD_E_INVAL, sherd_engine_move(r.engine, small));
+    if (small != NULL) {
+        CHECK_ERROR_SAYS("choose a number that divides both, or give sherd.elastic");
+    }
+    CHECK_INT(before, rig_fingerprint(&r));
+    CHECK_INT(1, rig_train(&r, 1).was_updated);
+    rig_close(&r);
+    sherd_world_destroy(small);
+}
+
+static void a_number_that_divides_no_copy_is_refused_without_the_key(void)
+{
     rig_options shards = {.stage = 3, .top = ", \"sherd\": {\"shard_size\": 2}"};
     rig_options copies = {.stage = 3, .zero = ", \"zero_hpz_partition_size\": 2"};
 
-    test_world(4, refused_train, &shards);
-    test_world(4, refused_train, &copies);
+    test_world(4, divided_train, &shards);
+    test_world(4, divided_train, &copies);
 }
 
 static void arguments_train(sherd_world *world, void *ctx)
@@ -308,6 +351,7 @@ static void a_rank_that_gives_up_ends_the_move_of_all(void)
 static const test_case CASES[] = {
     CASE(no_memory_in_a_move_leaves_all_engines_as_they_were),
     CASE(what_cannot_move_is_refused_and_trains_on),
+    CASE(a_number_that_divides_no_copy_is_refused_without_the_key),
     CASE(arguments_that_do_not_fit_are_refused),
     CASE(newcomers_that_do_not_fit_are_refused),
     CASE(a_rank_that_gives_up_ends_the_move_of_all),

@@ -6,6 +6,7 @@
 #include "tests/lib/check.h"
 
 #include "base/checked.h"
+#include "engine/program/program_walk.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@
 /* A layout, with the plan of each rank. */
 typedef struct side {
     int          size;
+    const int   *lost; /* by old rank, below 0: it is lost; NULL: none is */
     sherdi_plan *plans[MOST_RANKS];
 } side;
 
@@ -35,6 +37,9 @@ static int is_held(const side *layout, int rank, size_t param, sherdi_move_what 
     if (what == SHERDI_MOVE_STATE) {
         return segment->kind != SHERDI_SEGMENT_FROZEN && at >= segment->own_first &&
                at < segment->own_first + segment->own_elems;
+    }
+    if (layout->lost != NULL && sherdi_segment_is_published(plan, segment)) { /* it may be old */
+        return at >= segment->slice_first && at < segment->slice_first + segment->slice_elems;
     }
     return segment->is_resident ||
            (at >= segment->slice_first && at < segment->slice_first + segment->slice_elems);
@@ -64,6 +69,23 @@ static int times_of(const list *all, size_t param, sherdi_move_what what, int to
     return times;
 }
 
+/* Returns whether a rank may give: it is there, or nobody who is has what it had; and the one that
+ * has it in the replica of the receiver gives, if there is one. */
+static int is_giver(const side *from, int giver, int own)
+{
+    int shards = from->plans[0]->world_size;
+    int near   = own < 0 ? giver : own / shards * shards + giver % shards;
+    int others = 0;
+
+    for (int r = giver % shards; r < from->size; r += shards) {
+        others += from->lost != NULL && from->lost[r] >= 0;
+    }
+    if (from->lost != NULL && from->lost[giver] < 0) {
+        return others == 0;
+    }
+    return giver == own || near == giver || (from->lost != NULL && from->lost[near] < 0);
+}
+
 /* Returns whether the list is right; else says in `text` what is wrong. */
 static int list_is_right(const planner *b, const side *from, const side *to, const int *stayed,
                          const list *all, char *text, size_t len_bytes)
@@ -77,6 +99,7 @@ static int list_is_right(const planner *b, const side *from, const side *to, con
             range->first + range->count >
                 sherdi_round_up(b->model.params[range->param].elems, SHERD_CHUNK_ELEMS) ||
             !has_range(from, range, range->from) || !has_range(to, range, range->to) ||
+            !is_giver(from, range->from, own) ||
             (own >= 0 && own != range->from && has_range(from, range, own))) {
             (void)snprintf(text, len_bytes, "range %zu of parameter %zu, from %d to %d", i,
                            range->param, range->from, range->to);
@@ -120,6 +143,7 @@ static void side_open(planner *b, const rig_options *options, int size, side *ou
     at.accumulation = 840 / size;
     planner_settings(b, &at, size);
     out->size = size;
+    out->lost = NULL;
     for (int r = 0; r < size; r++) {
         out->plans[r] = planner_plan(b, r, size);
     }
@@ -173,20 +197,29 @@ static int mistake_make(uint64_t *state, const side *from, list *all)
         return 1;
     case 4: /* it comes twice */
         return range_add(all, range) == SHERD_OK;
-    default: /* it comes from a rank that has it not */
+    default: /* it comes from a rank that has it not, or does not give it */
         range->from = (range->from + 1) % from->size;
-        return !has_range(from, range, range->from);
+        return !has_range(from, range, range->from) ||
+               (from->lost != NULL && !is_giver(from, range->from, -1));
     }
 }
 
-static void pair_prove(planner *b, uint64_t *state, const side *from, const side *to, list *all)
+static void pair_prove(planner *b, uint64_t *state, side *from, side *to, list *all)
 {
     int               stayed[MOST_RANKS];
+    int               goes[MOST_RANKS];
     sherdi_move_plans plans = {
         .old_plan = from->plans[0], .new_plan = to->plans[0], .model = &b->model, .stayed = stayed};
     char text[160];
 
     stayed_draw(state, from->size, to->size, stayed);
+    if (to->size < from->size && test_random(state) % 2 == 0) { /* the others are lost */
+        memset(goes, 0xff, sizeof(goes));
+        for (int r = 0; r < to->size; r++) {
+            goes[stayed[r]] = r;
+        }
+        plans.lost = from->lost = to->lost = goes;
+    }
     CHECK_OK(sherdi_move_check(&plans));
     all->count = 0;
     for (size_t s = 0; s < plans.new_plan->layout.num_segments; s++) {
@@ -220,11 +253,15 @@ static void list_is_proven_for_drawn_pairs(void)
         int         zero    = (int)(test_random(&state) % 4);
         rig_options options = {.stage = (int)(test_random(&state) % 4),
                                .dtype = (sherd_dtype)(test_random(&state) % 3)};
+        char        top[64];
         planner     b;
         side        from;
         side        to;
 
         options.zero = options.stage == 0 ? NULL : ZERO[zero];
+        (void)snprintf(top, sizeof(top), ", \"sherd\": {\"shard_size\": %d, \"elastic\": [1, 8]}",
+                       1 + (int)(test_random(&state) % 4));
+        options.top = options.stage > 0 && test_random(&state) % 2 == 0 ? top : NULL;
         planner_open(&b);
         planner_declare_odd(&b, SHERD_CHUNK_ELEMS * (1 + test_random(&state) % 12));
         (void)planner_unit(&b, "atoms");
