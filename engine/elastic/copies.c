@@ -371,7 +371,7 @@ static sherd_status values_take(sherd_engine *engine, const int *same, sherdi_ho
                                      .new_plan = engine->plan,
                                      .model    = &engine->model,
                                      .stayed   = same,
-                                     .is_stale = 1};
+                                     .lost     = same}; /* slices alone */
     sherdi_move_wire        wire  = {
                 .plans = &plans, .world = engine->world, .from = from, .old_at = same, .new_at = same};
     sherd_status status;
