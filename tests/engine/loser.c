@@ -220,9 +220,33 @@ static void begin_again(life *me)
     me->step = (int)info.step;
 }
 
+/* Whether a rank that is there has each slice, if the number of ranks of the world has replicas. */
+static int replica_survives(const loser *l, unsigned lost, unsigned there)
+{
+    int      ranks = 0;
+    unsigned kept  = 0;
+
+    for (int r = 0; r < l->ranks; r++) {
+        ranks += (int)(there >> r & 1);
+    }
+    if (ranks % l->shards != 0) {
+        return lost == 0; /* all share one copy */
+    }
+    for (int r = 0, rank = 0; r < l->ranks; r++) {
+        if (there >> r & 1) {
+            kept |= lost >> r & 1 ? 0 : 1u << rank % l->shards;
+            rank++;
+        }
+    }
+    return kept == (1u << l->shards) - 1;
+}
+
 /* Whether the state survives the loss of ranks of a world, both as bits. */
 static int survives(const loser *l, unsigned lost, unsigned there)
 {
+    if (l->model == LOSER_REPLICAS) {
+        return replica_survives(l, lost, there);
+    }
     if (l->model != LOSER_PEERS) {
         return l->model == LOSER_ALWAYS;
     }

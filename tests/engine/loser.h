@@ -21,7 +21,8 @@ typedef struct loser_kill {
 typedef enum loser_model {
     LOSER_ALWAYS = 0,
     LOSER_NEVER,
-    LOSER_PEERS, /* unless the rank behind a lost one is lost with it */
+    LOSER_PEERS,    /* unless the rank behind a lost one is lost with it */
+    LOSER_REPLICAS, /* where each slice is in a replica whose rank is not lost */
 } loser_model;
 
 typedef struct loser {
@@ -35,6 +36,7 @@ typedef struct loser {
     int         is_all_trained; /* no parameter is frozen */
     const char *folder;         /* of checkpoints, and files of the state */
     loser_model model;
+    int         shards; /* with replicas: the ranks that share a copy */
 } loser;
 
 /* What has happened. */
