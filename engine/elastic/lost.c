@@ -54,7 +54,8 @@ static sherd_status own_end(sherd_engine *engine)
 }
 
 /* Every meeting of the ranks is complete for all survivors or for none of them, and an update begins
- * after a meeting. So all survivors have made the same updates when they have ended theirs. */
+ * after a meeting. So all survivors have made the same updates when they have ended theirs, but for
+ * replicas (sherdi_lost_choose). */
 static sherd_status state_find(sherd_engine *engine, sherdi_standing *out)
 {
     const sherdi_step_begun *step    = &engine->elastic->step;
@@ -220,32 +221,72 @@ static int has_lost_pair(const sherdi_move *m)
     return has;
 }
 
-/* Whether another replica has all that each lost rank had. All ranks agree on an update before any of
- * them makes it, so the replicas are at the same one. */
+/* Whether another replica has all that the ranks had that give nothing. */
 static int replicas_keep(const sherdi_move *m)
 {
     const sherdi_plan *plan = m->engine->plan;
     int                kept = 1;
 
     for (int r = 0; r < plan->world_size; r++) {
-        int living = 0;
+        int givers = 0;
 
         for (int k = 0; k < plan->num_replicas; k++) {
-            living += m->goes[k * plan->world_size + r] >= 0;
+            givers += m->gives[k * plan->world_size + r] >= 0;
         }
-        kept = kept && living > 0;
+        kept = kept && givers > 0;
     }
     return kept;
+}
+
+/* Lets the ranks give that are at an update. */
+static void givers_set(sherdi_move *m, const sherdi_messages *messages, uint64_t version)
+{
+    for (int r = 0; r < m->old_size; r++) {
+        m->gives[r] = -1;
+    }
+    for (int r = m->new_size - 1; r >= 0; r--) {
+        const sherdi_move_hello *its = sherdi_message_of(messages, r);
+
+        if (its->at.version == version) {
+            m->gives[its->old_rank] = r;
+            m->hello                = *its;
+        }
+    }
+}
+
+/* All ranks agree on an update before any of them makes it. But where an optimizer then measures
+ * first, the ranks of a replica add that up among themselves: a replica that has lost a rank there
+ * does not make the update, and another one does. Training goes on with the update if those that have
+ * made it have everything, else without it. */
+sherd_status sherdi_lost_choose(sherdi_move *m, const sherdi_messages *messages)
+{
+    uint64_t least = UINT64_MAX;
+    uint64_t most  = 0;
+
+    for (int r = 0; r < m->new_size; r++) {
+        const sherdi_move_hello *its = sherdi_message_of(messages, r);
+
+        least = its->at.version < least ? its->at.version : least;
+        most  = its->at.version > most ? its->at.version : most;
+    }
+    givers_set(m, messages, most);
+    if (least < most && !replicas_keep(m)) {
+        givers_set(m, messages, least);
+    }
+    return least == most || m->engine->plan->num_replicas > 1
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_STATE,
+                             SHERDI_MOVE_CALL
+                             ": the survivors are at updates %llu and %llu; load a "
+                             "checkpoint into a new engine",
+                             (unsigned long long)least, (unsigned long long)most);
 }
 
 sherd_status sherdi_lost_open(sherdi_move *m)
 {
     sherd_engine *engine = m->engine;
 
-    if (m->report.lost_size == 0 || !engine->plan->layout.is_sliced) {
-        return SHERD_OK;
-    }
-    if (replicas_keep(m)) {
+    if (!engine->plan->layout.is_sliced || replicas_keep(m)) {
         return SHERD_OK;
     }
     if (sherdi_keeps_nothing(&engine->settings) || (is_peer(m) && has_lost_pair(m))) {

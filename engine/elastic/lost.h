@@ -15,6 +15,10 @@ void         sherdi_step_forget(sherd_engine *engine);
 /** Ends everything that is under way on this rank, in a world that has failed, and finds the state
  *  that is left: m->hello.at. Local. E_STATE: there is none. */
 sherd_status sherdi_lost_rest(sherdi_move *m);
+/** Chooses the update at which training goes on, from the messages of the survivors: sets m->hello
+ *  and m->gives. Every rank of the new world calls it. E_STATE: they have no update in common, and no
+ *  replicas. */
+sherd_status sherdi_lost_choose(sherdi_move *m, const sherdi_messages *messages);
 /** Returns the new rank of the one that acts for a lost rank of the old world. */
 int sherdi_lost_giver(const sherdi_move *m, int old_rank);
 /** Returns E_STATE: the state is gone, for a reason that names the ranks; says what is left. */

@@ -70,7 +70,7 @@ static sherd_status goes_tell(sherdi_move *m, sherd_status here)
     return SHERD_OK;
 }
 
-/* The old world has failed: whoever is not in the new one is lost. The survivors are at one update. */
+/* The old world has failed: whoever is not in the new one is lost. */
 static sherd_status lost_find(sherdi_move *m, const sherdi_messages *messages)
 {
     for (int r = 0; r < m->old_size; r++) {
@@ -88,14 +88,8 @@ static sherd_status lost_find(sherdi_move *m, const sherdi_messages *messages)
                                r);
         }
         m->goes[its->old_rank] = r;
-        if (its->at.version != m->hello.at.version || its->at.step != m->hello.at.step) {
-            return sherdi_fail(SHERD_E_STATE,
-                               SHERDI_MOVE_CALL ": rank %d is at step %lld and rank %d at step "
-                                                "%lld; load a checkpoint into a new engine",
-                               r, (long long)its->at.step, 0, (long long)m->hello.at.step);
-        }
     }
-    return SHERD_OK;
+    return sherdi_lost_choose(m, messages);
 }
 
 /* Every rank of the new world says where it comes from; all take what the first that stays says. */
@@ -180,8 +174,9 @@ static sherd_status lists_make(sherdi_move *m)
 
     m->new_size = sherd_world_size(m->new_world);
     if (m->old_world != NULL) {
-        m->goes = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)m->old_size, sizeof(int));
-        if (m->goes == NULL) {
+        m->goes  = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)m->old_size, sizeof(int));
+        m->gives = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)m->old_size, sizeof(int));
+        if (m->goes == NULL || m->gives == NULL) {
             return SHERD_E_NOMEM;
         }
     }

@@ -115,11 +115,14 @@ static int keeps_watch(const sherdi_move *m)
     return m->old.plan != NULL && (m->old.rank == 0) == (m->engine->rank == 0);
 }
 
-/* Whether the old memory is kept until the end: then the engine can go back to it. */
+/* Whether the old memory is kept until the end: then the engine can go back to it, and if one more
+ * rank is lost meanwhile the survivors can move again. */
 static int keeps_old(const sherdi_move *m)
 {
-    return !sherdi_keeps_nothing(&m->engine->settings) ||
-           sherdi_move_is_stored(&m->engine->settings);
+    const sherdi_settings *settings = &m->engine->settings;
+
+    return !sherdi_keeps_nothing(settings) || sherdi_move_is_stored(settings) ||
+           sherdi_shard_ranks(settings, m->old_size) < m->old_size;
 }
 
 /* Opens the engine in the new world. Collective there. */
@@ -259,7 +262,7 @@ static sherd_status plans_make(sherdi_move *m)
         .new_plan = m->new_world == NULL ? m->lent : engine->plan,
         .model    = &engine->model,
         .stayed   = m->stayed,
-        .lost     = m->is_lost ? m->goes : NULL,
+        .lost     = m->is_lost ? m->gives : NULL,
     };
     m->wire.is_from_state = m->is_aimed;
     if (m->old_world != NULL) {
@@ -497,6 +500,7 @@ static void move_close(sherdi_move *m)
     sherdi_move_wire_close(&m->wire);
     sherdi_plan_destroy(m->lent);
     sherdi_free(m->goes);
+    sherdi_free(m->gives);
     sherdi_free(m->stayed);
     sherdi_free(m->old_at);
     sherdi_free(m->new_at);

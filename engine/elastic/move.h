@@ -69,6 +69,7 @@ typedef struct sherdi_move {
     size_t        old_bytes; /* that the ranks that stay give back, all of them together */
     int           is_lost;   /* the old world has failed: only those that stay are there */
     int          *goes;      /* by old rank: its new rank; -1: it leaves */
+    int          *gives;     /* where ranks are lost, by old rank: -1: its values are not taken */
     int          *stayed;    /* by new rank: its old rank; -1: a newcomer */
     int          *old_at;    /* by old rank: the rank of `all` that gives what it held */
     int          *new_at;    /* by new rank: the same */

@@ -128,7 +128,8 @@ static size_t changing_peak(const sherdi_plan *old_plan, const sherdi_plan *new_
     if (sherdi_move_is_stored(&(old_plan != NULL ? old_plan : new_plan)->settings)) {
         return sherdi_max_size(peak, stored_peak(old_plan, new_plan));
     }
-    if (!sherdi_keeps_nothing(&(old_plan != NULL ? old_plan : new_plan)->settings)) {
+    if (!sherdi_keeps_nothing(&(old_plan != NULL ? old_plan : new_plan)->settings) ||
+        (old_plan != NULL && old_plan->num_replicas > 1)) {
         return old_total + new_total; /* the old memory is kept until the end */
     }
     for (size_t s = 0; s < num_segments; s++) {

@@ -136,6 +136,15 @@ static sherd_status foreign_list(const lister *l, sherdi_move_range range, size_
     return SHERD_OK;
 }
 
+/* Whether a rank's own values can be taken: its slices only if it has made the same updates. */
+static int is_valid(const lister *l, sherdi_move_range range)
+{
+    const sherdi_plan *from = l->plans->old_plan;
+
+    return l->plans->lost == NULL || l->plans->lost[range.from] >= 0 ||
+           is_whole(from, sherdi_param_segment(from, range.param), range.what, 1);
+}
+
 /* Lists what a rank of the new layout holds of a parameter. */
 static sherd_status rank_list(const lister *l, sherdi_move_range range)
 {
@@ -147,7 +156,7 @@ static sherd_status rank_list(const lister *l, sherdi_move_range range)
     sherdi_move_held(l->plans->new_plan, l->plans->model, range.param, range.what,
                      l->plans->lost != NULL, range.to, &begin, &end);
     range.from = l->plans->stayed[range.to];
-    if (range.from >= 0) {
+    if (range.from >= 0 && is_valid(l, range)) {
         sherdi_move_held(l->plans->old_plan, l->plans->model, range.param, range.what,
                          l->plans->lost != NULL, range.from, &old_begin, &old_end);
     }

@@ -29,8 +29,9 @@ typedef struct sherdi_move_plans {
     const sherdi_plan  *old_plan, *new_plan;
     const sherdi_model *model;
     const int          *stayed; /* by rank of the new layout: its rank in the old one; -1: none */
-    /* by rank of the old layout: below 0 if it is lost; NULL: none is. Then of parameters that the
-     * ranks publish after an update (sherdi_segment_is_published) each has its own slice alone */
+    /* by rank of the old layout: below 0 if it is lost, or is there and has made other updates;
+     * NULL: none is lost. Then of parameters that the ranks publish after an update
+     * (sherdi_segment_is_published) each has its own slice alone */
     const int *lost;
 } sherdi_move_plans;
 
@@ -44,7 +45,7 @@ sherd_status sherdi_move_check(const sherdi_move_plans *plans);
 void sherdi_move_held(const sherdi_plan *plan, const sherdi_model *model, size_t param,
                       sherdi_move_what what, int is_stale, int rank, size_t *begin, size_t *end);
 /** Lists all ranges of a segment: what each rank of the new layout holds, once. What a rank has
- *  held before comes from itself, other values from the nearest replica that has not lost the rank
+ *  held before comes from itself if it is valid, other values from the nearest replica that has not lost the rank
  *  that held them: the rank's own, else the next ones; a newcomer's is its number modulo theirs. If
  *  all have, from the rank that was lost, for which another one acts. */
 sherd_status sherdi_move_list(const sherdi_move_plans *plans, int segment, sherdi_move_fn fn,

@@ -161,7 +161,7 @@ static sherd_status size_disk_check(void *ctx, const sherdi_elastic_size *size)
     const char        *folder  = NULL;
     uint64_t           missing = 0;
 
-    if (size->ranks != plan->world_size) {
+    if (size->ranks != sherdi_plan_all_ranks(plan)) {
         sherdi_disk_add(&here, size->at, 1);
         missing = sherdi_disk_missing(&here, &folder);
     }

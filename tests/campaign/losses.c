@@ -107,6 +107,18 @@ static void options_draw(uint64_t *state, loser *l, char *top, size_t top_bytes)
     }
 }
 
+/* Some runs have replicas in place of a redundancy. */
+static void replicas_draw(uint64_t *state, loser *l, char *top, size_t top_bytes)
+{
+    l->model  = LOSER_REPLICAS;
+    l->shards = 1 + below(state, 3);
+    l->ranks  = l->shards * (7 / l->shards);
+    (void)snprintf(
+        top, top_bytes,
+        ", \"deterministic\": true, \"sherd\": {\"shard_size\": %d, \"elastic\": [1, 7]}",
+        l->shards);
+}
+
 static void run_draw(loser *l, char *top, size_t top_bytes)
 {
     uint64_t state = seed * 0x9e3779b9u + 1;
@@ -114,7 +126,10 @@ static void run_draw(loser *l, char *top, size_t top_bytes)
 
     memset(l, 0, sizeof(*l));
     options_draw(&state, l, top, top_bytes);
-    l->ranks                = 4 + below(&state, 4);
+    l->ranks = 4 + below(&state, 4);
+    if (seed % 6 == 5 && !has_device()) {
+        replicas_draw(&state, l, top, top_bytes);
+    }
     l->options.accumulation = 1 + below(&state, 2);
     l->is_queued            = below(&state, 4) == 0;
     l->is_sparse            = below(&state, 3) > 0;
@@ -122,6 +137,10 @@ static void run_draw(loser *l, char *top, size_t top_bytes)
         l->elems[u] = 1 + (size_t)below(&state, l->is_sparse ? 900000 : 40000);
     }
     l->num_kills = 1 + below(&state, 3);
+    if (l->model == LOSER_REPLICAS && l->options.optimizer != NULL &&
+        strcmp(l->options.optimizer, "Lamb") == 0) {
+        l->num_kills = 1; /* two replicas that lose a rank each may be at two updates */
+    }
     if (l->model ==
         LOSER_NEVER) { /* the model of the test is simple: one loss, and all begin again */
         l->num_kills = 1;

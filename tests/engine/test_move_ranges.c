@@ -69,21 +69,33 @@ static int times_of(const list *all, size_t param, sherdi_move_what what, int to
     return times;
 }
 
-/* Returns whether a rank may give: it is there, or nobody who is has what it had; and the one that
- * has it in the replica of the receiver gives, if there is one. */
-static int is_giver(const side *from, int giver, int own)
+/* Returns whether all ranks have the same, whatever updates they have made. */
+static int is_constant(const side *from, const sherdi_move_range *range)
+{
+    const sherdi_plan    *plan    = from->plans[0];
+    const sherdi_segment *segment = sherdi_param_segment(plan, range->param);
+
+    return range->what == SHERDI_MOVE_STATE
+               ? !plan->layout.is_sliced
+               : segment->is_resident && !sherdi_segment_is_published(plan, segment);
+}
+
+/* Returns whether the giver of a range may give it: the one of the receiver's replica, if it is there
+ * at the right update; else another one that is; else the one whose part another rank acts. */
+static int is_giver(const side *from, const sherdi_move_range *range, int own)
 {
     int shards = from->plans[0]->world_size;
+    int giver  = range->from;
     int near   = own < 0 ? giver : own / shards * shards + giver % shards;
     int others = 0;
 
+    if (from->lost == NULL || is_constant(from, range)) {
+        return giver == near;
+    }
     for (int r = giver % shards; r < from->size; r += shards) {
-        others += from->lost != NULL && from->lost[r] >= 0;
+        others += from->lost[r] >= 0;
     }
-    if (from->lost != NULL && from->lost[giver] < 0) {
-        return others == 0;
-    }
-    return giver == own || near == giver || (from->lost != NULL && from->lost[near] < 0);
+    return from->lost[giver] >= 0 ? near == giver || from->lost[near] < 0 : others == 0;
 }
 
 /* Returns whether the list is right; else says in `text` what is wrong. */
@@ -99,8 +111,9 @@ static int list_is_right(const planner *b, const side *from, const side *to, con
             range->first + range->count >
                 sherdi_round_up(b->model.params[range->param].elems, SHERD_CHUNK_ELEMS) ||
             !has_range(from, range, range->from) || !has_range(to, range, range->to) ||
-            !is_giver(from, range->from, own) ||
-            (own >= 0 && own != range->from && has_range(from, range, own))) {
+            !is_giver(from, range, own) ||
+            (own >= 0 && own != range->from && has_range(from, range, own) &&
+             (from->lost == NULL || from->lost[own] >= 0 || is_constant(from, range)))) {
             (void)snprintf(text, len_bytes, "range %zu of parameter %zu, from %d to %d", i,
                            range->param, range->from, range->to);
             return 0;
@@ -200,7 +213,7 @@ static int mistake_make(uint64_t *state, const side *from, list *all)
     default: /* it comes from a rank that has it not, or does not give it */
         range->from = (range->from + 1) % from->size;
         return !has_range(from, range, range->from) ||
-               (from->lost != NULL && !is_giver(from, range->from, -1));
+               (from->lost != NULL && !is_giver(from, range, -1));
     }
 }
 
@@ -217,6 +230,9 @@ static void pair_prove(planner *b, uint64_t *state, side *from, side *to, list *
         memset(goes, 0xff, sizeof(goes));
         for (int r = 0; r < to->size; r++) {
             goes[stayed[r]] = r;
+        }
+        for (int r = 0; r < to->size && test_random(state) % 4 == 0; r += 2) {
+            goes[stayed[r]] = -1; /* it is there, and has made other updates */
         }
         plans.lost = from->lost = to->lost = goes;
     }
