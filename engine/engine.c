@@ -207,7 +207,7 @@ static void buffer_close(sherd_engine *engine, int b)
     SHERDI_IF(kernel_data, buffer_close, (engine, buffer, memory), sherdi_free(memory));
 }
 
-/* The world agrees on its memory itself. */
+/* A world agrees on its memory itself, but with replicas there are several. */
 static sherd_status buffers_open(sherd_engine *engine)
 {
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
@@ -220,7 +220,7 @@ static sherd_status buffers_open(sherd_engine *engine)
             status = buffer_open(engine, buffer, &memory);
         }
         engine->memory.buffers[b] = memory;
-        SHERDI_TRY(buffer->is_shared || status == SHERD_E_PEER_LOST
+        SHERDI_TRY((buffer->is_shared && engine->group == NULL) || status == SHERD_E_PEER_LOST
                        ? status
                        : sherdi_agree_status(engine, status));
     }

@@ -134,9 +134,12 @@ static sherd_status seat_open(sherdi_move *m)
     int            resumes = engine->settings.offload.resume_state;
     int            before;
 
-    SHERDI_TRY(sherdi_seat_open(engine, m->new_world, &m->batch, &m->old));
+    status        = sherdi_seat_open(engine, m->new_world, &m->batch, &m->old);
     engine->watch = keeps_watch(m) ? m->old.watch : NULL;
-    SHERDI_TRY(sherdi_agree_world(engine->world, sherdi_modules_declared(engine)));
+    if (status == SHERD_OK) {
+        status = sherdi_modules_declared(engine);
+    }
+    SHERDI_TRY(sherdi_agree_world(engine->world, status));
     SHERDI_TRY(sherdi_modules_created(engine)); /* compares settings, and makes groups */
     SHERDI_TRY(sherdi_modules_sealing(engine));
     SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
