@@ -51,6 +51,15 @@ static sherd_status rows_find(sherdi_board *board, size_t len_bytes)
     return SHERD_OK;
 }
 
+static void own_free(sherd_world *world, void *own, int is_worlds)
+{
+    if (is_worlds) {
+        sherdi_world_free(world, own);
+    } else {
+        sherdi_free(own);
+    }
+}
+
 sherd_status sherdi_board_open(sherd_world *world, size_t places, sherdi_mem *mem,
                                sherdi_board **out)
 {
@@ -58,18 +67,22 @@ sherd_status sherdi_board_open(sherd_world *world, size_t places, sherdi_mem *me
     int           count     = is_shared ? world->world_size : 1;
     size_t        len_bytes = sherdi_board_bytes(places);
     void         *own       = NULL;
-    sherd_status  status    = SHERD_OK;
     sherdi_board *board     = sherdi_alloc(mem, SHERDI_MEM_CONTROL,
                                            sizeof(*board) + (size_t)count * sizeof(*board->rows));
+    sherd_status  status    = SHERD_OK;
 
     if (is_shared) {
         status = sherdi_world_alloc(world, len_bytes, &own);
     } else {
         own = sherdi_alloc(mem, SHERDI_MEM_CONTROL, len_bytes);
     }
-    if (status != SHERD_OK || board == NULL || own == NULL) {
+    if (status == SHERD_OK && (board == NULL || own == NULL)) {
+        status = SHERD_E_NOMEM;
+    }
+    if (status != SHERD_OK) {
+        own_free(world, own, is_shared);
         sherdi_free(board);
-        return status == SHERD_OK ? SHERD_E_NOMEM : status;
+        return status;
     }
     board->world     = world;
     board->own       = own;
@@ -85,11 +98,7 @@ void sherdi_board_close(sherdi_board *board)
     if (board == NULL) {
         return;
     }
-    if (board->is_worlds) {
-        sherdi_world_free(board->world, board->own);
-    } else {
-        sherdi_free(board->own);
-    }
+    own_free(board->world, board->own, board->is_worlds);
     sherdi_free(board);
 }
 

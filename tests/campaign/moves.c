@@ -62,8 +62,13 @@ static void options_draw(uint64_t *state, mover *m)
         ", \"deterministic\": true, \"sherd\": {\"master_encoding\": \"bf16_beside\", "
         "\"moment_encoding\": \"fp8\"}",
     };
+    static const char *const REPLICAS[] = {
+        ", \"deterministic\": true, \"sherd\": {\"shard_size\": 1, \"elastic\": [1, 6]}",
+        ", \"deterministic\": true, \"sherd\": {\"shard_size\": 2, \"elastic\": [1, 6]}",
+        ", \"deterministic\": true, \"sherd\": {\"shard_size\": 3, \"elastic\": [1, 6]}",
+    };
     rig_options *options = &m->options;
-    int          places  = (int)(sizeof(ZERO) / sizeof(ZERO[0]));
+    int          places = is_device ? PLACE_HOST_PARAMS + 1 : (int)(sizeof(ZERO) / sizeof(ZERO[0]));
     int zero = wants_files ? PLACE_HOST_PARAMS + 1 + below(state, places - PLACE_HOST_PARAMS - 1)
                            : below(state, places);
     int top  = below(state, (int)(sizeof(TOP) / sizeof(TOP[0])));
@@ -92,6 +97,10 @@ static void options_draw(uint64_t *state, mover *m)
     if (zero > PLACE_HOST_PARAMS) {
         (void)snprintf(zero_keys, sizeof(zero_keys), ZERO[zero], test_scratch(), test_scratch());
         options->zero = zero_keys;
+    } else if (top == 1 && options->stage > 0 && zero < 4 && !is_device) {
+        options->top = REPLICAS[seed % 3];
+    } else if (top == 1 && options->stage == 3 && zero < 4) {
+        options->zero = ", \"zero_hpz_partition_size\": 2";
     }
     m->is_bound  = top < 2 && options->stage < 3 && below(state, 4) == 0;
     m->has_atoms = below(state, 4) == 0;
