@@ -372,14 +372,20 @@ static sherd_status values_take(sherd_engine *engine, const int *same, sherdi_ho
                                      .model    = &engine->model,
                                      .stayed   = same,
                                      .lost     = same}; /* slices alone */
-    sherdi_move_wire        wire  = {
-                .plans = &plans, .world = engine->world, .from = from, .old_at = same, .new_at = same};
-    sherd_status status;
+    sherdi_move_wire        wire  = {.plans  = &plans,
+                                     .world  = engine->world,
+                                     .from   = from,
+                                     .old_at = same,
+                                     .new_at = same,
+                                     .lane = engine->backend->device->is_async ? engine->backend : NULL};
+    sherd_status            status;
 
     if (here == SHERD_OK) {
         wire.to            = engine->elastic->copies->ghost.holding;
-        from[engine->rank] = (sherdi_holding){
-            .plan = engine->plan, .model = &engine->model, .buffers = engine->memory.buffers};
+        from[engine->rank] = (sherdi_holding){.plan    = engine->plan,
+                                              .model   = &engine->model,
+                                              .buffers = engine->memory.buffers,
+                                              .lane    = wire.lane};
     }
     status = sherdi_move_wire_open(&wire, &engine->mem, here);
     for (size_t s = 0; s < engine->plan->layout.num_segments && status == SHERD_OK; s++) {
@@ -419,6 +425,7 @@ sherd_status sherdi_copies_take(sherd_engine *engine)
     for (int r = 0; same != NULL && r < engine->world_size; r++) {
         same[r] = r;
     }
+    SHERDI_TELL(lanes, drain, engine); /* the values are where the copy takes them */
     status = values_take(engine, same, from, status);
     if (status == SHERD_OK) {
         engine->elastic->copies->is_due   = 0;

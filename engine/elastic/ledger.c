@@ -110,9 +110,10 @@ sherd_status sherdi_ledger_check(sherd_engine *engine)
         return SHERD_OK;
     }
     SHERDI_TRY(sherdi_pass_check(engine->world, "sherd.redundancy"));
-    if (engine->backend->device->is_async) {
-        return refuse(engine, "and the engine computes on a device, of which nothing is kept yet; "
-                              "remove the key");
+    if (engine->backend->device->is_async &&
+        engine->settings.redundancy == SHERDI_REDUNDANCY_HOST) {
+        return refuse(engine, "and the engine computes on a device, whose memory ends with its "
+                              "process; choose \"peer\"");
     }
     if (engine->settings.sharding.stage == 0) {
         return refuse(engine, "and at stage 0 every rank has everything; remove the key");

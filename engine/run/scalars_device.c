@@ -1,6 +1,7 @@
 /* The memory of a device whose memory is not the host's. */
 #include "engine/run/scalars.h"
 
+#include "collectives/host_memory.h"
 #include "engine/engine.h"
 #include "engine/modules.h"
 #include "kernels/devices.h"
@@ -11,6 +12,11 @@ static sherd_status buffer_open(sherd_engine *engine, const sherdi_plan_buffer *
         return engine->backend->device->alloc(engine->backend, &engine->mem, buffer->purpose,
                                               buffer->bytes, out);
     }
+    if (buffer->is_shared) {
+        SHERDI_TRY(sherdi_world_alloc_host(engine->shards, buffer->bytes, out));
+        sherdi_mem_note(&engine->mem, buffer->purpose, (int64_t)buffer->bytes);
+        return SHERD_OK;
+    }
     return buffer->is_pinned ? sherdi_pinned_alloc(engine->host, engine->backend, &engine->mem,
                                                    buffer->purpose, buffer->bytes, out)
                              : sherdi_engine_buffer_open(engine, buffer, out);
@@ -18,7 +24,10 @@ static sherd_status buffer_open(sherd_engine *engine, const sherdi_plan_buffer *
 
 static void buffer_close(sherd_engine *engine, const sherdi_plan_buffer *buffer, void *memory)
 {
-    if (buffer->is_host) {
+    if (buffer->is_host && buffer->is_shared) {
+        sherdi_world_free_host(engine->shards, memory);
+        sherdi_mem_note(&engine->mem, buffer->purpose, -(int64_t)buffer->bytes);
+    } else if (buffer->is_host) {
         sherdi_pinned_free(buffer->is_pinned ? engine->backend : NULL, memory);
     } else {
         engine->backend->device->free(engine->backend, memory);
