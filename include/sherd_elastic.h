@@ -79,8 +79,9 @@ SHERD_CALL sherd_world_grow(sherd_world *world, int world_size, const char *rend
  *  Errors     E_INVAL      the worlds do not fit each other; the models or settings differ
  *             E_STATE      before seal on a rank of the old world; the engine is poisoned; the state of
  *                          a lost rank is gone: then only a checkpoint helps
- *             E_NOTSUP     replicas, second copies, a GPU, a transport other than threads and shm,
- *                          a trace (SHERD_TRACE); nothing has changed
+ *             E_NOTSUP     a transport other than threads and shm, a trace (SHERD_TRACE), data on
+ *                          NVMe together with a GPU, replicas or second copies, a stream of the
+ *                          trainer's on another device; nothing has changed
  *             E_NOMEM      there is no room for the new layout; but for the dropped window, the
  *                          engine is as it was, in the old world
  *             E_IO         with data on NVMe: a drive failed, or has no room for both layouts; the

@@ -95,7 +95,7 @@ SHERD_CALL sherd_activation_get(sherd_engine *engine, sherd_unit unit, void **ou
  *  and takes gradients from it. The trainer enqueues its kernels on this stream. It may use another
  *  stream instead if that stream waits for this one after acquire and this one waits for it before
  *  release. NULL on the CPU, where all work has ended when a call returns. Local. Valid until
- *  destroy. */
+ *  destroy, or the next sherd_engine_move. */
 SHERD_API void *sherd_engine_stream(const sherd_engine *engine);
 /** Makes a stream of the trainer's own the compute stream; it must outlive the engine. Handle 0 is
  *  the legacy default stream (cudaStreamLegacy), on which PyTorch works by default;

@@ -122,13 +122,14 @@ PLAIN("sherd.host_sums", BOOL,
     SETS(numerics.host_sums))
 KEY(SHARD_SIZE, "sherd.shard_size", INT,
     "stages 1 to 3: number of ranks that share one copy of what is sharded (hybrid sharding, HSDP, "
-    "MiCS). It divides the ranks of each host. Gradients are reduced inside these groups, and once "
+    "MiCS). It divides the ranks of each host; with sherd.elastic all ranks share one copy where it "
+    "does not. Gradients are reduced inside these groups, and once "
     "a window their slices are added up over the groups. 0: all ranks share one copy",
     SETS(sharding.shard_size), NUMBER(0), RANGE(0, 131072))
 KEY(ELASTIC, "sherd.elastic", PAIR,
     "least and most ranks that the run may have when its engine moves from world to world "
     "(`sherd_engine_move`). Seal plans each number of them, and the moves between two that follow "
-    "each other, and refuses what the host or a drive has no room for. A step has "
+    "each other, and refuses what the host, a device or a drive has no room for. A step has "
     "`train_batch_size` samples on every number of ranks, and ranks may be without data in its last "
     "micro-batch "
     "(`sherd_step_share`). [0, 0]: moves are not planned",
@@ -514,7 +515,8 @@ PLAIN("zero_optimization.stage3_max_reuse_distance", SIZE,
     SETS(sharding.max_reuse_distance), NUMBER(0))
 PLAIN("zero_optimization.zero_hpz_partition_size", INT,
     "stage 3: number of ranks that hold a second copy of the parameters among them (ZeRO++). It "
-    "divides the ranks of each host. A unit is gathered from all ranks once after each update, and "
+    "divides the ranks of each host; with sherd.elastic there is none where it does not. A unit is "
+    "gathered from all ranks once after each update, and "
     "later from this copy, inside the host. 1: there is none",
     SETS(copy_ranks), NUMBER(1), RANGE(1, 131072))
 
