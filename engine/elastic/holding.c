@@ -40,8 +40,8 @@ static place buffer_place(const sherdi_holding *held, int where, size_t offset)
                    .is_host = held->lane == NULL || held->plan->packing.buffers[where].is_host};
 }
 
-static place param_place(const sherdi_holding *held, const sherdi_segment *segment, size_t param,
-                         size_t first, size_t *count)
+static place param_at(const sherdi_holding *held, const sherdi_segment *segment, size_t param,
+                      size_t first, size_t *count)
 {
     size_t elem = sherdi_compute_bytes(segment);
     size_t at   = held->plan->layout.params[param].offset_elems + first;
@@ -73,7 +73,7 @@ static place place_of(const sherdi_holding *held, size_t param, int part, size_t
     sherdi_range          state;
 
     if (part == SHERDI_HOLDING_PARAM) {
-        return param_place(held, segment, param, first, count);
+        return param_at(held, segment, param, first, count);
     }
     at -= segment->own_first;
     block += at / block->elems; /* the last may be shorter */

@@ -214,7 +214,7 @@ static sherd_status maps_make(sherdi_move *m)
 }
 
 /* Checks that the host has room for both layouts while values go, and notes the most that they take.
- * The device has had room: the new layout is there beside the old one. */
+ * The device has had room: the new layout is there next to the old one. */
 static sherd_status peak_check(sherdi_move *m)
 {
     const sherdi_plan    *old_plan = m->old_world == NULL ? NULL : m->plans.old_plan;

@@ -31,7 +31,7 @@ allowed engine/plan "engine/(plan|config|optimizers)/|engine/(model|modules)\.h|
 allowed engine/program "engine/(program|plan|config|optimizers)/|engine/(model|modules)\.h|collectives/world\.h|offload/|kernels/|base/|sherd"
 allowed engine/checkpoint "engine/(checkpoint|run|program|plan|config|optimizers)/|engine/(model|modules)\.h|collectives/(broadcast|world)\.h|offload/|kernels/|base/|sherd"
 allowed engine/proof "engine/(proof|elastic|run|program|plan|config|optimizers)/|engine/(model|modules|engine|limits|report)\.h|collectives/(world|simulated|sums)\.h|offload/|kernels/|base/|sherd"
-allowed engine/elastic "engine/(elastic|checkpoint|run|program|plan|config|optimizers)/|engine/(model|modules|engine|limits)\.h|collectives/(broadcast|host_memory|pass|world)\.h|kernels/cpu/roles\.h|offload/|base/|sherd"
+allowed engine/elastic "engine/(elastic|checkpoint|run|program|plan|config|optimizers)/|engine/(model|modules|engine|limits)\.h|collectives/(broadcast|host_memory|pass|world)\.h|kernels/(cpu/roles|lanes)\.h|offload/|base/|sherd"
 allowed models "models/|sherd"
 allowed planning "planning/|models/|sherd"
 allowed cli "cli/|planning/|models/|sherd"
