@@ -3,6 +3,7 @@
  * the old one. */
 #include "collectives/alone.h"
 #include "collectives/procs.h"
+#include "collectives/resize.h"
 #include "collectives/split.h"
 #include "collectives/survivors.h"
 #include "collectives/threads.h"
@@ -57,23 +58,30 @@ static sherd_status grow_check(const sherd_world *world, int world_size, const c
     return sherdi_net_address_check(rendezvous);
 }
 
-sherd_status sherd_world_grow(sherd_world *world, int world_size, const char *rendezvous,
-                              sherd_world **out)
+sherd_status sherdi_world_grow_within(sherd_world *world, int world_size, const char *rendezvous,
+                                      int64_t limit_ns, sherd_world **out)
 {
     sherd_world_params params = sherdi_world_standard;
     job_key            key;
 
+    params.transport       = "shm";
+    params.timeout_ns      = limit_ns > 0 ? limit_ns : world->timeout_ns;
+    params.host_timeout_ns = world->host_timeout_ns;
+    params.cpu_threads     = world->ops == &sherdi_self_ops ? 0 : world->cpu_threads;
+    params.backend         = world->backend->name;
+    sherdi_job_key_read(NULL, NULL, &key);
+    SHERDI_TRY(sherdi_world_at(world->rank, world_size, rendezvous, &key, &params, out));
+    (*out)->timeout_ns = world->timeout_ns;
+    return SHERD_OK;
+}
+
+sherd_status sherd_world_grow(sherd_world *world, int world_size, const char *rendezvous,
+                              sherd_world **out)
+{
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_grow"));
     SHERDI_TRY(sherdi_world_check_caller(world, "sherd_world_grow"));
     SHERDI_TRY(sherdi_world_check_process(world));
     SHERDI_TRY(grow_check(world, world_size, rendezvous));
     SHERDI_TRY(sherdi_world_status(world));
-    params.transport       = "shm";
-    params.timeout_ns      = world->timeout_ns;
-    params.host_timeout_ns = world->host_timeout_ns;
-    params.cpu_threads     = world->ops == &sherdi_self_ops ? 0 : world->cpu_threads;
-    params.backend         = world->backend->name;
-    params.device          = world->device == NULL ? -1 : world->device->index;
-    sherdi_job_key_read(NULL, NULL, &key);
-    return sherdi_world_at(world->rank, world_size, rendezvous, &key, &params, out);
+    return sherdi_world_grow_within(world, world_size, rendezvous, 0, out);
 }

@@ -1,0 +1,288 @@
+/* See roll.h. Each word is a file of the folder; what one side has to know at once about a file is
+ * in its name. */
+#include "collectives/roll.h"
+
+#include "base/clock.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#define PATH_BYTES 256
+
+/* ---- files ---- */
+
+/* Writes the path of a file of the folder; printf-like. */
+static const char *path_of(const roll *roll, char out[PATH_BYTES], const char *fmt, ...)
+    SHERDI_PRINTF(3, 4);
+
+static const char *path_of(const roll *roll, char out[PATH_BYTES], const char *fmt, ...)
+{
+    int     len = snprintf(out, PATH_BYTES, "%.*s/", PATH_BYTES / 2, roll->folder);
+    va_list args;
+
+    va_start(args, fmt);
+    (void)vsnprintf(out + len, PATH_BYTES - (size_t)len, fmt, args);
+    va_end(args);
+    return out;
+}
+
+static sherd_status io_fail(const char *path, const char *what)
+{
+    return sherdi_fail(SHERD_E_IO, "the folder of the elastic job: %s cannot be %s: %s", path, what,
+                       strerror(errno));
+}
+
+/* Makes a file with a number in it appear in one piece. */
+static sherd_status number_write(const roll *roll, const char *path, int number)
+{
+    char fresh[PATH_BYTES], text[16];
+    int  len = snprintf(text, sizeof(text), "%d\n", number);
+    int  fd;
+    int  is_written;
+
+    (void)path_of(roll, fresh, "new-%d", roll->process);
+    fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        return io_fail(fresh, "made");
+    }
+    is_written = write(fd, text, (size_t)len) == len;
+    (void)close(fd);
+    return is_written && rename(fresh, path) == 0 ? SHERD_OK : io_fail(path, "written");
+}
+
+/* Returns 0, or -1 where the file is not there. */
+static int number_read(const char *path, int *out)
+{
+    char    text[16] = "";
+    int     fd       = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t len;
+
+    if (fd < 0) {
+        return -1;
+    }
+    len = read(fd, text, sizeof(text) - 1);
+    (void)close(fd);
+    return len > 0 && sscanf(text, "%d", out) == 1 ? 0 : -1;
+}
+
+/* Calls `take` with each name of the folder until it returns 1. */
+typedef int (*name_fn)(const roll *roll, const char *name, void *ctx);
+
+static sherd_status names_walk(const roll *roll, name_fn take, void *ctx)
+{
+    DIR           *folder = opendir(roll->folder);
+    struct dirent *entry;
+
+    if (folder == NULL) {
+        return io_fail(roll->folder, "read");
+    }
+    while ((entry = readdir(folder)) != NULL && take(roll, entry->d_name, ctx) == 0) {
+    }
+    (void)closedir(folder);
+    return SHERD_OK;
+}
+
+int sherdi_roll_open(roll *out)
+{
+    const char *folder  = getenv("SHERD_ELASTIC");
+    const char *process = getenv("SHERD_PROCESS");
+
+    if (folder == NULL || folder[0] == '\0' || process == NULL) {
+        return 0;
+    }
+    *out = (roll){.folder = folder, .process = (int)strtol(process, NULL, 10)};
+    return 1;
+}
+
+void sherdi_roll_address(const roll *roll, int turn, char out[ROLL_ADDRESS_BYTES])
+{
+    (void)snprintf(out, ROLL_ADDRESS_BYTES, "unix://%.150s/meeting-%d", roll->folder, turn);
+}
+
+/* ---- ranks ---- */
+
+sherd_status sherdi_roll_train(const roll *roll)
+{
+    char path[PATH_BYTES];
+
+    SHERDI_TRY(number_write(roll, path_of(roll, path, "trains-%d", roll->process), (int)getpid()));
+    (void)unlink(
+        path_of(roll, path, "leaves-%d", roll->process)); /* it wanted to, and has to stay */
+    return SHERD_OK;
+}
+
+sherd_status sherdi_roll_leave(const roll *roll)
+{
+    char from[PATH_BYTES], to[PATH_BYTES];
+
+    (void)path_of(roll, from, "trains-%d", roll->process);
+    (void)path_of(roll, to, "leaves-%d", roll->process);
+    return rename(from, to) == 0 ? SHERD_OK : io_fail(from, "renamed");
+}
+
+sherd_status sherdi_roll_wanted(const roll *roll, int *out)
+{
+    char path[PATH_BYTES];
+
+    return number_read(path_of(roll, path, "wanted"), out) == 0 ? SHERD_OK : io_fail(path, "read");
+}
+
+typedef struct waiting {
+    int num, most;
+    int processes[64];
+    int last_turn;
+} waiting;
+
+static int is_locked(const char *path)
+{
+    int fd        = open(path, O_RDONLY | O_CLOEXEC);
+    int is_locked = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0;
+
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return is_locked;
+}
+
+/* Notes a newcomer that waits and lives, and the highest number of a turn. */
+static int waiting_note(const roll *roll, const char *name, void *ctx)
+{
+    waiting *found = ctx;
+    char     path[PATH_BYTES];
+    int      process, turn = 0;
+
+    if (sscanf(name, "waits-%d", &process) == 1) {
+        if (found->num < found->most && is_locked(path_of(roll, path, "waits-%d", process))) {
+            found->processes[found->num++] = process;
+        }
+    } else if (sscanf(name, "turn-%d", &turn) == 1 ||
+               sscanf(name, "called-%*d-%*d-%d", &turn) == 1) {
+        found->last_turn = turn > found->last_turn ? turn : found->last_turn;
+    }
+    return 0;
+}
+
+static int lower_first(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
+sherd_status sherdi_roll_call(const roll *roll, int world_size, int most, int *count_out,
+                              int *turn_out)
+{
+    const int room  = (int)(sizeof(((waiting *)NULL)->processes) / sizeof(int));
+    waiting   found = {.most = most < room ? most : room};
+    char      from[PATH_BYTES], to[PATH_BYTES];
+
+    *count_out = 0;
+    SHERDI_TRY(names_walk(roll, waiting_note, &found));
+    *turn_out = found.last_turn + 1;
+    qsort(found.processes, (size_t)found.num, sizeof(int), lower_first);
+    for (int i = 0; i < found.num; i++) {
+        (void)path_of(roll, from, "waits-%d", found.processes[i]);
+        (void)path_of(roll, to, "called-%d-%d-%d", found.processes[i], world_size + *count_out,
+                      *turn_out);
+        *count_out += rename(from, to) == 0; /* else it was sent away in this moment */
+    }
+    if (*count_out == 0) {
+        return SHERD_OK;
+    }
+    return number_write(roll, path_of(roll, to, "turn-%d", *turn_out), world_size + *count_out);
+}
+
+/* ---- newcomers ---- */
+
+sherd_status sherdi_roll_wait(const roll *roll, int *lock_out)
+{
+    char fresh[PATH_BYTES], path[PATH_BYTES];
+    int  fd = open(path_of(roll, fresh, "new-%d", roll->process),
+                   O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+    if (fd < 0) {
+        return io_fail(fresh, "made");
+    }
+    if (flock(fd, LOCK_EX) != 0 ||
+        rename(fresh, path_of(roll, path, "waits-%d", roll->process)) != 0) {
+        const sherdi_outcome failed = sherdi_outcome_of(io_fail(fresh, "locked and renamed"));
+
+        (void)close(fd);
+        return sherdi_outcome_end(&failed);
+    }
+    *lock_out = fd;
+    return SHERD_OK;
+}
+
+static int call_note(const roll *roll, const char *name, void *ctx)
+{
+    roll_call *call = ctx;
+    int        process, rank, turn;
+
+    if (sscanf(name, "called-%d-%d-%d", &process, &rank, &turn) != 3 || process != roll->process) {
+        return 0;
+    }
+    call->rank = rank;
+    call->turn = turn;
+    return 1;
+}
+
+sherd_status sherdi_roll_look(const roll *roll, int64_t limit_ns, roll_call *call,
+                              roll_word *word_out)
+{
+    char path[PATH_BYTES];
+
+    *word_out = ROLL_WAIT;
+    if (access(path_of(roll, path, "waits-%d", roll->process), F_OK) == 0) {
+        *word_out = access(path_of(roll, path, "over"), F_OK) == 0 ? ROLL_OVER : ROLL_WAIT;
+        return SHERD_OK;
+    }
+    call->turn = 0;
+    SHERDI_TRY(names_walk(roll, call_note, call));
+    if (call->turn == 0) {
+        *word_out = ROLL_OVER; /* the launcher has removed the word */
+        return SHERD_OK;
+    }
+    if (number_read(path_of(roll, path, "turn-%d", call->turn), &call->world_size) == 0) {
+        *word_out = ROLL_CALLED;
+        return SHERD_OK;
+    }
+    if (call->called_ns == 0) {
+        call->called_ns = sherdi_now_ns();
+    } else if (sherdi_now_ns() - call->called_ns > limit_ns) {
+        *word_out = ROLL_LOST;
+    }
+    return SHERD_OK;
+}
+
+static int call_remove(const roll *roll, const char *name, void *ctx)
+{
+    char path[PATH_BYTES];
+    int  process;
+
+    (void)ctx;
+    if (sscanf(name, "called-%d-", &process) == 1 && process == roll->process) {
+        (void)unlink(path_of(roll, path, "%s", name));
+    }
+    return 0;
+}
+
+void sherdi_roll_forget(const roll *roll)
+{
+    char path[PATH_BYTES];
+
+    (void)unlink(path_of(roll, path, "waits-%d", roll->process));
+    (void)names_walk(roll, call_remove, NULL);
+}
+
+int sherdi_roll_has_launcher(const roll *roll)
+{
+    char path[PATH_BYTES];
+
+    return is_locked(path_of(roll, path, "launcher"));
+}
