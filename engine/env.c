@@ -229,7 +229,8 @@ static void put_environment(json_t *list)
         "SHERD_TRACE",         "SHERD_BACKEND", "SHERD_NCCL_LIBRARY",
         "SHERD_NCCL_OPTIONS",  "SHERD_TIMEOUT", "SHERD_MPI_LIBRARY",
         "SHERD_CUDNN_LIBRARY", "SHERD_LIBRARY", "PMI_SIZE",
-        "SHERD_HOST_TIMEOUT",  "SHERD_SSH",
+        "SHERD_HOST_TIMEOUT",  "SHERD_SSH",     "SHERD_ELASTIC",
+        "SHERD_PROCESS",
     };
 
     put(list, "launcher", sherd_launcher() != NULL ? sherd_launcher() : "none: one rank alone");

@@ -481,12 +481,12 @@ SHERD_API void sherd_engine_destroy(sherd_engine *engine);
 #include "sherd_checkpoints.h"
 #include "sherd_config.h"
 #include "sherd_declarations.h"
-#include "sherd_elastic.h"
 #include "sherd_memory.h"
 #include "sherd_reports.h"
 #include "sherd_steps.h"
 #include "sherd_values.h"
 #include "sherd_worlds.h"
+#include "sherd_elastic.h" /* its calls take parameters of worlds */
 
 #ifdef __cplusplus
 }

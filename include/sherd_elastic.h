@@ -48,6 +48,44 @@ SHERD_CALL sherd_world_leave(sherd_world *world);
 SHERD_CALL sherd_world_grow(sherd_world *world, int world_size, const char *rendezvous,
                             sherd_world **out);
 
+/* Processes that come and go under `sherd launch --elastic MIN:MAX`. The launcher starts and counts
+ * them; the ranks ask it at the end of a step. docs/elastic.md has a whole program. */
+
+/** Returns 1 where the launcher has started this process for a job whose ranks train already. Such
+ *  a newcomer declares its model on an engine of a world of its own (sherd_world_self), and then
+ *  calls sherd_world_join in place of sherd_world_from_env. Local; 0 without such a launcher. */
+SHERD_API int sherd_launched_late(void);
+
+/** Waits until the ranks of the job take this newcomer in, which they do in sherd_world_turn, and
+ *  makes the world of all of them. Then the program moves its engine there (sherd_engine_move). If
+ *  the move ends with E_PEER_LOST, the program may make a new engine and join again.
+ *
+ *  Result    *out is NULL where the process is not needed any more: the job is over, or fewer ranks
+ *            are wanted again. The program then ends with 0.
+ *  Blocking  as long as the job lives. A world that does not come about is waited for 10 seconds,
+ *            or SHERD_TIMEOUT, and then the next one.
+ *  Errors    E_STATE      the process is not a newcomer
+ *            E_PEER_LOST  the launcher has ended
+ *            E_IO         the folder of the job cannot be read or written */
+SHERD_CALL sherd_world_join(const sherd_world_params *params, sherd_world **out);
+
+/** Asks, between two steps, whether the launcher wants other ranks, and makes their world. A newcomer
+ *  begins with a step: the turn that has taken it in counts for it too. The job counts as begun with
+ *  the first call; a process that dies before that ends the job.
+ *
+ *  Result      *out == world  nothing changes
+ *              *out == NULL   this rank leaves: its engines move to NULL, and the program ends
+ *                             with 0
+ *              else           a new world of fewer ranks, or of these and newcomers, to which all
+ *                             engines move; then the program destroys `world`
+ *  Collective  every rank of `world`. The cost is that of a sum of four numbers; nothing without
+ *              the launcher.
+ *  Errors      E_PEER_LOST  a rank is lost: the others call sherd_world_shrink and move. A newcomer
+ *                           that does not come is no error: *out is `world` then
+ *              E_NOTSUP     under this launcher, a world that is not over shm
+ *              E_IO         the folder of the job cannot be read or written */
+SHERD_CALL sherd_world_turn(sherd_world *world, sherd_world **out);
+
 /** Moves an engine to another world: afterwards it trains there, with the bits that it would have
  *  if it had always been there. One of the two worlds has all ranks of the other: ranks leave, or
  *  newcomers come, but not both in one move.

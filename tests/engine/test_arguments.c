@@ -350,6 +350,11 @@ static void calls_of_no_world_are_refused(void)
     CHECK_ERROR_SAYS("sherd_world_leave: the world is NULL");
     CHECK_STATUS(SHERD_E_INVAL, sherd_world_grow(NULL, 2, "unix:///tmp/nowhere", &child));
     CHECK_ERROR_SAYS("sherd_world_grow: the world is NULL");
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_turn(NULL, &child));
+    CHECK_ERROR_SAYS("sherd_world_turn: the world is NULL");
+    CHECK_STATUS(SHERD_E_STATE, sherd_world_join(NULL, &child));
+    CHECK_ERROR_SAYS("no newcomer of an elastic job");
+    CHECK_INT(0, sherd_launched_late());
     CHECK(value == 3 && byte == 4 && child == NULL);
     CHECK_INT(-1, sherd_world_rank(NULL));
     CHECK_INT(0, sherd_world_size(NULL));
@@ -536,6 +541,8 @@ static void engines_without_an_argument_refuse(void)
     REFUSED(sherd_world_shrink(world, NULL));
     REFUSED(sherd_world_grow(world, 2, NULL, &other));
     REFUSED(sherd_world_grow(world, 2, "unix:///tmp/nowhere", NULL));
+    REFUSED(sherd_world_turn(world, NULL));
+    REFUSED(sherd_world_join(NULL, NULL));
     rig_open(&r, world, &OPTIONS);
     REFUSED(sherd_group_add(r.engine, &group_params, NULL));
     REFUSED(sherd_engine_describe_run(r.engine, NULL));
