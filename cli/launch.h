@@ -5,7 +5,8 @@
  * each rank. A part puts the rank before each line of its ranks, and sends notes about ranks that
  * failed between these lines. launch.c has the options; launch_ranks.c starts ranks, and
  * launch_hosts.c what starts them elsewhere; launch_wait.c waits for the children, and
- * launch_output.c passes on what they print. */
+ * launch_output.c passes on what they print. Of an elastic job, whose processes come and go,
+ * launch_elastic.c decides who is started and when the job ends. */
 #ifndef SHERD_CLI_LAUNCH_H
 #define SHERD_CLI_LAUNCH_H
 
@@ -30,6 +31,9 @@ typedef struct launch_child {
     int   rank;    /* -1: it starts ranks of its own, */
     int   host;    /* ... on this host; -1: on all */
     int   control; /* takes orders for it; -1: it takes signals */
+    /* of an elastic job, where `rank` is the number of the process */
+    int is_late;      /* started while the others trained */
+    int is_sent_away; /* it is not needed, and has been told to end */
 } launch_child;
 
 /* What a child prints on one of its two streams. */
@@ -58,6 +62,8 @@ typedef struct launch {
     /* the options */
     int         ranks, grace_s, is_prefixed, is_bare, is_dry, port;
     const char *hosts_text, *hostfile, *starter, *starter_args, *part, *meeting;
+    const char *elastic; /* MIN:MAX; NULL: the ranks stay */
+    int         is_not_restarted, most_deaths;
     char      **program;
 
     launch_host *hosts; /* NULL: this host */
@@ -70,6 +76,14 @@ typedef struct launch {
     int           num_children, running;
     launch_output output;
     int           orders; /* of a part: where the launcher's orders come from; -1: nowhere */
+
+    /* of an elastic job */
+    int      least, most, wanted; /* ranks */
+    int      lock;                /* says that the launcher lives */
+    int      is_ending;           /* nobody is started any more */
+    int      deaths;              /* of newcomers in a row that did not train for long */
+    int64_t  last_death_s;
+    sigset_t before; /* the signals that a child has blocked */
 
     int     failed_rank; /* the first rank that failed; -1: none has, or it is not known */
     int     status;      /* exit status of the first child or rank that failed; 0: none has */
@@ -85,6 +99,8 @@ typedef struct launch {
 /** Starts the ranks of this host. Returns 0, or -1 after it has printed why; the caller then ends
  *  those that have started. `before`: the signals that a rank has blocked. */
 int launch_ranks_start(launch *job, const sigset_t *before);
+/** Starts a process of an elastic job that joins the ranks later. Returns as launch_ranks_start. */
+int launch_newcomer_start(launch *job, int number);
 /** Starts one child that runs argv, with pipes for its output, and with `orders` one for its
  *  orders. Returns as launch_ranks_start. */
 int launch_child_start(launch *job, int host, char **argv, int has_orders, const sigset_t *before);
@@ -109,6 +125,23 @@ extern const size_t LAUNCH_NUM_SIGNALS;
 void launch_signal(launch *job, int number);
 /** Waits until all children have ended; `signals` are blocked, SIGCHLD among them. */
 void launch_wait(launch *job, const sigset_t *signals);
+
+/* ---- launch_elastic.c ---- */
+
+/** Reads --elastic. Returns 0, or the exit status after it has printed why. */
+int launch_elastic_read(launch *job);
+/** Opens the roll in the folder of the job. Returns 0, or -1 after it has printed why. */
+int launch_elastic_open(launch *job);
+/** Removes the roll. */
+void launch_elastic_close(launch *job);
+/** SIGTTIN and SIGTTOU: one rank more or less. */
+void launch_elastic_ask(launch *job, int number);
+/** Looks who has become a rank, sends away who is not needed, and starts who is missing. Call it
+ *  after each end, each signal, and now and then. */
+void launch_elastic_balance(launch *job);
+/** Takes the end of a process. Returns whether the job goes on as if nothing had been; else the end
+ *  counts as that of any rank. */
+int launch_elastic_ended(launch *job, const launch_child *child, int status);
 
 /* ---- launch_output.c ---- */
 

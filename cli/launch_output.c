@@ -15,8 +15,18 @@
 
 void launch_output_add(launch_output *output, int fd, int rank, int is_error)
 {
-    launch_stream *stream = &output->streams[output->num_streams++];
+    launch_stream *stream = NULL;
 
+    for (int i = 0; stream == NULL && i < output->num_streams; i++) {
+        stream = output->streams[i].fd < 0 ? &output->streams[i] : NULL; /* of one that has ended */
+    }
+    if (stream == NULL && output->num_streams == 2 * LAUNCH_MOST_RANKS) {
+        (void)close(fd); /* what ended processes have started holds all of them */
+        return;
+    }
+    if (stream == NULL) {
+        stream = &output->streams[output->num_streams++];
+    }
     *stream = (launch_stream){.fd = fd, .rank = rank, .is_error = is_error};
 }
 

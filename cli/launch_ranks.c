@@ -17,18 +17,29 @@ static void number_set(const char *name, int value)
     (void)setenv(name, text, 1);
 }
 
-/* Sets the variables of a rank, unless another launcher has. */
-static void rank_variables_set(const launch *job, int rank)
+/* Sets the variables of a rank, unless another launcher has. A newcomer has no rank yet. */
+static void rank_variables_set(const launch *job, const launch_child *child)
 {
     char address[SOCKET_PATH_BYTES + 16];
+    int  rank = child->rank;
 
     if (job->is_wrapped) {
         return;
+    }
+    (void)unsetenv("SHERD_ELASTIC");
+    (void)unsetenv("SHERD_PROCESS");
+    if (job->elastic != NULL) {
+        (void)setenv("SHERD_ELASTIC", job->folder, 1);
+        number_set("SHERD_PROCESS", rank);
     }
     (void)snprintf(address, sizeof(address), "unix://%s/meeting", job->folder);
     number_set("SHERD_RANK", rank);
     number_set("SHERD_WORLD_SIZE", job->all_ranks);
     (void)setenv("SHERD_RENDEZVOUS", job->meeting != NULL ? job->meeting : address, 1);
+    if (child->is_late) {
+        (void)unsetenv("SHERD_RANK");
+        (void)unsetenv("SHERD_WORLD_SIZE");
+    }
 }
 
 /* The pipes of a child: what it prints, what it is ordered, and whether it could be run. The end
@@ -108,6 +119,17 @@ static int child_check(const pipes *p, char **argv)
     return -1;
 }
 
+/* Returns room for a child: that of one that has ended, in a job that starts others for them. */
+static launch_child *child_place(launch *job)
+{
+    for (int i = 0; job->elastic != NULL && i < job->num_children; i++) {
+        if (job->children[i].pid == 0) {
+            return &job->children[i];
+        }
+    }
+    return &job->children[job->num_children++];
+}
+
 /* Starts a child: a rank, or (rank is -1) what starts ranks. */
 static int child_start(launch *job, launch_child child, char **argv, int has_orders,
                        const sigset_t *before)
@@ -134,7 +156,7 @@ static int child_start(launch *job, launch_child child, char **argv, int has_ord
             (void)signal(SIGINT, has_orders ? SIG_IGN : SIG_DFL);
         }
         if (child.rank >= 0) {
-            rank_variables_set(job, child.rank);
+            rank_variables_set(job, &child);
         }
         child_become(&p, argv, has_input, parent, before);
     }
@@ -151,7 +173,7 @@ static int child_start(launch *job, launch_child child, char **argv, int has_ord
     child.control = p.orders[1];
     p.orders[1]   = -1;
     pipes_close(&p);
-    job->children[job->num_children++] = child;
+    *child_place(job) = child;
     job->running++;
     return status;
 }
@@ -166,6 +188,13 @@ int launch_ranks_start(launch *job, const sigset_t *before)
         }
     }
     return 0;
+}
+
+int launch_newcomer_start(launch *job, int number)
+{
+    launch_child child = {.rank = number, .control = -1, .is_late = 1};
+
+    return child_start(job, child, job->program, 0, &job->before);
 }
 
 int launch_child_start(launch *job, int host, char **argv, int has_orders, const sigset_t *before)

@@ -103,6 +103,12 @@ static void signals_take(launch *job, int fd)
         if (got.ssi_signo == SIGCHLD) {
             continue;
         }
+        if (job->elastic != NULL && (got.ssi_code != SI_KERNEL || got.ssi_signo == SIGINT)) {
+            launch_elastic_ask(job, (int)got.ssi_signo);
+        }
+        if (got.ssi_signo == SIGTTIN || got.ssi_signo == SIGTTOU) {
+            continue;
+        }
         job->sent      = (int)got.ssi_signo;
         job->is_passed = got.ssi_code != SI_KERNEL;
         if (job->is_passed || job->children[0].control >= 0) { /* a part is not at this terminal */
@@ -151,6 +157,9 @@ static void child_ended(launch *job, launch_child *child, int ended)
     if (child->control >= 0) {
         (void)close(child->control);
     }
+    if (job->elastic != NULL && launch_elastic_ended(job, child, status)) {
+        return;
+    }
     if (status == 0) {
         return;
     }
@@ -191,7 +200,10 @@ static int children_collect(launch *job)
         orphans_signal(job, job->sent);
         job->has_orphan = 0;
     }
-    return pid == 0;
+    if (job->elastic != NULL) {
+        launch_elastic_balance(job);
+    }
+    return pid == 0 || job->running > 0;
 }
 
 /* Ends the children that are still running when their time is over. */
