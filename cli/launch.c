@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #define MOST_GRACE_S 86400
+#define DEATHS       5
 
 static const char HELP[] =
     "usage: sherd launch -n N [OPTIONS] [--] PROGRAM [ARGUMENTS]\n"
@@ -26,6 +27,14 @@ static const char HELP[] =
     "  --prefix        print the rank before each line, and at the end the last lines of the\n"
     "                  rank that failed first (default on several hosts)\n"
     "  --no-prefix     print the lines alone, for scripts that read them\n\n"
+    "Processes that come and go while the others train, where the program can "
+    "(docs/elastic.md):\n\n"
+    "  --elastic MIN:MAX  SIGTTIN asks for one rank more, SIGTTOU for one less. A process that "
+    "dies\n"
+    "                  does not end the job while MIN ranks are left, and is started again\n"
+    "  --no-restart    go on without a process that has died\n"
+    "  --deaths N      end the job when N processes in a row that were started later have died\n"
+    "                  within a minute of training (default 5)\n\n"
     "On several hosts, where the program and sherd have the same paths:\n\n"
     "  --hosts LIST    the hosts, and how many ranks each has: a:8,b:8\n"
     "  --hostfile F    the same from a file: a line 'a slots=8' or 'a:8' for each host\n"
@@ -40,7 +49,8 @@ static const char HELP[] =
     "PYTHONPATH and LD_LIBRARY_PATH go to all hosts. With ssh the ranks have a secret\n"
     "(SHERD_JOB_SECRET), which is drawn where none is set, and is on no command line; no rank\n"
     "reads the standard input. Else rank 0 reads it.\n\n"
-    "Exit status: 0 if all ranks end with 0. Otherwise the status of the first rank that failed,\n"
+    "Exit status: 0 if all ranks end with 0, those apart that an elastic job goes on without. "
+    "Otherwise the status of the first rank that failed,\n"
     "which is 128 plus the number of the signal if a signal ended it. 127 if the program cannot\n"
     "be run.\n\n"
     "  sherd launch -n 4 ./trainer --steps 100\n"
@@ -91,6 +101,9 @@ static int children_start(launch *job, const sigset_t *before)
     if (job->part == NULL && folder_make(job) != 0) {
         return -1;
     }
+    if (job->elastic != NULL && launch_elastic_open(job) != 0) {
+        return -1;
+    }
     return launch_ranks_start(job, before);
 }
 
@@ -103,9 +116,14 @@ static int launch_run(launch *job)
     for (size_t i = 0; i < LAUNCH_NUM_SIGNALS; i++) {
         (void)sigaddset(&signals, LAUNCH_SIGNALS[i]);
     }
+    if (job->elastic != NULL) {
+        (void)sigaddset(&signals, SIGTTIN);
+        (void)sigaddset(&signals, SIGTTOU);
+    }
     blocked = signals;
     (void)sigaddset(&blocked, SIGPIPE); /* of a part that has ended */
     (void)sigprocmask(SIG_BLOCK, &blocked, &before);
+    job->before = before;
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (children_start(job, &before) != 0) {
         launch_signal(job, SIGKILL);
@@ -116,6 +134,9 @@ static int launch_run(launch *job)
         launch_output_last(job);
     }
     launch_output_free(&job->output);
+    if (job->elastic != NULL) {
+        launch_elastic_close(job);
+    }
     folder_remove(job);
     return job->status;
 }
@@ -125,6 +146,12 @@ static int job_read(launch *job)
 {
     if (job->part != NULL) {
         return launch_part_read(job);
+    }
+    if (job->elastic == NULL && (job->is_not_restarted || job->most_deaths != DEATHS)) {
+        return cli_bad("launch", "--no-restart and --deaths are for --elastic MIN:MAX");
+    }
+    if (job->elastic != NULL && (job->hosts_text != NULL || job->hostfile != NULL)) {
+        return cli_bad("launch", "--elastic is for the processes of one host: -n N");
     }
     if (job->hosts_text != NULL || job->hostfile != NULL) {
         job->is_prefixed = 1;
@@ -138,7 +165,7 @@ static int job_read(launch *job)
                                  "no command line of their own");
     }
     job->all_ranks = job->ranks;
-    return 0;
+    return job->elastic != NULL ? launch_elastic_read(job) : 0;
 }
 
 int cli_launch(int argc, char **argv)
@@ -154,6 +181,9 @@ int cli_launch(int argc, char **argv)
         CLI_TEXT("starter-args", 0, launch, starter_args),
         CLI_NUMBER("port", 0, launch, port, 1, 65535, "wants 1 to 65535"),
         CLI_FLAG("dry-run", 0, launch, is_dry),
+        CLI_TEXT("elastic", 0, launch, elastic),
+        CLI_FLAG("no-restart", 0, launch, is_not_restarted),
+        CLI_NUMBER("deaths", 0, launch, most_deaths, 1, 1000000, "wants 1 to 1000000"),
         CLI_TEXT("part", 0, launch, part),
         CLI_TEXT("meeting", 0, launch, meeting),
         {0}};
@@ -166,7 +196,8 @@ int cli_launch(int argc, char **argv)
         (void)fprintf(stderr, "sherd: no memory\n");
         return 1;
     }
-    *job   = (launch){.grace_s = 5, .orders = -1, .failed_rank = -1};
+    *job =
+        (launch){.grace_s = 5, .orders = -1, .failed_rank = -1, .most_deaths = DEATHS, .lock = -1};
     status = cli_options_read(&OPTIONS, argc, argv, job);
     if (status < 0 && optind == argc) {
         status = cli_bad("launch", "launch wants a program");
