@@ -28,6 +28,7 @@ struct report {
     double        recent_loss;  /* smoothed loss */
     double        validation;   /* last validation loss; NaN: none yet */
     uint64_t      last_tokens;
+    long          last_step; /* the last one that the log has; 0: none, or it is not known */
 };
 
 const char *report_bytes(size_t bytes, char out[32])
@@ -72,6 +73,37 @@ static FILE *log_open(const report_params *params)
     return log;
 }
 
+/* Opens the log of a process that has died: cuts off a line that is not complete, and finds the last
+ * step. */
+static FILE *log_take(const char *path, long *last_step_out)
+{
+    FILE  *log        = fopen(path, "r+");
+    char  *line       = NULL;
+    size_t room       = 0;
+    long   end        = 0;
+    int    is_cut_off = 0;
+
+    while (log != NULL && !is_cut_off) {
+        ssize_t len = getline(&line, &room, log);
+
+        if (len <= 0) {
+            break;
+        }
+        is_cut_off = line[len - 1] != '\n';
+        end += is_cut_off ? 0 : (long)len;
+        if (!is_cut_off) {
+            (void)sscanf(line, "{\"step\": %ld, \"loss\"", last_step_out);
+        }
+    }
+    free(line);
+    if (log != NULL &&
+        (ftruncate(fileno(log), (off_t)end) != 0 || fseek(log, end, SEEK_SET) != 0)) {
+        (void)fclose(log);
+        log = NULL;
+    }
+    return log;
+}
+
 report *report_open(const report_params *params)
 {
     report *r = calloc(1, sizeof(*r));
@@ -89,7 +121,7 @@ report *report_open(const report_params *params)
     r->validation  = (double)NAN;
     r->printed_at  = -1e9;
     if (params->log_path != NULL) {
-        r->log = log_open(params);
+        r->log = params->is_taken ? log_take(params->log_path, &r->last_step) : log_open(params);
         if (r->log == NULL) {
             (void)fprintf(stderr, "sherd-llm: %s cannot be written: %s\n", params->log_path,
                           strerror(errno));
@@ -221,6 +253,7 @@ static double smooth(double mean, double value, double share)
 int report_write(report *r, const report_step *step)
 {
     double step_tokens = (double)(step->tokens - r->last_tokens);
+    int    is_new      = r->last_step < step->step;
 
     r->seconds += step->seconds;
     r->last_tokens = step->tokens;
@@ -232,7 +265,8 @@ int report_write(report *r, const report_step *step)
     if (is_time_to_print(r, step)) {
         progress_print(r, step, step_tokens / r->recent);
     }
-    return r->log == NULL || log_write(r->log, step) == 0 ? 0 : log_complain(r);
+    r->last_step = is_new ? step->step : r->last_step;
+    return r->log == NULL || !is_new || log_write(r->log, step) == 0 ? 0 : log_complain(r);
 }
 
 int report_close(report *r)
@@ -353,6 +387,22 @@ int report_resize_write(report *r, long step, const sherd_move_report *move)
                   move->new_size, move->old_size, step, move->dropped_micro_batches,
                   (unsigned long long)move->moved_bytes);
     log_number(r->log, "seconds", move->seconds);
+    (void)fprintf(r->log, "}\n");
+    return fflush(r->log) == 0 && !ferror(r->log) ? 0 : log_complain(r);
+}
+
+int report_loss_write(report *r, const report_loss *loss)
+{
+    if (r->log == NULL) {
+        return 0;
+    }
+    (void)fprintf(r->log,
+                  "{\"lost\": [%s], \"resized\": %d, \"from\": %d, \"step\": %ld, "
+                  "\"dropped_micro_batches\": %d, \"moved_bytes\": %llu",
+                  loss->lost, loss->after, loss->before, loss->step,
+                  loss->move.dropped_micro_batches, (unsigned long long)loss->move.moved_bytes);
+    log_number(r->log, "move_s", loss->move.seconds);
+    log_number(r->log, "seconds", loss->all_s);
     (void)fprintf(r->log, "}\n");
     return fflush(r->log) == 0 && !ferror(r->log) ? 0 : log_complain(r);
 }

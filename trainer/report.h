@@ -57,6 +57,7 @@ typedef struct report_params {
     size_t      memory_bytes; /* per rank, engine and activations */
     int         is_quiet;
     int         is_appended; /* append to an existing log */
+    int         is_taken;    /* ... of a process that has died in the middle of this run */
     double      peak_rate;   /* tokens/s of all ranks at the peak of their GPUs; 0: not known */
 } report_params;
 
@@ -65,8 +66,8 @@ typedef struct report_params {
 report *report_open(const report_params *params);
 /** Sets the number of tokens of the run before this program began. */
 void report_start_at(report *r, uint64_t tokens);
-/** Writes the line of the log, and the progress line when it is due. Returns -1 if the log cannot
- *  be written. */
+/** Writes the line of the log, unless the log has one of this step, and the progress line when it is
+ *  due. Returns -1 if the log cannot be written. */
 int report_write(report *r, const report_step *step);
 /** Ends the progress line and closes the log; returns -1 if that fails. Accepts NULL. */
 int report_close(report *r);
@@ -87,6 +88,18 @@ int report_checkpoint_write(report *r, const report_checkpoint *checkpoint);
 
 /** Writes a line of the log about a move to another number of ranks; returns -1 if that fails. */
 int report_resize_write(report *r, long step, const sherd_move_report *move);
+
+/* Ranks that were lost while the others went on. */
+typedef struct report_loss {
+    int               before, after; /* ranks */
+    const char       *lost;          /* those that are lost: "1, 3" */
+    long              step;          /* the last one that the state has */
+    sherd_move_report move;
+    double            all_s; /* from the end of the call that noticed it to the next step */
+} report_loss;
+
+/** Writes a line of the log about it; returns -1 if that fails. */
+int report_loss_write(report *r, const report_loss *loss);
 
 /** Write "12.3 MiB" and "1:05:09" to `out` and return it. */
 const char *report_bytes(size_t bytes, char out[32]);

@@ -238,9 +238,18 @@ static sherd_status outcome_report(saves *s, sherd_status status)
     return log_checked(s, status == SHERD_OK ? saved_report(s) : failure_report(s, status));
 }
 
-static sherd_status settle(saves *s)
+sherd_status saves_settle(saves *s)
 {
     return s->is_running ? outcome_report(s, sherd_checkpoint_wait(s->engine, NULL)) : SHERD_OK;
+}
+
+void saves_drop(saves *s)
+{
+    if (s->is_running && s->r != NULL) {
+        report_saving(s->r, NULL);
+        report_warn(s->r, "%s is not saved: a rank was lost; training goes on", s->tag);
+    }
+    s->is_running = 0;
 }
 
 static sherd_status is_running_find(saves *s)
@@ -258,7 +267,7 @@ static sherd_status save(saves *s, const saves_position *position)
     sherd_save_params params;
     sherd_status      status;
 
-    TRY(settle(s));
+    TRY(saves_settle(s));
     sherd_save_params_init(&params);
     params.keep_last    = s->o->keep;
     params.progress     = s->r != NULL ? progress_show : NULL;
@@ -296,7 +305,7 @@ sherd_status saves_step(saves *s, const saves_position *position, int is_last)
     if (is_last || (every > 0 && position->step % every == 0)) {
         TRY(save(s, position));
     }
-    return is_last ? settle(s) : SHERD_OK;
+    return is_last ? saves_settle(s) : SHERD_OK;
 }
 
 sherd_status saves_mark(saves *s, const saves_position *position)

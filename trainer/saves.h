@@ -63,6 +63,10 @@ int saves_is_due(const saves *s, long step);
  *  continues. Errors: only those that end the training. */
 SHERD_MUST_USE sherd_status saves_step(saves *s, const saves_position *position, int is_last);
 
+/** Waits for the save that is under way, if there is one. Errors: as saves_step. */
+SHERD_MUST_USE sherd_status saves_settle(saves *s);
+/** Forgets the save that is under way: a rank was lost with its part of it. Local. */
+void saves_drop(saves *s);
 /** Returns whether the last save is complete and is of `step`. Local. */
 int saves_has(const saves *s, long step);
 /** Returns whether the sentence of a failure says only that another rank failed. Local. */
