@@ -526,9 +526,7 @@ static int pairs_check(const options *o, const arguments *seen)
     if (why == NULL && is_given(seen, "elastic")) {
         int ranks = o->ranks > 0 ? o->ranks : OPTIONS_DEFAULT_RANKS;
 
-        if (sherd_launcher() != NULL) {
-            why = "--elastic changes ranks that are threads; a launcher has started this one";
-        } else if (ranks < o->least_ranks || ranks > o->most_ranks) {
+        if (sherd_launcher() == NULL && (ranks < o->least_ranks || ranks > o->most_ranks)) {
             why = "--ranks (default: 4) has to be between the numbers of --elastic";
         } else if (!isnan(o->minutes)) {
             why = "--minutes times steps of one number of ranks: give --steps with --elastic";

@@ -1,5 +1,6 @@
 /* Another number of ranks while the training goes on: threads leave, or start. The engine moves to
- * the world of those that train afterwards; the next step has the same global batch. */
+ * the world of those that train afterwards; the next step has the same global batch. turns.c is for
+ * processes. */
 #include "trainer_impl.h"
 
 #include "ranks.h"
@@ -60,6 +61,7 @@ static void newcomer_run(sherd_world *world, void *ctx)
     t.has_batch                   = 0;
     t.saved.r                     = NULL;
     t.saved.run                   = t.run;
+    t.o.is_first_validated        = 0;
     status                        = newcomer_open(&t);
     if (status == SHERD_OK) {
         t.saved.world  = t.world;
@@ -99,7 +101,7 @@ static sherd_status plan_make(trainer *t)
     return SHERD_OK;
 }
 
-static sherd_status resize_tell(trainer *t, const sherd_move_report *move)
+sherd_status trainer_resize_tell(trainer *t, const sherd_move_report *move)
 {
     if (t->r == NULL) {
         return SHERD_OK;
@@ -111,29 +113,26 @@ static sherd_status resize_tell(trainer *t, const sherd_move_report *move)
                : trainer_fail(SHERD_E_IO, "the log cannot be written");
 }
 
-/* Goes on in the new world. */
-static sherd_status place_take(trainer *t, sherd_world *world, sherd_world *old)
+sherd_status trainer_place_take(trainer *t, sherd_world *world)
 {
-    sherd_move_report move;
+    sherd_world *old = t->world;
 
     t->world       = world;
     t->saved.world = world;
+    t->rank        = sherd_world_rank(world);
     t->world_size  = sherd_world_size(world);
     if (old != t->place.first_world) {
         sherd_world_destroy(old);
     }
-    sherd_move_report_init(&move);
-    TRY(sherd_move_query(t->engine, &move));
-    TRY(sherd_engine_query(t->engine, &t->info));
-    return resize_tell(t, &move);
+    return sherd_engine_query(t->engine, &t->info);
 }
 
 sherd_status trainer_resize(trainer *t)
 {
-    sherd_world   *old    = t->world;
-    sherd_world   *next   = NULL;
-    struct resize *plan   = NULL;
-    sherd_status   status = t->rank == 0 ? plan_make(t) : SHERD_OK;
+    sherd_world      *next   = NULL;
+    struct resize    *plan   = NULL;
+    sherd_status      status = t->rank == 0 ? plan_make(t) : SHERD_OK;
+    sherd_move_report move;
 
     TRY(plan_agree(t, status));
     plan = t->job->resize;
@@ -148,5 +147,8 @@ sherd_status trainer_resize(trainer *t)
         t->place.has_left = 1;
         return SHERD_OK;
     }
-    return place_take(t, next, old);
+    TRY(trainer_place_take(t, next));
+    sherd_move_report_init(&move);
+    TRY(sherd_move_query(t->engine, &move));
+    return trainer_resize_tell(t, &move);
 }

@@ -110,6 +110,42 @@ static int launched_run(sherd_world *world, const options *o, trainer_job *job)
     return 0;
 }
 
+/* A process that comes while the others train multiplies with the kernels of this host, as they
+ * do. */
+static int newcomer_run(const sherd_world_params *params, trainer_job *job)
+{
+    sherd_world *alone;
+    sherd_status status = sherd_world_self(&alone);
+
+    if (status == SHERD_OK) {
+        status = products_agree(alone);
+        sherd_world_destroy(alone);
+    }
+    if (status != SHERD_OK) {
+        return complain(sherd_last_error());
+    }
+    trainer_join(job, params);
+    return 0;
+}
+
+static int launched_open(const options *o, const sherd_world_params *params, trainer_job *job)
+{
+    sherd_world *world;
+    int          result;
+
+    if (job->is_elastic && sherd_launched_late()) {
+        return newcomer_run(params, job);
+    }
+    if (sherd_world_from_env(params, &world) != SHERD_OK) {
+        return complain(sherd_last_error());
+    }
+    result = launched_run(world, o, job);
+    if (!job->is_elastic || result != 0) { /* else trainer_run has */
+        sherd_world_destroy(world);
+    }
+    return result;
+}
+
 /* Returns the number of ranks when no launcher has started the program. Ranks may share the CPUs,
  * but not one GPU. */
 static int ranks_of(const options *o)
@@ -125,23 +161,18 @@ static int ranks_of(const options *o)
 static int job_run(const options *o, trainer_job *job)
 {
     sherd_world_params params;
-    sherd_world       *world;
     int                result = 0;
 
     sherd_world_params_init(&params);
     params.cpu_threads = o->threads;
     params.backend     = o->backend;
-    if (sherd_world_from_env(&params, &world) != SHERD_OK) {
-        return complain(sherd_last_error());
-    }
+    job->is_elastic    = o->most_ranks > 0;
     if (sherd_launcher() != NULL) {
-        result = launched_run(world, o, job);
-        sherd_world_destroy(world);
+        result = launched_open(o, &params, job);
     } else {
-        sherd_world_destroy(world);
         job->ranks  = ranks_create(job);
         job->params = &params;
-        if (o->most_ranks > 0) {
+        if (job->is_elastic) {
             resizes_catch(o, ranks_of(o));
             job->wanted = &wanted_ranks;
         }

@@ -49,7 +49,7 @@ static sherd_status data_fail(const trainer *t)
 
 /* Describes seed and data in `run`: a run that resumes should have the same, and the engine
  * compares it. */
-static sherd_status run_describe(trainer *t)
+sherd_status trainer_run_describe(trainer *t)
 {
     const options *o    = &t->o;
     const corpus  *c    = t->job->c;
@@ -100,7 +100,7 @@ static sherd_status engine_open(trainer *t)
     }
     TRY(sherd_engine_create(t->world, config, &t->engine));
     TRY(trainer_declare(t, t->engine));
-    TRY(run_describe(t));
+    TRY(trainer_run_describe(t));
     t->seal_s = -clock_now_s();
     TRY(sherd_engine_seal(t->engine));
     t->seal_s += clock_now_s();
@@ -265,6 +265,26 @@ static sherd_status report_start(trainer *t)
     return stage0_measure(t);
 }
 
+sherd_status trainer_report_take(trainer *t)
+{
+    const options *o      = &t->o;
+    report_params  params = {.log_path     = o->log_path,
+                             .peak_rate    = peak_rate(t),
+                             .steps        = o->steps,
+                             .print_every  = t->info.steps_per_print,
+                             .memory_bytes = rank_bytes(t),
+                             .is_quiet     = o->is_quiet,
+                             .is_appended  = 1,
+                             .is_taken     = 1};
+
+    t->r = report_open(&params);
+    if (t->r == NULL) {
+        return trainer_fail(SHERD_E_IO, "the report cannot be written");
+    }
+    t->saved.r = t->r;
+    return stage0_measure(t);
+}
+
 static sherd_status saves_checked(const trainer *t, sherd_status status)
 {
     return status == SHERD_OK || t->saved.why[0] == '\0' ? status
@@ -296,25 +316,32 @@ static void start_say(const trainer *t, double values_s)
     memory_lines_say(t, "start");
 }
 
+void trainer_saves_init(trainer *t)
+{
+    size_t len = strlen(t->run);
+
+    (void)snprintf(t->run + len, sizeof(t->run) - len, ", steps of %d sequences",
+                   t->info.train_batch_size);
+    t->saved =
+        (saves){.o = &t->o, .world = t->world, .engine = t->engine, .r = t->r, .run = t->run};
+}
+
 /* Sets the values of the parameters, from a checkpoint, from state on NVMe, or new ones, and finds
  * how far the run is. */
 static sherd_status values_start(trainer *t)
 {
     saves_position position  = {.step      = (long)(t->info.micro_step / t->info.accumulation),
                                 .sequences = (uint64_t)t->info.samples};
-    size_t         len       = strlen(t->run);
     int            is_loaded = 0;
     double         start     = clock_now_s();
 
-    (void)snprintf(t->run + len, sizeof(t->run) - len, ", steps of %d sequences",
-                   t->info.train_batch_size);
-    t->saved =
-        (saves){.o = &t->o, .world = t->world, .engine = t->engine, .r = t->r, .run = t->run};
+    trainer_saves_init(t);
     TRY(saves_checked(t, saves_open(&t->saved)));
     TRY(saves_checked(t, saves_resume(&t->saved, &position, &is_loaded)));
     t->is_resumed = is_loaded || t->info.is_resumed;
     t->step = t->first_step = position.step;
     t->sequences = t->first_sequences = position.sequences;
+    t->place.told                     = position.step;
     if (t->r != NULL) {
         report_start_at(t->r, t->sequences * t->o.length);
     }
@@ -520,7 +547,7 @@ static sherd_status step_print(trainer *t, int is_last)
     memory_take(t, is_last);
     TRY(step_wait(t, q));
     traffic_sum(q, &q->sums);
-    TRY(losses_take(t, &q->sums.losses));
+    TRY(losses_take(t, &q->sums.losses)); /* 0 where they have been told */
     TRY(sent_count(t, q, sent[0]));
     TRY(sherd_world_sum_f64(t->world, (double *)&q->sums, sizeof(q->sums) / sizeof(double)));
     TRY(sent_count(t, q, sent[1]));
@@ -528,9 +555,10 @@ static sherd_status step_print(trainer *t, int is_last)
     t->reported[REPORT_BETWEEN] += sent[1][1] - sent[0][1];
     t->is_stopping |= q->sums.stopping > 0.0;
     t->place.wanted = q->sums.ranks > 0 ? (int)q->sums.ranks : t->place.wanted;
-    t->last_loss    = q->sums.losses / (double)step_micros(t);
-    t->first_loss   = q->step == t->first_step + 1 ? t->last_loss : t->first_loss;
-    t->fingerprint  = q->report.fingerprint;
+    q->sums.losses += trainer_has_turns(t) ? t->place.losses : 0.0;
+    t->last_loss   = q->sums.losses / (double)step_micros(t);
+    t->first_loss  = q->step == t->first_step + 1 ? t->last_loss : t->first_loss;
+    t->fingerprint = q->report.fingerprint;
     figures_take(t, q);
     now          = clock_now_s();
     line.figures = t->figures;
@@ -559,7 +587,7 @@ static int is_reported_at_once(const trainer *t, long step)
 {
     int is_beside = passes_device(t->passes)[0] != '\0' || t->is_host_updating;
 
-    return !is_beside || t->job->wanted != NULL || is_validated(t, step) ||
+    return !is_beside || t->job->is_elastic || is_validated(t, step) ||
            saves_is_due(&t->saved, step);
 }
 
@@ -580,7 +608,7 @@ static sherd_status batch_set(trainer *t)
 static sherd_status share_take(const trainer *t, sherd_share *out)
 {
     sherd_share_init(out);
-    if (t->job->wanted == NULL) { /* all ranks have data, also in a build without the call */
+    if (!t->job->is_elastic) { /* all ranks have data, also in a build without the call */
         out->count = out->calls = t->info.accumulation;
         return SHERD_OK;
     }
@@ -598,6 +626,22 @@ static sherd_status micro_batch_run(trainer *t, int has_data)
     }
     t->has_batch = 0;
     return passes_train(t->passes, NULL, NULL);
+}
+
+/* Sums the losses of the window before its update. */
+static sherd_status losses_tell(trainer *t)
+{
+    uint64_t sent[2];
+    double   sum;
+
+    passes_losses_close(t->passes);
+    TRY(losses_take(t, &sum));
+    sherd_world_traffic(t->world, &sent[0], NULL);
+    TRY(sherd_world_sum_f64(t->world, &sum, 1));
+    sherd_world_traffic(t->world, &sent[1], NULL);
+    t->reported[REPORT_WIRE] += sent[1] - sent[0];
+    t->place.losses = sum;
+    return SHERD_OK;
 }
 
 /* Makes the micro-batches of one optimizer step, without waiting for its update. The step before it
@@ -624,6 +668,9 @@ static sherd_status window_run(trainer *t)
         if (is_last ? !is_reported_at_once(t, t->step + 1) : k + 1 < share.count) {
             TRY(batch_set(t));
         }
+        if (is_last && trainer_has_turns(t)) {
+            TRY(losses_tell(t));
+        }
         TRY(sherd_step_queue(t->engine));
     }
     passes_losses_close(t->passes);
@@ -646,6 +693,11 @@ static sherd_status step_queue(trainer *t)
     TRY(sherd_engine_traffic(t->engine, &q.before));
     t->is_host_updating = q.before.update_host_planned > 0;
     memset(t->reported, 0, sizeof(t->reported));
+    if (trainer_has_turns(t)) { /* the step before is reported; for trainer_recover */
+        q.is_untold = 0;
+        t->queued   = q;
+        q.is_untold = 1;
+    }
     TRY(window_run(t));
     TRY(sherd_engine_traffic(t->engine, &q.after));
     traffic_add(&q.after, t->reported, -1);
@@ -696,6 +748,36 @@ static int must_keep_state(const trainer *t, int stop)
            (stop && !saves_has(&t->saved, t->step));
 }
 
+/* Reports the step that is queued, and saves. */
+static sherd_status loop_tell(trainer *t, int *stop)
+{
+    TRY(step_print(t, 1));
+    *stop = t->is_stopping;
+    TRY(step_save(t, *stop));
+    t->place.told = t->step;
+    return SHERD_OK;
+}
+
+/* Makes a step, and changes the ranks before it (processes) or after it (threads). */
+static sherd_status loop_step(trainer *t, int *stop)
+{
+    if (trainer_has_turns(t) && !t->place.is_new) {
+        TRY(trainer_turn(t));
+        if (t->place.has_left) {
+            return SHERD_OK;
+        }
+    }
+    t->place.is_new = 0;
+    TRY(step_queue(t));
+    if (is_reported_at_once(t, t->step)) {
+        TRY(loop_tell(t, stop));
+    }
+    if (t->place.wanted > 0 && t->place.wanted != t->world_size && !*stop && t->step < t->o.steps) {
+        TRY(trainer_resize(t));
+    }
+    return SHERD_OK;
+}
+
 static sherd_status loop_run(trainer *t)
 {
     int stop = 0;
@@ -706,16 +788,15 @@ static sherd_status loop_run(trainer *t)
         t->last_validation = t->first_validation;
     }
     while (t->step < t->o.steps && !stop) {
-        TRY(step_queue(t));
-        if (is_reported_at_once(t, t->step)) {
-            TRY(step_print(t, 1));
-            stop = t->is_stopping;
-            TRY(step_save(t, stop));
+        sherd_status status = loop_step(t, &stop);
+
+        while (status == SHERD_E_PEER_LOST && trainer_has_turns(t)) {
+            status = trainer_recover(t);
+            if (status == SHERD_OK && t->queued.is_untold) {
+                status = loop_tell(t, &stop);
+            }
         }
-        if (t->place.wanted > 0 && t->place.wanted != t->world_size && !stop &&
-            t->step < t->o.steps) {
-            TRY(trainer_resize(t));
-        }
+        TRY(status);
         if (t->place.has_left) {
             return SHERD_OK;
         }
@@ -1018,7 +1099,7 @@ void trainer_run(sherd_world *world, void *ctx)
     trainer_job *job = ctx;
     trainer      t   = {.job               = job,
                         .world             = world,
-                        .place.first_world = world,
+                        .place.first_world = job->is_elastic && job->ranks == NULL ? NULL : world,
                         .o                 = *job->o,
                         .start_s           = clock_now_s(),
                         .first_validation  = (double)NAN,
@@ -1030,7 +1111,7 @@ void trainer_run(sherd_world *world, void *ctx)
     own_error[0] = '\0';
     status       = train(&t);
     trainer_end(&t, status);
-    if (t.world != world) {
+    if (t.world != t.place.first_world) {
         sherd_world_destroy(t.world);
     }
 }

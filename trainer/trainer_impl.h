@@ -1,4 +1,4 @@
-/* What trainer.c and resize.c share: one rank's training. */
+/* What trainer.c, resize.c and turns.c share: one rank's training. */
 #ifndef LLM_TRAINER_IMPL_H
 #define LLM_TRAINER_IMPL_H
 
@@ -31,9 +31,15 @@ typedef struct queued_step {
 
 /* For --elastic. */
 typedef struct trainer_place {
-    sherd_world *first_world; /* of this rank; its caller destroys it */
+    sherd_world *first_world; /* of a thread, whose caller destroys it; else NULL */
     int          wanted;      /* ranks; 0: as many as there are */
     int          has_left;    /* the others go on without this rank */
+    int          is_new;      /* a process for which the others have just made a turn */
+    /* Of processes: the loss of the last window, of all ranks, which are told before the update. If
+     * a rank dies in the update, its part of the sum is not lost with it. */
+    double losses;
+    long   told;  /* the last step that is reported and, where it was due, saved */
+    int    tries; /* to go on after a loss, since the last one that succeeded */
 } trainer_place;
 
 typedef struct trainer {
@@ -91,8 +97,28 @@ void trainer_end(trainer *t, sherd_status status);
 sherd_status trainer_fail(sherd_status status, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
+/** Opens the report of a rank that becomes rank 0 in the middle of the run; its log goes on. */
+sherd_status trainer_report_take(trainer *t);
+/** Describes the run to the engine, before seal. */
+sherd_status trainer_run_describe(trainer *t);
+/** Begins the checkpoints of a sealed engine. */
+void trainer_saves_init(trainer *t);
+/** Returns whether the ranks are processes that may be lost, come and leave. */
+int trainer_has_turns(const trainer *t);
+/** Goes on in the world to which the engine has moved. */
+sherd_status trainer_place_take(trainer *t, sherd_world *world);
+
+/** Tells the user of a move, and the log. */
+sherd_status trainer_resize_tell(trainer *t, const sherd_move_report *move);
+
 /** Moves the training to as many ranks as are wanted: some of them leave, or newcomers start.
  *  Collective. t->has_left says that this rank is one of those that leave. */
 sherd_status trainer_resize(trainer *t);
+/** The same for processes, as the launcher wants it. */
+sherd_status trainer_turn(trainer *t);
+/** Goes on without the ranks that are lost, after a call has returned E_PEER_LOST. Collective over
+ *  the others. A step that the state does not have is made again; one that it has and that is not
+ *  reported becomes the queued one. */
+sherd_status trainer_recover(trainer *t);
 
 #endif
