@@ -353,34 +353,51 @@ resized() {
     [ "$(grep -c '"resized"' "$scratch/log")" -gt "$before" ]
 }
 
+# elastic_start STAGE COMMAND...: starts a long run in the background, and waits for its first step.
+elastic_start() {
+    printf '{"deterministic": true, "train_batch_size": 14, "train_micro_batch_size_per_gpu": 1, "gradient_clipping": 0.5,
+        "bf16": {"enabled": true}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+        "zero_optimization": {"stage": %d}}' "$1" >"$scratch/config.json"
+    shift
+    rm -f "$scratch/log"
+    # shellcheck disable=SC2086
+    "$@" --data "$scratch/text" $tiny_flags --config "$scratch/config.json" --elastic 2:5 --steps 1000000 --log "$scratch/log" >"$scratch/out" 2>&1 &
+    pid=$!
+    until [ -s "$scratch/log" ]; do
+        kill -0 "$pid" || break
+        sleep 0.05
+    done
+}
+
+# elastic_end NAME: ends the run; the log has to be that of one rank.
+elastic_end() {
+    kill -TERM "$pid"
+    wait "$pid" || fail "$1: $(cat "$scratch/out")"
+    grep -v '"resized"' "$scratch/log" | sed "$only_training" >"$scratch/got"
+    steps=$(wc -l <"$scratch/got")
+    tiny --config "$scratch/config.json" --ranks 1 --steps "$steps"
+    # the last step of the other run was validated, since it was stopped then
+    sed "$only_training; s/, \"validation_loss\": [0-9.e+-]*//" "$scratch/log" >"$scratch/want"
+    sed -i 's/, "validation_loss": [0-9.e+-]*//' "$scratch/got"
+    cmp -s "$scratch/want" "$scratch/got" ||
+        fail "$1: not the log of one rank: $(diff "$scratch/want" "$scratch/got" | head -4)"
+}
+
 # Ranks come and go by signals while the training goes on, also where some are without data in the last micro-batch of a step:
-# the log is that of one rank, step by step.
+# the log is that of one rank, step by step. The ranks are threads, or processes.
 elastic() {
     for stage in 0 1 2 3; do
-        printf '{"deterministic": true, "train_batch_size": 14, "train_micro_batch_size_per_gpu": 1, "gradient_clipping": 0.5,
-            "bf16": {"enabled": true}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
-            "zero_optimization": {"stage": %d}}' $stage >"$scratch/config.json"
-        rm -f "$scratch/log"
-        # shellcheck disable=SC2086
-        "$program" --data "$scratch/text" $tiny_flags --config "$scratch/config.json" --elastic 2:5 --ranks 4 --steps 1000000 --log "$scratch/log" \
-            >"$scratch/out" 2>&1 &
-        pid=$!
-        until [ -s "$scratch/log" ]; do
-            kill -0 "$pid" || break
-            sleep 0.05
-        done
+        elastic_start $stage "$program" --ranks 4
         resized 3 TTOU && resized 5 TTIN TTIN && resized 2 TTOU TTOU TTOU && resized 4 TTIN TTIN ||
             fail "stage $stage, resizing: $(cat "$scratch/out")"
-        kill -TERM "$pid"
-        wait "$pid" || fail "stage $stage: $(cat "$scratch/out")"
-        grep -v '"resized"' "$scratch/log" | sed "$only_training" >"$scratch/got"
-        steps=$(wc -l <"$scratch/got")
-        tiny --config "$scratch/config.json" --ranks 1 --steps "$steps"
-        # the last step of the other run was validated, since it was stopped then
-        sed "$only_training; s/, \"validation_loss\": [0-9.e+-]*//" "$scratch/log" >"$scratch/want"
-        sed -i 's/, "validation_loss": [0-9.e+-]*//' "$scratch/got"
-        cmp -s "$scratch/want" "$scratch/got" ||
-            fail "stage $stage: not the log of one rank: $(diff "$scratch/want" "$scratch/got" | head -4)"
+        elastic_end "stage $stage"
+    done
+    for stage in 1 3; do
+        elastic_start $stage "$sherd" launch -n 4 --elastic 2:5 "$program"
+        resized 3 TTOU && resized 5 TTIN TTIN && resized 2 TTOU TTOU TTOU && resized 4 TTIN TTIN ||
+            fail "stage $stage, resizing processes: $(cat "$scratch/out")"
+        grep -q "4 ranks are wanted" "$scratch/out" || fail "the launcher does not say what is wanted: $(cat "$scratch/out")"
+        elastic_end "stage $stage, processes"
     done
     for mistake in "3" "5:2" "0:4" "2:x"; do
         "$program" --data "$scratch/text" --elastic "$mistake" >"$scratch/out" 2>&1 && fail "--elastic $mistake is accepted"
