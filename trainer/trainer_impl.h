@@ -38,8 +38,8 @@ typedef struct trainer_place {
     /* Of processes: the loss of the last window, of all ranks, which are told before the update. If
      * a rank dies in the update, its part of the sum is not lost with it. */
     double losses;
-    long   told;  /* the last step that is reported and, where it was due, saved */
-    int    tries; /* to go on after a loss, since the last one that succeeded */
+    long   told;              /* the last step that is reported and, where it was due, saved */
+    int    tried_size, tries; /* to go on after a loss, with as many ranks; 0: it has succeeded */
 } trainer_place;
 
 typedef struct trainer {

@@ -10,6 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Most moves of as many survivors, if they end with the loss of a rank. */
+#define MOST_TRIES 3
+
 int trainer_has_turns(const trainer *t)
 {
     return t->job->is_elastic && t->job->ranks == NULL;
@@ -183,8 +186,11 @@ static sherd_status survivors_move(trainer *t, sherd_world *next)
             SHERD_E_STATE, "%d of %d ranks are left, and --elastic wants at least %d; %s",
             sherd_world_size(next), t->world_size, t->o.least_ranks, advice(t, text));
     }
-    status = sherd_engine_move(t->engine, next);
-    if (status != SHERD_OK && status != SHERD_E_PEER_LOST) {
+    t->place.tries      = sherd_world_size(next) == t->place.tried_size ? t->place.tries + 1 : 1;
+    t->place.tried_size = sherd_world_size(next);
+    status              = sherd_engine_move(t->engine, next);
+    if (status != SHERD_OK && (status != SHERD_E_PEER_LOST || t->place.tries == MOST_TRIES)) {
+        status = status == SHERD_E_PEER_LOST ? SHERD_E_STATE : status;
         (void)snprintf(what, sizeof(what), "%s", sherd_last_error());
         return trainer_fail(status, "%d of %d ranks are left, and cannot go on: %s; %s",
                             sherd_world_size(next), t->world_size, what, advice(t, text));
@@ -253,10 +259,6 @@ sherd_status trainer_recover(trainer *t)
     survivors    all;
     sherd_status status;
 
-    if (t->place.tries++ > OPTIONS_MOST_RANKS) {
-        return trainer_fail(SHERD_E_STATE, "the ranks could not go on after a loss: %s",
-                            sherd_last_error());
-    }
     TRY(window_drop(t));
     TRY(sherd_world_shrink(t->world, &next));
     status = survivors_move(t, next);
@@ -280,6 +282,6 @@ sherd_status trainer_recover(trainer *t)
         memset(&t->queued.sums, 0, sizeof(t->queued.sums));
         t->queued.sums.stopping = *t->job->is_stopping ? 1.0 : 0.0;
     }
-    t->place.tries = 0;
+    t->place.tried_size = 0;
     return SHERD_OK;
 }
