@@ -360,7 +360,8 @@ static void death_take(launch *job, const launch_child *child, int status, int64
     } else if (job->is_not_restarted) {
         int members = members_count(job);
 
-        end_say(child, status, was_rank, "%d ranks go on without it", left);
+        end_say(child, status, was_rank, "%d rank%s without it", left,
+                left == 1 ? " goes on" : "s go on");
         wanted_set(job, members > job->least ? members : job->least);
     } else if (is_crash_loop(job, child, trained_s)) {
         end_say(child, status, was_rank,
@@ -368,7 +369,8 @@ static void death_take(launch *job, const launch_child *child, int status, int64
                 job->deaths, LONG_S);
         job_end(job, child, status);
     } else {
-        end_say(child, status, was_rank, "%d ranks go on, and it is started again", left);
+        end_say(child, status, was_rank, "%d rank%s, and it is started again", left,
+                left == 1 ? " goes on" : "s go on");
     }
 }
 

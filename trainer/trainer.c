@@ -500,6 +500,15 @@ static sherd_status step_wait(trainer *t, queued_step *q)
     return SHERD_OK;
 }
 
+/* Completes the report of a step in whose update a rank was lost. The survivors know the norm. */
+static sherd_status report_complete(trainer *t, queued_step *q)
+{
+    q->is_recovered       = 0;
+    q->report.step        = t->info.step;
+    q->report.was_updated = t->info.step > t->place.updates;
+    return sherd_engine_fingerprint(t->engine, &q->report.fingerprint);
+}
+
 static void figures_take(trainer *t, const queued_step *q)
 {
     t->figures.ranks_off_plan = (int)q->sums.off_plan;
@@ -546,6 +555,7 @@ static sherd_status step_print(trainer *t, int is_last)
     q->is_untold = 0;
     memory_take(t, is_last);
     TRY(step_wait(t, q));
+    TRY(q->is_recovered ? report_complete(t, q) : SHERD_OK);
     traffic_sum(q, &q->sums);
     TRY(losses_take(t, &q->sums.losses)); /* 0 where they have been told */
     TRY(sent_count(t, q, sent[0]));
@@ -754,20 +764,20 @@ static sherd_status loop_tell(trainer *t, int *stop)
     TRY(step_print(t, 1));
     *stop = t->is_stopping;
     TRY(step_save(t, *stop));
-    t->place.told = t->step;
+    t->place.told    = t->step;
+    t->place.updates = t->queued.report.step;
     return SHERD_OK;
 }
 
 /* Makes a step, and changes the ranks before it (processes) or after it (threads). */
 static sherd_status loop_step(trainer *t, int *stop)
 {
-    if (trainer_has_turns(t) && !t->place.is_new) {
+    if (trainer_has_turns(t)) {
         TRY(trainer_turn(t));
         if (t->place.has_left) {
             return SHERD_OK;
         }
     }
-    t->place.is_new = 0;
     TRY(step_queue(t));
     if (is_reported_at_once(t, t->step)) {
         TRY(loop_tell(t, stop));
@@ -786,6 +796,10 @@ static sherd_status loop_run(trainer *t)
     if (t->o.is_first_validated || t->step >= t->o.steps) {
         TRY(validate(t, &t->first_validation));
         t->last_validation = t->first_validation;
+    }
+    if (trainer_has_turns(t) && !t->place.is_new) {
+        TRY(sherd_engine_query(t->engine, &t->info)); /* after a checkpoint was loaded */
+        t->place.updates = t->info.step;
     }
     while (t->step < t->o.steps && !stop) {
         sherd_status status = loop_step(t, &stop);

@@ -22,6 +22,7 @@ typedef struct step_sums {
  * that nothing waits between two steps. */
 typedef struct queued_step {
     int                  is_untold;
+    int                  is_recovered; /* a rank was lost in its update; see trainer_recover */
     long                 step;
     uint64_t             sequences;
     sherd_traffic_report before, after; /* the window; after sherd_step_wait it is complete */
@@ -34,12 +35,13 @@ typedef struct trainer_place {
     sherd_world *first_world; /* of a thread, whose caller destroys it; else NULL */
     int          wanted;      /* ranks; 0: as many as there are */
     int          has_left;    /* the others go on without this rank */
-    int          is_new;      /* a process for which the others have just made a turn */
+    int          is_new;      /* a process that does not know yet where the run is */
     /* Of processes: the loss of the last window, of all ranks, which are told before the update. If
      * a rank dies in the update, its part of the sum is not lost with it. */
-    double losses;
-    long   told;              /* the last step that is reported and, where it was due, saved */
-    int    tried_size, tries; /* to go on after a loss, with as many ranks; 0: it has succeeded */
+    double  losses;
+    long    told;              /* the last step that is reported and, where it was due, saved */
+    int64_t updates;           /* of the run until that step */
+    int     tried_size, tries; /* to go on after a loss, with as many ranks; 0: it has succeeded */
 } trainer_place;
 
 typedef struct trainer {

@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Most moves of as many survivors, if they end with the loss of a rank. */
@@ -27,14 +28,14 @@ typedef struct beginning {
     double   loss, validation;
 } beginning;
 
-static sherd_status beginning_tell(trainer *t)
+static sherd_status beginning_tell(trainer *t, int root)
 {
     beginning first = {.step       = t->first_step,
                        .sequences  = t->first_sequences,
                        .loss       = t->first_loss,
                        .validation = t->first_validation};
 
-    TRY(sherd_world_broadcast(t->world, &first, sizeof(first), 0));
+    TRY(sherd_world_broadcast(t->world, &first, sizeof(first), root));
     t->first_step       = first.step;
     t->first_sequences  = first.sequences;
     t->first_loss       = first.loss;
@@ -97,9 +98,6 @@ static sherd_status newcomer_become_rank(trainer *t, const sherd_world_params *p
     }
     TRY(trainer_model_open(t));
     trainer_saves_init(t);
-    TRY(beginning_tell(t));
-    TRY(position_take(t));
-    t->place.told   = t->step;
     t->place.is_new = 1;
     return SHERD_OK;
 }
@@ -122,6 +120,17 @@ void trainer_join(trainer_job *job, const sherd_world_params *params)
 
 /* ---- ranks ---- */
 
+/* A newcomer learns where the run is, from rank 0, in the turn that has taken it in. */
+static sherd_status newcomer_learn(trainer *t)
+{
+    TRY(beginning_tell(t, 0));
+    TRY(position_take(t));
+    t->place.told    = t->step;
+    t->place.updates = t->info.step;
+    t->place.is_new  = 0;
+    return SHERD_OK;
+}
+
 sherd_status trainer_turn(trainer *t)
 {
     sherd_move_report move;
@@ -129,6 +138,9 @@ sherd_status trainer_turn(trainer *t)
     int               before = t->world_size;
     sherd_status      status;
 
+    if (t->place.is_new) {
+        return newcomer_learn(t);
+    }
     TRY(sherd_world_turn(t->world, &next));
     if (next == t->world) {
         return SHERD_OK;
@@ -147,7 +159,7 @@ sherd_status trainer_turn(trainer *t)
     }
     TRY(trainer_place_take(t, next));
     if (t->world_size > before) {
-        TRY(beginning_tell(t));
+        TRY(beginning_tell(t, 0));
     }
     sherd_move_report_init(&move);
     TRY(sherd_move_query(t->engine, &move));
@@ -155,12 +167,6 @@ sherd_status trainer_turn(trainer *t)
 }
 
 /* ---- losses ---- */
-
-/* What the survivors sum: who is there, and whether a rank has not reported the last step. */
-typedef struct survivors {
-    double untold;
-    double is_there[OPTIONS_MOST_RANKS];
-} survivors;
 
 static const char *advice(const trainer *t, char out[512])
 {
@@ -198,19 +204,55 @@ static sherd_status survivors_move(trainer *t, sherd_world *next)
     return status;
 }
 
-/* Finds who is lost, and what has to be done again. */
-static sherd_status survivors_agree(trainer *t, const report_loss *loss, int old_rank,
-                                    survivors *all)
+/* What a survivor is to the others. */
+enum { IS_LOST = 0, IS_NEW = 1, IS_THERE = 2 };
+
+/* Finds who is lost, and tells those that are new where the run began: `all` is by the ranks before
+ * the loss. */
+static sherd_status survivors_meet(trainer *t, const report_loss *loss, int old_rank, double *all)
 {
-    memset(all, 0, sizeof(*all));
-    all->untold             = t->place.told < t->step;
-    all->is_there[old_rank] = 1;
-    TRY(sherd_world_sum_f64(t->world, &all->untold, 1));
-    return sherd_world_sum_f64(t->world, all->is_there, (size_t)loss->before);
+    int root = 0;
+
+    all[old_rank] = t->place.is_new ? IS_NEW : IS_THERE;
+    TRY(sherd_world_sum_f64(t->world, all, (size_t)loss->before));
+    for (int r = 0; r < loss->before && all[r] != IS_THERE; r++) {
+        root += all[r] != IS_LOST;
+    }
+    if (root == t->world_size) {
+        return trainer_fail(SHERD_E_STATE,
+                            "all ranks but newcomers are lost, before these knew how "
+                            "far the run is");
+    }
+    TRY(beginning_tell(t, root));
+    return position_take(t);
+}
+
+/* Makes the step that the state has the queued one, if a survivor has not reported it. Its report is
+ * not complete: the call that should have set it was ended by the loss. */
+static sherd_status untold_take(trainer *t)
+{
+    double       untold = t->place.is_new ? 0 : t->place.told < t->step;
+    queued_step *q      = &t->queued;
+
+    TRY(sherd_world_sum_f64(t->world, &untold, 1));
+    if (t->place.is_new) {
+        t->place.told    = t->step;
+        t->place.updates = t->info.step;
+        t->place.is_new  = 0;
+    }
+    if (untold > 0) {
+        q->step         = t->step;
+        q->sequences    = t->sequences;
+        q->is_untold    = 1;
+        q->is_recovered = 1;
+        memset(&q->sums, 0, sizeof(q->sums));
+        q->sums.stopping = *t->job->is_stopping ? 1.0 : 0.0;
+    }
+    return SHERD_OK;
 }
 
 /* Tells the user, and the log. */
-static sherd_status loss_tell(trainer *t, report_loss *loss, const survivors *all)
+static sherd_status loss_tell(trainer *t, report_loss *loss, const double *all)
 {
     char lost[256] = "";
     int  len       = 0;
@@ -222,7 +264,7 @@ static sherd_status loss_tell(trainer *t, report_loss *loss, const survivors *al
         TRY(trainer_report_take(t));
     }
     for (int r = 0; r < loss->before && len < 240; r++) {
-        if (all->is_there[r] == 0) {
+        if (all[r] == IS_LOST) {
             len += snprintf(lost + len, sizeof(lost) - (size_t)len, "%s%d", len > 0 ? ", " : "", r);
         }
     }
@@ -250,13 +292,29 @@ static sherd_status window_drop(trainer *t)
     return passes_losses_take(t->passes, &losses);
 }
 
+/* Says what was lost, and goes on; `all` has room for the ranks before the loss. */
+static sherd_status survivors_go_on(trainer *t, report_loss *loss, int old_rank, double start_s,
+                                    double *all)
+{
+    TRY(survivors_meet(t, loss, old_rank, all));
+    TRY(untold_take(t));
+    sherd_move_report_init(&loss->move);
+    TRY(sherd_move_query(t->engine, &loss->move));
+    loss->after = t->world_size;
+    loss->step  = t->step;
+    loss->all_s = clock_now_s() - start_s;
+    TRY(loss_tell(t, loss, all));
+    t->place.tried_size = 0;
+    return SHERD_OK;
+}
+
 sherd_status trainer_recover(trainer *t)
 {
     report_loss  loss  = {.before = t->world_size};
     double       start = clock_now_s();
     int          rank  = t->rank;
     sherd_world *next  = NULL;
-    survivors    all;
+    double      *all;
     sherd_status status;
 
     TRY(window_drop(t));
@@ -267,21 +325,11 @@ sherd_status trainer_recover(trainer *t)
         return status;
     }
     TRY(trainer_place_take(t, next));
-    TRY(position_take(t));
-    TRY(survivors_agree(t, &loss, rank, &all));
-    sherd_move_report_init(&loss.move);
-    TRY(sherd_move_query(t->engine, &loss.move));
-    loss.after = t->world_size;
-    loss.step  = t->step;
-    loss.all_s = clock_now_s() - start;
-    TRY(loss_tell(t, &loss, &all));
-    if (all.untold > 0) { /* the state has the step: report it, and save it, once more */
-        t->queued.step      = t->step;
-        t->queued.sequences = t->sequences;
-        t->queued.is_untold = 1;
-        memset(&t->queued.sums, 0, sizeof(t->queued.sums));
-        t->queued.sums.stopping = *t->job->is_stopping ? 1.0 : 0.0;
+    all = calloc((size_t)loss.before, sizeof(*all));
+    if (all == NULL) {
+        return trainer_fail(SHERD_E_NOMEM, "out of memory");
     }
-    t->place.tried_size = 0;
-    return SHERD_OK;
+    status = survivors_go_on(t, &loss, rank, start, all);
+    free(all);
+    return status;
 }
