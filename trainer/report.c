@@ -269,6 +269,11 @@ int report_write(report *r, const report_step *step)
     return r->log == NULL || !is_new || log_write(r->log, step) == 0 ? 0 : log_complain(r);
 }
 
+long report_last_step(const report *r)
+{
+    return r->last_step;
+}
+
 int report_close(report *r)
 {
     int result = 0;

@@ -69,6 +69,8 @@ void report_start_at(report *r, uint64_t tokens);
 /** Writes the line of the log, unless the log has one of this step, and the progress line when it is
  *  due. Returns -1 if the log cannot be written. */
 int report_write(report *r, const report_step *step);
+/** Returns the last step of the log, written here or, after is_taken, before; 0: none. */
+long report_last_step(const report *r);
 /** Ends the progress line and closes the log; returns -1 if that fails. Accepts NULL. */
 int report_close(report *r);
 /** Prints a line above the progress line; printf-like. Prints nothing when quiet. */

@@ -503,9 +503,11 @@ static sherd_status step_wait(trainer *t, queued_step *q)
 /* Completes the report of a step in whose update a rank was lost. The survivors know the norm. */
 static sherd_status report_complete(trainer *t, queued_step *q)
 {
-    q->is_recovered       = 0;
-    q->report.step        = t->info.step;
-    q->report.was_updated = t->info.step > t->place.updates;
+    q->is_recovered = 0;
+    if (t->place.told < q->step) {
+        q->report.step        = t->info.step;
+        q->report.was_updated = t->info.step > t->place.updates;
+    }
     return sherd_engine_fingerprint(t->engine, &q->report.fingerprint);
 }
 

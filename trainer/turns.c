@@ -227,11 +227,20 @@ static sherd_status survivors_meet(trainer *t, const report_loss *loss, int old_
     return position_take(t);
 }
 
-/* Makes the step that the state has the queued one, if a survivor has not reported it. Its report is
- * not complete: the call that should have set it was ended by the loss. */
+/* Returns whether this rank has not reported the step that the state has. A rank 0 may have died
+ * before it had written what the others took for reported: then it is not in the log. */
+static int has_untold(const trainer *t)
+{
+    return !t->place.is_new && (t->place.told < t->step ||
+                                (t->r != NULL && t->o.log_path != NULL &&
+                                 report_last_step(t->r) < t->step && t->step > t->first_step));
+}
+
+/* Makes that step the queued one, if a survivor has not reported it. Its report is not complete
+ * where the call that should have set it was ended by the loss. */
 static sherd_status untold_take(trainer *t)
 {
-    double       untold = t->place.is_new ? 0 : t->place.told < t->step;
+    double       untold = has_untold(t);
     queued_step *q      = &t->queued;
 
     TRY(sherd_world_sum_f64(t->world, &untold, 1));
@@ -259,9 +268,6 @@ static sherd_status loss_tell(trainer *t, report_loss *loss, const double *all)
 
     if (t->rank != 0) {
         return SHERD_OK;
-    }
-    if (t->r == NULL) {
-        TRY(trainer_report_take(t));
     }
     for (int r = 0; r < loss->before && len < 240; r++) {
         if (all[r] == IS_LOST) {
@@ -297,6 +303,7 @@ static sherd_status survivors_go_on(trainer *t, report_loss *loss, int old_rank,
                                     double *all)
 {
     TRY(survivors_meet(t, loss, old_rank, all));
+    TRY(t->rank == 0 && t->r == NULL ? trainer_report_take(t) : SHERD_OK);
     TRY(untold_take(t));
     sherd_move_report_init(&loss->move);
     TRY(sherd_move_query(t->engine, &loss->move));
