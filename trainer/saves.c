@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -73,6 +74,26 @@ static int latest_read(const char *dir, char tag[SAVES_TAG_BYTES])
         tag[0] = '\0';
     }
     return 1;
+}
+
+const char *saves_advice(const options *o, char out[SAVES_ADVICE_BYTES])
+{
+    char        tag[SAVES_TAG_BYTES] = "", latest[PATH_BYTES];
+    struct stat at;
+
+    if (o->save_dir == NULL) {
+        return "--save DIR would have kept checkpoints";
+    }
+    (void)snprintf(latest, sizeof(latest), "%s/latest", o->save_dir);
+    if (!latest_read(o->save_dir, tag) || tag[0] == '\0' || stat(latest, &at) != 0) {
+        (void)snprintf(out, SAVES_ADVICE_BYTES, "there is no checkpoint in %.300s yet",
+                       o->save_dir);
+    } else {
+        (void)snprintf(out, SAVES_ADVICE_BYTES,
+                       "start again with --resume: the last checkpoint is %.300s/%.100s, %ld s old",
+                       o->save_dir, tag, (long)(time(NULL) - at.st_mtime));
+    }
+    return out;
 }
 
 sherd_status saves_open(saves *s)

@@ -10,6 +10,11 @@
 
 #define SAVES_TAG_BYTES 256
 
+#define SAVES_ADVICE_BYTES 512
+/** Returns what a user can do whose run cannot go on: the newest checkpoint and its age. `out` is
+ *  room for it. */
+const char *saves_advice(const options *o, char out[SAVES_ADVICE_BYTES]);
+
 /* How far a run is, whatever its layout. */
 typedef struct saves_position {
     long     step;      /* steps of the optimizer, skipped ones included */

@@ -168,29 +168,16 @@ sherd_status trainer_turn(trainer *t)
 
 /* ---- losses ---- */
 
-static const char *advice(const trainer *t, char out[512])
-{
-    if (t->saved.tag[0] != '\0' && t->saved.is_complete) {
-        (void)snprintf(out, 512, "start again with --resume: the last checkpoint is %.200s/%s",
-                       t->o.save_dir, t->saved.tag);
-    } else {
-        (void)snprintf(out, 512, "%s",
-                       t->o.save_dir != NULL ? "start again with --resume if there is a checkpoint"
-                                             : "--save DIR would have kept checkpoints");
-    }
-    return out;
-}
-
 /* Moves the engine to the world of the survivors. */
 static sherd_status survivors_move(trainer *t, sherd_world *next)
 {
-    char         what[512], text[512];
+    char         what[512], text[SAVES_ADVICE_BYTES];
     sherd_status status;
 
     if (sherd_world_size(next) < t->o.least_ranks) {
         return trainer_fail(
             SHERD_E_STATE, "%d of %d ranks are left, and --elastic wants at least %d; %s",
-            sherd_world_size(next), t->world_size, t->o.least_ranks, advice(t, text));
+            sherd_world_size(next), t->world_size, t->o.least_ranks, saves_advice(&t->o, text));
     }
     t->place.tries      = sherd_world_size(next) == t->place.tried_size ? t->place.tries + 1 : 1;
     t->place.tried_size = sherd_world_size(next);
@@ -199,7 +186,7 @@ static sherd_status survivors_move(trainer *t, sherd_world *next)
         status = status == SHERD_E_PEER_LOST ? SHERD_E_STATE : status;
         (void)snprintf(what, sizeof(what), "%s", sherd_last_error());
         return trainer_fail(status, "%d of %d ranks are left, and cannot go on: %s; %s",
-                            sherd_world_size(next), t->world_size, what, advice(t, text));
+                            sherd_world_size(next), t->world_size, what, saves_advice(&t->o, text));
     }
     return status;
 }

@@ -356,8 +356,8 @@ resized() {
 # elastic_start STAGE COMMAND...: starts a long run in the background, and waits for its first step.
 elastic_start() {
     printf '{"deterministic": true, "train_batch_size": 14, "train_micro_batch_size_per_gpu": 1, "gradient_clipping": 0.5,
-        "bf16": {"enabled": true}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
-        "zero_optimization": {"stage": %d}}' "$1" >"$scratch/config.json"
+        "bf16": {"enabled": true}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "sherd": {%s},
+        "zero_optimization": {"stage": %d}}' "${redundancy-}" "$1" >"$scratch/config.json"
     shift
     rm -f "$scratch/log"
     # shellcheck disable=SC2086
@@ -403,6 +403,70 @@ elastic() {
         "$program" --data "$scratch/text" --elastic "$mistake" >"$scratch/out" 2>&1 && fail "--elastic $mistake is accepted"
         grep -q -- "--elastic $mistake" "$scratch/out" || fail "--elastic $mistake: $(cat "$scratch/out")"
     done
+}
+
+# lose NUMBER...: kills these children of the launcher, counted from 1, and waits until $ranks train.
+lose() {
+    before=$(grep -c '"lost"' "$scratch/log" || true)
+    children=$(cat "/proc/$pid/task/$pid/children")
+    for number in "$@"; do
+        # shellcheck disable=SC2086
+        kill -KILL "$(echo $children | cut -d' ' -f"$number")"
+    done
+    tries=0
+    until [ "$(grep -c '"lost"' "$scratch/log")" -gt "$before" ] && grep '"resized"' "$scratch/log" | tail -1 | grep -q "\"resized\": $ranks,"; do
+        kill -0 "$pid" 2>/dev/null || return 1
+        tries=$((tries + 1))
+        [ $tries -lt 600 ] || return 1
+        sleep 0.05
+    done
+}
+
+# Processes die, rank 0 too, and two at once: the log stays that of one rank, whether they are started again or not.
+elastic_killed() {
+    redundancy='"redundancy": "host"'
+    export TMPDIR="$scratch"
+    for stage in 1 2 3; do
+        elastic_start $stage "$sherd" launch -n 4 --elastic 2:5 "$program"
+        ranks=4
+        lose 2 && lose 1 && lose 1 3 && lose 4 || fail "stage $stage, killing: $(cat "$scratch/out")"
+        grep -q "was ended by signal 9 (Killed): 3 ranks go on, and it is started again" "$scratch/out" ||
+            fail "the launcher does not say what it does: $(cat "$scratch/out")"
+        elastic_end "stage $stage, killed"
+    done
+    elastic_start 3 "$sherd" launch -n 4 --elastic 2:5 --no-restart "$program"
+    ranks=3
+    lose 1 || fail "killing without a restart: $(cat "$scratch/out")"
+    grep -q "process 0 was ended by signal 9 (Killed): 3 ranks go on without it" "$scratch/out" || fail "without a restart: $(cat "$scratch/out")"
+    ranks=2
+    lose 3 || fail "killing without a restart: $(cat "$scratch/out")"
+    elastic_end "without a restart"
+    # Too few are left.
+    elastic_start 3 "$sherd" launch -n 2 --elastic 2:5 --grace 1 "$program"
+    kill -KILL "$(cut -d' ' -f1 "/proc/$pid/task/$pid/children")"
+    status=0
+    wait "$pid" || status=$?
+    same "the status when too few are left" 137 "$status"
+    grep -q "1 rank is left, and --elastic wants at least 2; the job ends" "$scratch/out" || fail "the launcher with one rank: $(cat "$scratch/out")"
+    grep -q "1 of 2 ranks are left, and --elastic wants at least 2; --save DIR would have kept checkpoints" "$scratch/out" ||
+        fail "one rank: $(cat "$scratch/out")"
+    # A newcomer that always fails is not started for ever.
+    # shellcheck disable=SC2016
+    elastic_start 3 "$sherd" launch -n 3 --elastic 2:5 --grace 0 --deaths 3 sh -c '[ -n "${SHERD_RANK-}" ] || exit 7; exec "$@"' sh "$program"
+    kill -TTIN "$pid"
+    status=0
+    wait "$pid" || status=$?
+    same "the status of a crash loop" 7 "$status"
+    same "starts of a crash loop" 2 "$(grep -c "ended with status 7 before it was a rank: 3 ranks go on, and it is started again" "$scratch/out")"
+    grep -q "3 processes in a row have ended so within 60 seconds of training; the job ends" "$scratch/out" || fail "a crash loop: $(cat "$scratch/out")"
+    # What the state has is gone with its rank.
+    redundancy=
+    elastic_start 3 "$sherd" launch -n 3 --elastic 2:5 --grace 1 --no-restart "$program" --save "$scratch/kept" --save-every 1
+    kill -KILL "$(cut -d' ' -f2 "/proc/$pid/task/$pid/children")"
+    wait "$pid" && fail "ranks go on without the state of one: $(cat "$scratch/out")"
+    grep -q "2 of 3 ranks are left, and cannot go on: .*; start again with --resume: the last checkpoint is $scratch/kept/step-0000[0-9]*, [0-9]* s old" "$scratch/out" ||
+        fail "state that is gone: $(cat "$scratch/out")"
+    [ -z "$(find "$scratch" -name 'sherd-launch-*')" ] || fail "the launcher leaves $(find "$scratch" -name 'sherd-launch-*')"
 }
 
 # A global batch of 84 sequences, which 1, 2, 3, 4 and 7 ranks share out. saved_open IS_ASYNC
