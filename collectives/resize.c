@@ -11,13 +11,36 @@
 
 #include <string.h>
 
-/* Where a rank is lost, before the split or in it, those that are there make the world. */
+/* Those that are there make the world. If one more is lost before they may go on, they do so again. */
+static sherd_status survivors_make(sherd_world *world, sherd_world **out)
+{
+    sherd_status status = SHERD_E_PEER_LOST;
+
+    for (int n = 0; n < world->world_size && status == SHERD_E_PEER_LOST; n++) {
+        sherd_world *next = NULL;
+
+        SHERDI_TRY(sherdi_survivors_meet(world, 1, &next));
+        status = sherdi_turn_claim(world, next);
+        if (status == SHERD_OK) {
+            *out = next;
+        } else {
+            const sherdi_outcome failed = sherdi_outcome_of(status);
+
+            sherd_world_destroy(next);
+            status = sherdi_outcome_end(&failed);
+        }
+    }
+    return status;
+}
+
+/* Where a rank is lost, before the split or in it, the survivors make the world. */
 static sherd_status world_end(sherd_world *world, sherd_status status, int stays, sherd_world **out)
 {
-    return status == SHERD_E_PEER_LOST && sherdi_world_has_failed(world) &&
-                   sherdi_survivors_can_meet(world)
-               ? sherdi_survivors_meet(world, stays, out)
-               : status;
+    if (status != SHERD_E_PEER_LOST || !sherdi_world_has_failed(world) ||
+        !sherdi_survivors_can_meet(world)) {
+        return status;
+    }
+    return stays ? survivors_make(world, out) : sherdi_survivors_meet(world, 0, out);
 }
 
 sherd_status sherd_world_shrink(sherd_world *world, sherd_world **out)

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define PATH_BYTES 256
+#define TEXT_BYTES 32
 
 /* ---- files ---- */
 
@@ -39,37 +40,51 @@ static sherd_status io_fail(const char *path, const char *what)
                        strerror(errno));
 }
 
-/* Makes a file with a number in it appear in one piece. */
-static sherd_status number_write(const roll *roll, const char *path, int number)
+/* Writes a file of this process, which then gets its name in one piece. */
+static sherd_status fresh_write(const roll *roll, const char *text, char fresh[PATH_BYTES])
 {
-    char fresh[PATH_BYTES], text[16];
-    int  len = snprintf(text, sizeof(text), "%d\n", number);
-    int  fd;
-    int  is_written;
+    int fd, is_written;
 
     (void)path_of(roll, fresh, "new-%d", roll->process);
     fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0) {
         return io_fail(fresh, "made");
     }
-    is_written = write(fd, text, (size_t)len) == len;
+    is_written = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
     (void)close(fd);
-    return is_written && rename(fresh, path) == 0 ? SHERD_OK : io_fail(path, "written");
+    return is_written ? SHERD_OK : io_fail(fresh, "written");
+}
+
+/* Makes a file with a number in it. */
+static sherd_status number_write(const roll *roll, const char *path, int number)
+{
+    char fresh[PATH_BYTES], text[TEXT_BYTES];
+
+    (void)snprintf(text, sizeof(text), "%d\n", number);
+    SHERDI_TRY(fresh_write(roll, text, fresh));
+    return rename(fresh, path) == 0 ? SHERD_OK : io_fail(path, "written");
 }
 
 /* Returns 0, or -1 where the file is not there. */
-static int number_read(const char *path, int *out)
+static int text_read(const char *path, char text[TEXT_BYTES])
 {
-    char    text[16] = "";
-    int     fd       = open(path, O_RDONLY | O_CLOEXEC);
+    int     fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t len;
 
     if (fd < 0) {
         return -1;
     }
-    len = read(fd, text, sizeof(text) - 1);
+    len = read(fd, text, TEXT_BYTES - 1);
     (void)close(fd);
-    return len > 0 && sscanf(text, "%d", out) == 1 ? 0 : -1;
+    text[len > 0 ? len : 0] = '\0';
+    return len > 0 ? 0 : -1;
+}
+
+static int number_read(const char *path, int *out)
+{
+    char text[TEXT_BYTES];
+
+    return text_read(path, text) == 0 && sscanf(text, "%d", out) == 1 ? 0 : -1;
 }
 
 /* Calls `take` with each name of the folder until it returns 1. */
@@ -195,6 +210,22 @@ sherd_status sherdi_roll_call(const roll *roll, int world_size, int most, int *c
         return SHERD_OK;
     }
     return number_write(roll, path_of(roll, to, "turn-%d", *turn_out), world_size + *count_out);
+}
+
+sherd_status sherdi_roll_claim(const roll *roll, int number, uint64_t session, int *is_ours_out)
+{
+    char fresh[PATH_BYTES], path[PATH_BYTES], text[TEXT_BYTES], found[TEXT_BYTES];
+    int  is_first;
+
+    (void)snprintf(text, sizeof(text), "%016llx\n", (unsigned long long)session);
+    SHERDI_TRY(fresh_write(roll, text, fresh));
+    is_first = link(fresh, path_of(roll, path, "loss-%d", number)) == 0;
+    (void)unlink(fresh);
+    if (!is_first && text_read(path, found) != 0) {
+        return io_fail(path, "read");
+    }
+    *is_ours_out = is_first || strcmp(found, text) == 0;
+    return SHERD_OK;
 }
 
 /* ---- newcomers ---- */

@@ -10,6 +10,7 @@
  *   turn-T        of rank 0: how many ranks meet at the socket meeting-T
  *   trains-P      process P is a rank
  *   leaves-P      the same file, when P leaves as was asked
+ *   loss-N        of the survivors of the N-th loss: from which world they come
  *
  * P is the number of a process, which the launcher gives it; the launcher removes the files of a
  * process that has ended. turn.c is the ranks' side, cli/launch_elastic.c the launcher's. */
@@ -56,6 +57,10 @@ sherd_status sherdi_roll_wanted(const roll *roll, int *out);
  *  number of the turn. */
 sherd_status sherdi_roll_call(const roll *roll, int world_size, int most, int *count_out,
                               int *turn_out);
+
+/** Claims the job for those who come from the world `session`, after its `number`-th loss. Only the
+ *  ranks of one world can: *is_ours_out. */
+sherd_status sherdi_roll_claim(const roll *roll, int number, uint64_t session, int *is_ours_out);
 
 /* ---- newcomers ---- */
 

@@ -28,6 +28,17 @@
 typedef enum roll_place { PLACE_NONE = 0, PLACE_TRAINS, PLACE_LEAVES } roll_place;
 static atomic_int place;
 
+/* The world that made a turn last, and the one that came of it; 0: none. By numbers that a world has
+ * alone, since programs destroy worlds. */
+static _Atomic uint64_t turned[2];
+/* Losses after which this process, or those that it has met, have gone on. */
+static atomic_int losses;
+
+static uint64_t session_of(const sherd_world *world)
+{
+    return world->ops == &sherdi_self_ops ? 0 : ((const sherdi_procs *)world)->meeting.session;
+}
+
 int sherd_launched_late(void)
 {
     roll roll;
@@ -134,6 +145,7 @@ sherd_status sherd_world_join(const sherd_world_params *params, sherd_world **ou
     while (word == ROLL_LOST) {
         SHERDI_TRY(turn_join(&roll, &here, &word, &world));
     }
+    atomic_store(&turned[1], world != NULL ? session_of(world) : 0);
     *out = world;
     return SHERD_OK;
 }
@@ -141,9 +153,9 @@ sherd_status sherd_world_join(const sherd_world_params *params, sherd_world **ou
 /* ---- ranks ---- */
 
 /* What rank 0 tells all: how many ranks go on, at most those of the world; how many come; in which
- * turn. These numbers are summed. */
+ * turn; after how many losses. These numbers are summed. */
 typedef struct turn_plan {
-    double size, newcomers, turn, failed;
+    double size, newcomers, turn, losses, failed;
 } turn_plan;
 
 static sherd_status plan_make(const roll *roll, const sherd_world *world, turn_plan *out)
@@ -176,11 +188,59 @@ static sherd_status plan_tell(const roll *roll, sherd_world *world, turn_plan *o
     plan.failed = status != SHERD_OK;
     SHERDI_TRY(sherd_world_sum_f64(world, (double *)&plan, sizeof(plan) / sizeof(double)));
     SHERDI_TRY(sherdi_outcome_end(&own));
+    if ((int)plan.losses > atomic_load(&losses)) { /* this rank has come after them */
+        atomic_store(&losses, (int)plan.losses);
+    }
     *out = plan;
     return plan.failed == 0
                ? SHERD_OK
                : sherdi_fail(SHERD_E_IO, "sherd_world_turn: another rank cannot read or write the "
                                          "folder of the job; its own sherd_last_error() says more");
+}
+
+/* Ranks may part: a rank dies at the end of a move, some have their engines in the new world by then,
+ * and others go back to the old one. Both are survivors; those that claim the loss first go on. */
+sherd_status sherdi_turn_claim(sherd_world *world, sherd_world *next)
+{
+    const uint64_t session = session_of(world);
+    double         verdict[2]; /* refused, and failed */
+    double        *known;
+    int            number  = 0;
+    int            is_ours = 1;
+    roll           roll;
+    sherd_status   status;
+
+    if (!sherdi_roll_open(&roll) || session == 0 ||
+        (session != atomic_load(&turned[0]) && session != atomic_load(&turned[1]))) {
+        return SHERD_OK;
+    }
+    known = calloc((size_t)next->world_size, sizeof(*known));
+    if (known == NULL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for a list of %d ranks", next->world_size);
+    }
+    known[next->rank] = atomic_load(&losses);
+    status            = sherd_world_sum_f64(next, known, (size_t)next->world_size);
+    for (int r = 0; r < next->world_size; r++) {
+        number = (int)known[r] > number ? (int)known[r] : number;
+    }
+    free(known);
+    SHERDI_TRY(status);
+    status = next->rank == 0 ? sherdi_roll_claim(&roll, number + 1, session, &is_ours) : SHERD_OK;
+    verdict[0] = !is_ours;
+    verdict[1] = status != SHERD_OK;
+    SHERDI_TRY(sherd_world_sum_f64(next, verdict, 2));
+    if (verdict[0] != 0 || verdict[1] != 0) {
+        return sherdi_fail(SHERD_E_STATE,
+                           verdict[0] != 0
+                               ? "sherd_world_shrink: other ranks of the elastic job have gone on "
+                                 "without these %d"
+                               : "sherd_world_shrink: the folder of the elastic job cannot be read "
+                                 "or written, and these %d ranks cannot go on",
+                           next->world_size);
+    }
+    atomic_store(&losses, number + 1);
+    atomic_store(&turned[1], session_of(next));
+    return SHERD_OK;
 }
 
 /* Goes on with the newcomers if all of these ranks have met them. */
@@ -241,12 +301,14 @@ sherd_status sherd_world_turn(sherd_world *world, sherd_world **out)
                            "over shm can come and go",
                            world->ops->name);
     }
+    atomic_store(&turned[0], session_of(world));
     SHERDI_TRY(plan_tell(&roll, world, &plan));
     if (plan.newcomers > 0) {
         SHERDI_TRY(turn_grow(&roll, world, &plan, &next));
     } else if ((int)plan.size < world->world_size) {
         SHERDI_TRY(turn_shrink(&roll, world, &plan, &next));
     }
+    atomic_store(&turned[1], next != NULL ? session_of(next) : 0);
     *out = next;
     return SHERD_OK;
 }

@@ -312,7 +312,10 @@ sherd_status trainer_recover(trainer *t)
     sherd_status status;
 
     TRY(window_drop(t));
-    TRY(sherd_world_shrink(t->world, &next));
+    status = sherd_world_shrink(t->world, &next);
+    if (status != SHERD_OK) { /* also if the others have gone on without this rank */
+        return trainer_fail(SHERD_E_STATE, "%s", sherd_last_error());
+    }
     status = survivors_move(t, next);
     if (status != SHERD_OK) {
         sherd_world_destroy(next);
