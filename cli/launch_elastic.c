@@ -392,11 +392,11 @@ int launch_elastic_ended(launch *job, const launch_child *child, int status)
         }
         return 1;
     }
-    if (trained_s < 0 && !child->is_late) { /* the others wait for it, or it had nothing to do */
-        return 0;
+    if (trained_s < 0 && !child->is_late && status != 0) {
+        return 0; /* the others wait for it, and nobody has begun */
     }
-    if (trained_s >= 0 && status == 0) {
-        ending_begin(job);
+    if (status == 0 && (trained_s >= 0 || !child->is_late)) {
+        ending_begin(job); /* it has done its work */
     } else {
         death_take(job, child, status, trained_s);
     }

@@ -79,6 +79,21 @@ run 2 "$minimal"
 says err "launch wants -n N"
 run 2 -n 2
 says err "launch wants a program"
+
+# Processes that come and go: mistakes, and programs that have not begun to train. test_trainer.sh and test_turn.c have the rest.
+run 2 -n 4 --elastic 5:2 "$minimal"
+says err "--elastic wants MIN:MAX, two numbers of ranks from 1 to 1024"
+run 2 -n 1 --elastic 2:4 "$minimal"
+says err "-n has to be between the numbers of --elastic"
+run 2 -n 2 --no-restart "$minimal"
+says err "--no-restart and --deaths are for --elastic MIN:MAX"
+run 2 --hosts a:1 --elastic 1:2 "$minimal"
+says err "--elastic is for the processes of one host"
+run 3 -n 2 --elastic 1:2 --grace 0 sh -c '[ "$SHERD_RANK" != 1 ] || exit 3; read -r line <"$0"' "$scratch/never"
+says err "rank 1 ended with status 3"
+run 0 -n 2 --elastic 1:3 "$minimal"
+says out "rank 1 of 2: y = 3.00 x + 1.00"
+
 if ls "$scratch" | grep -q sherd-launch; then
     echo "not ok: a folder stays"
     failed=1
