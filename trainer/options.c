@@ -145,8 +145,9 @@ static const option_row rows[] = {
     {"ranks", "N", OPTION_NUMBER, FIELD(ranks), 1, 1024,
      "ranks, as threads (default: 4, on GPUs 1, or what mpirun, torchrun or srun started)", NULL},
     {"elastic", "MIN:MAX", OPTION_SPAN, FIELD(least_ranks), 1, OPTIONS_MOST_RANKS,
-     "let the signals SIGTTIN (one more) and SIGTTOU (one less) change the number of ranks, which "
-     "are threads, between these two while the training goes on; the global batch stays",
+     "let the signals SIGTTIN (one more) and SIGTTOU (one less) change the number of ranks between "
+     "these two while the training goes on; the global batch stays. Ranks that are processes are "
+     "started by sherd launch --elastic MIN:MAX, which takes the signals; there ranks may also die",
      NULL},
     {"threads", "N", OPTION_NUMBER, FIELD(threads), 1, 256,
      "threads of each rank (default: cores / ranks)", NULL},

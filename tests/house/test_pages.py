@@ -1,7 +1,7 @@
 """What pages say of the sources, held against them: test_pages.py SOURCE API_JSON.
 
 docs/promises.md has the versions that the build and the code check; docs/step-report.md has every field of the report; docs/guide.md has the
-program examples/resume/resume.c in part; the script of docs/diverged.md runs and finds a difference.
+programs examples/resume/resume.c and examples/elastic/elastic.c in part; the script of docs/diverged.md runs and finds a difference.
 """
 import json
 import re
@@ -62,10 +62,12 @@ def check_report():
 
 
 def check_guide():
-    program = text_of("examples/resume/resume.c")
-    for part in block("docs/guide.md", "c", "sherd_checkpoint_save").split("\n\n"):
-        if part.strip("\n") not in program:
-            failures.append(f"docs/guide.md has lines that examples/resume/resume.c has not:\n{part}")
+    for page, call, path in (("docs/guide.md", "sherd_checkpoint_save", "examples/resume/resume.c"),
+                             ("docs/elastic.md", "sherd_step_share", "examples/elastic/elastic.c")):
+        program = text_of(path)
+        for part in block(page, "c", call).split("\n\n"):
+            if part.strip("\n") not in program:
+                failures.append(f"{page} has lines that {path} has not:\n{part}")
 
 
 def safetensors(path, values):
