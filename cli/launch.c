@@ -101,7 +101,7 @@ static int children_start(launch *job, const sigset_t *before)
     if (job->part == NULL && folder_make(job) != 0) {
         return -1;
     }
-    if (job->elastic != NULL && launch_elastic_open(job) != 0) {
+    if (job->elastic.span != NULL && launch_elastic_open(job) != 0) {
         return -1;
     }
     return launch_ranks_start(job, before);
@@ -116,14 +116,14 @@ static int launch_run(launch *job)
     for (size_t i = 0; i < LAUNCH_NUM_SIGNALS; i++) {
         (void)sigaddset(&signals, LAUNCH_SIGNALS[i]);
     }
-    if (job->elastic != NULL) {
+    if (job->elastic.span != NULL) {
         (void)sigaddset(&signals, SIGTTIN);
         (void)sigaddset(&signals, SIGTTOU);
     }
     blocked = signals;
     (void)sigaddset(&blocked, SIGPIPE); /* of a part that has ended */
     (void)sigprocmask(SIG_BLOCK, &blocked, &before);
-    job->before = before;
+    job->elastic.before = before;
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (children_start(job, &before) != 0) {
         launch_signal(job, SIGKILL);
@@ -134,7 +134,7 @@ static int launch_run(launch *job)
         launch_output_last(job);
     }
     launch_output_free(&job->output);
-    if (job->elastic != NULL) {
+    if (job->elastic.span != NULL) {
         launch_elastic_close(job);
     }
     folder_remove(job);
@@ -147,10 +147,11 @@ static int job_read(launch *job)
     if (job->part != NULL) {
         return launch_part_read(job);
     }
-    if (job->elastic == NULL && (job->is_not_restarted || job->most_deaths != DEATHS)) {
+    if (job->elastic.span == NULL &&
+        (job->elastic.is_not_restarted || job->elastic.most_deaths != DEATHS)) {
         return cli_bad("launch", "--no-restart and --deaths are for --elastic MIN:MAX");
     }
-    if (job->elastic != NULL && (job->hosts_text != NULL || job->hostfile != NULL)) {
+    if (job->elastic.span != NULL && (job->hosts_text != NULL || job->hostfile != NULL)) {
         return cli_bad("launch", "--elastic is for the processes of one host: -n N");
     }
     if (job->hosts_text != NULL || job->hostfile != NULL) {
@@ -165,7 +166,7 @@ static int job_read(launch *job)
                                  "no command line of their own");
     }
     job->all_ranks = job->ranks;
-    return job->elastic != NULL ? launch_elastic_read(job) : 0;
+    return job->elastic.span != NULL ? launch_elastic_read(job) : 0;
 }
 
 int cli_launch(int argc, char **argv)
@@ -181,9 +182,9 @@ int cli_launch(int argc, char **argv)
         CLI_TEXT("starter-args", 0, launch, starter_args),
         CLI_NUMBER("port", 0, launch, port, 1, 65535, "wants 1 to 65535"),
         CLI_FLAG("dry-run", 0, launch, is_dry),
-        CLI_TEXT("elastic", 0, launch, elastic),
-        CLI_FLAG("no-restart", 0, launch, is_not_restarted),
-        CLI_NUMBER("deaths", 0, launch, most_deaths, 1, 1000000, "wants 1 to 1000000"),
+        CLI_TEXT("elastic", 0, launch, elastic.span),
+        CLI_FLAG("no-restart", 0, launch, elastic.is_not_restarted),
+        CLI_NUMBER("deaths", 0, launch, elastic.most_deaths, 1, 1000000, "wants 1 to 1000000"),
         CLI_TEXT("part", 0, launch, part),
         CLI_TEXT("meeting", 0, launch, meeting),
         {0}};
@@ -196,8 +197,10 @@ int cli_launch(int argc, char **argv)
         (void)fprintf(stderr, "sherd: no memory\n");
         return 1;
     }
-    *job =
-        (launch){.grace_s = 5, .orders = -1, .failed_rank = -1, .most_deaths = DEATHS, .lock = -1};
+    *job   = (launch){.grace_s     = 5,
+                      .orders      = -1,
+                      .failed_rank = -1,
+                      .elastic     = {.most_deaths = DEATHS, .lock = -1}};
     status = cli_options_read(&OPTIONS, argc, argv, job);
     if (status < 0 && optind == argc) {
         status = cli_bad("launch", "launch wants a program");

@@ -33,7 +33,7 @@ typedef struct launch_child {
     int   control; /* takes orders for it; -1: it takes signals */
     /* of an elastic job, where `rank` is the number of the process */
     int is_late;      /* started while the others trained */
-    int is_sent_away; /* it is not needed, and has been told to end */
+    int is_sent_away; /* it is not needed, and was asked to end */
 } launch_child;
 
 /* What a child prints on one of its two streams. */
@@ -58,12 +58,23 @@ typedef struct launch_output {
     int num_last;
 } launch_output;
 
+/* A job whose processes come and go. */
+typedef struct launch_elastic {
+    const char *span; /* --elastic MIN:MAX; NULL: the ranks stay */
+    int         is_not_restarted, most_deaths;
+
+    int      least, most, wanted; /* ranks */
+    int      lock;                /* says that the launcher lives */
+    int      is_ending;           /* nobody is started any more */
+    int      deaths;              /* of newcomers in a row that did not train for long */
+    int64_t  last_death_s;
+    sigset_t before; /* the signals that a child has blocked */
+} launch_elastic;
+
 typedef struct launch {
     /* the options */
     int         ranks, grace_s, is_prefixed, is_bare, is_dry, port;
     const char *hosts_text, *hostfile, *starter, *starter_args, *part, *meeting;
-    const char *elastic; /* MIN:MAX; NULL: the ranks stay */
-    int         is_not_restarted, most_deaths;
     char      **program;
 
     launch_host *hosts; /* NULL: this host */
@@ -77,13 +88,7 @@ typedef struct launch {
     launch_output output;
     int           orders; /* of a part: where the launcher's orders come from; -1: nowhere */
 
-    /* of an elastic job */
-    int      least, most, wanted; /* ranks */
-    int      lock;                /* says that the launcher lives */
-    int      is_ending;           /* nobody is started any more */
-    int      deaths;              /* of newcomers in a row that did not train for long */
-    int64_t  last_death_s;
-    sigset_t before; /* the signals that a child has blocked */
+    launch_elastic elastic;
 
     int     failed_rank; /* the first rank that failed; -1: none has, or it is not known */
     int     status;      /* exit status of the first child or rank that failed; 0: none has */

@@ -101,19 +101,19 @@ int launch_elastic_open(launch *job)
 {
     char path[SOCKET_PATH_BYTES + 32];
 
-    job->lock = open(path_of(job, path, "launcher"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (job->lock < 0 || flock(job->lock, LOCK_EX) != 0) {
+    job->elastic.lock = open(path_of(job, path, "launcher"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (job->elastic.lock < 0 || flock(job->elastic.lock, LOCK_EX) != 0) {
         (void)fprintf(stderr, "sherd: %s cannot be locked: %s\n", path, strerror(errno));
         return -1;
     }
-    return file_write(job, "wanted", job->wanted);
+    return file_write(job, "wanted", job->elastic.wanted);
 }
 
 void launch_elastic_close(launch *job)
 {
     words_remove(job, -1);
-    if (job->lock >= 0) {
-        (void)close(job->lock);
+    if (job->elastic.lock >= 0) {
+        (void)close(job->elastic.lock);
     }
 }
 
@@ -123,14 +123,15 @@ int launch_elastic_read(launch *job)
 {
     char end;
 
-    if (sscanf(job->elastic, "%d:%d%c", &job->least, &job->most, &end) != 2 || job->least < 1 ||
-        job->most < job->least || job->most > LAUNCH_MOST_RANKS) {
+    if (sscanf(job->elastic.span, "%d:%d%c", &job->elastic.least, &job->elastic.most, &end) != 2 ||
+        job->elastic.least < 1 || job->elastic.most < job->elastic.least ||
+        job->elastic.most > LAUNCH_MOST_RANKS) {
         return cli_bad("launch", "--elastic wants MIN:MAX, two numbers of ranks from 1 to 1024");
     }
-    if (job->ranks < job->least || job->ranks > job->most) {
+    if (job->ranks < job->elastic.least || job->ranks > job->elastic.most) {
         return cli_bad("launch", "-n has to be between the numbers of --elastic");
     }
-    job->wanted = job->ranks;
+    job->elastic.wanted = job->ranks;
     return 0;
 }
 
@@ -230,8 +231,8 @@ static void newcomers_send_away(launch *job, int most)
 /* Starts nobody any more. Those that wait end by themselves, and those that do not are ended. */
 static void ending_begin(launch *job)
 {
-    if (!job->is_ending) {
-        job->is_ending = 1;
+    if (!job->elastic.is_ending) {
+        job->elastic.is_ending = 1;
         (void)file_write(job, "over", 1);
         newcomers_send_away(job, LAUNCH_MOST_RANKS);
     }
@@ -244,16 +245,16 @@ void launch_elastic_balance(launch *job)
     int members = members_count(job);
     int number  = 0;
 
-    if (job->status != 0 || job->is_ending) {
+    if (job->status != 0 || job->elastic.is_ending) {
         if (job->deadline_s == 0 && job->last_sent == 0 && members == 0 && job->running > 0) {
             job->deadline_s = (int64_t)clock_now_s() + job->grace_s;
         }
         return;
     }
-    if (members > job->wanted) {
-        newcomers_send_away(job, members - job->wanted);
+    if (members > job->elastic.wanted) {
+        newcomers_send_away(job, members - job->elastic.wanted);
     }
-    for (; members < job->wanted && has_room(job); members++) {
+    for (; members < job->elastic.wanted && has_room(job); members++) {
         while (is_number_taken(job, number)) {
             number++;
         }
@@ -268,7 +269,7 @@ void launch_elastic_balance(launch *job)
 /* Sets the number of ranks that is wanted. */
 static void wanted_set(launch *job, int wanted)
 {
-    job->wanted = wanted;
+    job->elastic.wanted = wanted;
     if (file_write(job, "wanted", wanted) != 0) {
         job->status     = 1;
         job->deadline_s = (int64_t)clock_now_s() + job->grace_s;
@@ -277,7 +278,7 @@ static void wanted_set(launch *job, int wanted)
 
 void launch_elastic_ask(launch *job, int number)
 {
-    int wanted = job->wanted + (number == SIGTTIN ? 1 : -1);
+    int wanted = job->elastic.wanted + (number == SIGTTIN ? 1 : -1);
 
     if (number != SIGTTIN && number != SIGTTOU) {
         if (number == SIGINT || number == SIGTERM || number == SIGHUP) {
@@ -285,8 +286,9 @@ void launch_elastic_ask(launch *job, int number)
         }
         return;
     }
-    if (wanted < job->least || wanted > job->most) {
-        (void)fprintf(stderr, "sherd: %d ranks stay: --elastic is %s\n", job->wanted, job->elastic);
+    if (wanted < job->elastic.least || wanted > job->elastic.most) {
+        (void)fprintf(stderr, "sherd: %d ranks stay: --elastic is %s\n", job->elastic.wanted,
+                      job->elastic.span);
         return;
     }
     wanted_set(job, wanted);
@@ -307,12 +309,13 @@ static int is_crash_loop(launch *job, const launch_child *dead, int64_t trained_
         const launch_child *child = &job->children[i];
         int64_t             age   = word_age(job, "trains", child->rank);
 
-        if (child->pid > 0 && child->is_late && age >= LONG_S && now_s - age > job->last_death_s) {
-            job->deaths = 0;
+        if (child->pid > 0 && child->is_late && age >= LONG_S &&
+            now_s - age > job->elastic.last_death_s) {
+            job->elastic.deaths = 0;
         }
     }
-    job->last_death_s = now_s;
-    return ++job->deaths >= job->most_deaths;
+    job->elastic.last_death_s = now_s;
+    return ++job->elastic.deaths >= job->elastic.most_deaths;
 }
 
 static void job_end(launch *job, const launch_child *child, int status)
@@ -351,22 +354,22 @@ static void death_take(launch *job, const launch_child *child, int status, int64
     int was_rank = trained_s >= 0;
     int left     = ranks_count(job);
 
-    if (left < job->least) {
+    if (left < job->elastic.least) {
         end_say(child, status, was_rank,
                 "%d rank%s left, and --elastic wants at least %d; the job "
                 "ends",
-                left, left == 1 ? " is" : "s are", job->least);
+                left, left == 1 ? " is" : "s are", job->elastic.least);
         job_end(job, child, status);
-    } else if (job->is_not_restarted) {
+    } else if (job->elastic.is_not_restarted) {
         int members = members_count(job);
 
         end_say(child, status, was_rank, "%d rank%s without it", left,
                 left == 1 ? " goes on" : "s go on");
-        wanted_set(job, members > job->least ? members : job->least);
+        wanted_set(job, members > job->elastic.least ? members : job->elastic.least);
     } else if (is_crash_loop(job, child, trained_s)) {
         end_say(child, status, was_rank,
                 "%d processes in a row have ended so within %d seconds of training; the job ends",
-                job->deaths, LONG_S);
+                job->elastic.deaths, LONG_S);
         job_end(job, child, status);
     } else {
         end_say(child, status, was_rank, "%d rank%s, and it is started again", left,
@@ -383,7 +386,7 @@ int launch_elastic_ended(launch *job, const launch_child *child, int status)
     if (child->is_sent_away) {
         return 1;
     }
-    if (job->status != 0 || job->is_ending) {
+    if (job->status != 0 || job->elastic.is_ending) {
         return 0;
     }
     if (has_left) {

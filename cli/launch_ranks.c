@@ -28,7 +28,7 @@ static void rank_variables_set(const launch *job, const launch_child *child)
     }
     (void)unsetenv("SHERD_ELASTIC");
     (void)unsetenv("SHERD_PROCESS");
-    if (job->elastic != NULL) {
+    if (job->elastic.span != NULL) {
         (void)setenv("SHERD_ELASTIC", job->folder, 1);
         number_set("SHERD_PROCESS", rank);
     }
@@ -122,7 +122,7 @@ static int child_check(const pipes *p, char **argv)
 /* Returns room for a child: that of one that has ended, in a job that starts others for them. */
 static launch_child *child_place(launch *job)
 {
-    for (int i = 0; job->elastic != NULL && i < job->num_children; i++) {
+    for (int i = 0; job->elastic.span != NULL && i < job->num_children; i++) {
         if (job->children[i].pid == 0) {
             return &job->children[i];
         }
@@ -194,7 +194,7 @@ int launch_newcomer_start(launch *job, int number)
 {
     launch_child child = {.rank = number, .control = -1, .is_late = 1};
 
-    return child_start(job, child, job->program, 0, &job->before);
+    return child_start(job, child, job->program, 0, &job->elastic.before);
 }
 
 int launch_child_start(launch *job, int host, char **argv, int has_orders, const sigset_t *before)

@@ -103,7 +103,7 @@ static void signals_take(launch *job, int fd)
         if (got.ssi_signo == SIGCHLD) {
             continue;
         }
-        if (job->elastic != NULL && (got.ssi_code != SI_KERNEL || got.ssi_signo == SIGINT)) {
+        if (job->elastic.span != NULL && (got.ssi_code != SI_KERNEL || got.ssi_signo == SIGINT)) {
             launch_elastic_ask(job, (int)got.ssi_signo);
         }
         if (got.ssi_signo == SIGTTIN || got.ssi_signo == SIGTTOU) {
@@ -157,7 +157,7 @@ static void child_ended(launch *job, launch_child *child, int ended)
     if (child->control >= 0) {
         (void)close(child->control);
     }
-    if (job->elastic != NULL && launch_elastic_ended(job, child, status)) {
+    if (job->elastic.span != NULL && launch_elastic_ended(job, child, status)) {
         return;
     }
     if (status == 0) {
@@ -200,7 +200,7 @@ static int children_collect(launch *job)
         orphans_signal(job, job->sent);
         job->has_orphan = 0;
     }
-    if (job->elastic != NULL) {
+    if (job->elastic.span != NULL) {
         launch_elastic_balance(job);
     }
     return pid == 0 || job->running > 0;

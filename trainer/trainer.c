@@ -559,7 +559,7 @@ static sherd_status step_print(trainer *t, int is_last)
     TRY(step_wait(t, q));
     TRY(q->is_recovered ? report_complete(t, q) : SHERD_OK);
     traffic_sum(q, &q->sums);
-    TRY(losses_take(t, &q->sums.losses)); /* 0 where they have been told */
+    TRY(losses_take(t, &q->sums.losses)); /* 0 if losses_tell has taken them */
     TRY(sent_count(t, q, sent[0]));
     TRY(sherd_world_sum_f64(t->world, (double *)&q->sums, sizeof(q->sums) / sizeof(double)));
     TRY(sent_count(t, q, sent[1]));

@@ -36,8 +36,8 @@ typedef struct trainer_place {
     int          wanted;      /* ranks; 0: as many as there are */
     int          has_left;    /* the others go on without this rank */
     int          is_new;      /* a process that does not know yet where the run is */
-    /* Of processes: the loss of the last window, of all ranks, which are told before the update. If
-     * a rank dies in the update, its part of the sum is not lost with it. */
+    /* Of processes: the loss of the last window, summed over the ranks before the update. If a rank
+     * dies in the update, its part is not lost with it. */
     double  losses;
     long    told;              /* the last step that is reported and, where it was due, saved */
     int64_t updates;           /* of the run until that step */
