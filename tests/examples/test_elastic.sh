@@ -12,6 +12,10 @@ want=$("$elastic" $steps)
 "$sherd" launch -n 3 --elastic 2:4 --deaths 1000 "$elastic" $steps >"$scratch/out" 2>"$scratch/err" &
 launcher=$!
 changes=0
+until ls "$scratch"/sherd-launch-*/trains-2 >"$scratch/begun" 2>&1; do # a death before that ends the job
+    kill -0 $launcher || break
+    sleep 0.02
+done
 while kill -0 $launcher 2>/dev/null; do
     children=$(cat /proc/$launcher/task/$launcher/children 2>/dev/null || true)
     # shellcheck disable=SC2086
