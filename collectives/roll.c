@@ -55,12 +55,11 @@ static sherd_status fresh_write(const roll *roll, const char *text, char fresh[P
     return is_written ? SHERD_OK : io_fail(fresh, "written");
 }
 
-/* Makes a file with a number in it. */
-static sherd_status number_write(const roll *roll, const char *path, int number)
+/* Makes a file with a text in it. */
+static sherd_status text_write(const roll *roll, const char *path, const char *text)
 {
-    char fresh[PATH_BYTES], text[TEXT_BYTES];
+    char fresh[PATH_BYTES];
 
-    (void)snprintf(text, sizeof(text), "%d\n", number);
     SHERDI_TRY(fresh_write(roll, text, fresh));
     return rename(fresh, path) == 0 ? SHERD_OK : io_fail(path, "written");
 }
@@ -78,13 +77,6 @@ static int text_read(const char *path, char text[TEXT_BYTES])
     (void)close(fd);
     text[len > 0 ? len : 0] = '\0';
     return len > 0 ? 0 : -1;
-}
-
-static int number_read(const char *path, int *out)
-{
-    char text[TEXT_BYTES];
-
-    return text_read(path, text) == 0 && sscanf(text, "%d", out) == 1 ? 0 : -1;
 }
 
 /* Calls `take` with each name of the folder until it returns 1. */
@@ -125,9 +117,10 @@ void sherdi_roll_address(const roll *roll, int turn, char out[ROLL_ADDRESS_BYTES
 
 sherd_status sherdi_roll_train(const roll *roll)
 {
-    char path[PATH_BYTES];
+    char path[PATH_BYTES], text[TEXT_BYTES];
 
-    SHERDI_TRY(number_write(roll, path_of(roll, path, "trains-%d", roll->process), (int)getpid()));
+    (void)snprintf(text, sizeof(text), "%d\n", (int)getpid());
+    SHERDI_TRY(text_write(roll, path_of(roll, path, "trains-%d", roll->process), text));
     (void)unlink(
         path_of(roll, path, "leaves-%d", roll->process)); /* it wanted to, and has to stay */
     return SHERD_OK;
@@ -144,9 +137,11 @@ sherd_status sherdi_roll_leave(const roll *roll)
 
 sherd_status sherdi_roll_wanted(const roll *roll, int *out)
 {
-    char path[PATH_BYTES];
+    char path[PATH_BYTES], text[TEXT_BYTES];
 
-    return number_read(path_of(roll, path, "wanted"), out) == 0 ? SHERD_OK : io_fail(path, "read");
+    return text_read(path_of(roll, path, "wanted"), text) == 0 && sscanf(text, "%d", out) == 1
+               ? SHERD_OK
+               : io_fail(path, "read");
 }
 
 typedef struct waiting {
@@ -189,27 +184,28 @@ static int lower_first(const void *a, const void *b)
     return *(const int *)a - *(const int *)b;
 }
 
-sherd_status sherdi_roll_call(const roll *roll, int world_size, int most, int *count_out,
+sherd_status sherdi_roll_call(const roll *roll, int from, int to, int losses, int *count_out,
                               int *turn_out)
 {
     const int room  = (int)(sizeof(((waiting *)NULL)->processes) / sizeof(int));
-    waiting   found = {.most = most < room ? most : room};
-    char      from[PATH_BYTES], to[PATH_BYTES];
+    waiting   found = {.most = to - from < room ? to - from : room};
+    char      old[PATH_BYTES], new[PATH_BYTES], text[TEXT_BYTES];
 
     *count_out = 0;
     SHERDI_TRY(names_walk(roll, waiting_note, &found));
     *turn_out = found.last_turn + 1;
     qsort(found.processes, (size_t)found.num, sizeof(int), lower_first);
     for (int i = 0; i < found.num; i++) {
-        (void)path_of(roll, from, "waits-%d", found.processes[i]);
-        (void)path_of(roll, to, "called-%d-%d-%d", found.processes[i], world_size + *count_out,
+        (void)path_of(roll, old, "waits-%d", found.processes[i]);
+        (void)path_of(roll, new, "called-%d-%d-%d", found.processes[i], from + *count_out,
                       *turn_out);
-        *count_out += rename(from, to) == 0; /* else it was sent away in this moment */
+        *count_out += rename(old, new) == 0; /* else it was sent away in this moment */
     }
     if (*count_out == 0) {
         return SHERD_OK;
     }
-    return number_write(roll, path_of(roll, to, "turn-%d", *turn_out), world_size + *count_out);
+    (void)snprintf(text, sizeof(text), "%d %d\n", from + *count_out, losses);
+    return text_write(roll, path_of(roll, new, "turn-%d", *turn_out), text);
 }
 
 sherd_status sherdi_roll_claim(const roll *roll, int number, uint64_t session, int *is_ours_out)
@@ -266,7 +262,7 @@ static int call_note(const roll *roll, const char *name, void *ctx)
 sherd_status sherdi_roll_look(const roll *roll, int64_t limit_ns, roll_call *call,
                               roll_word *word_out)
 {
-    char path[PATH_BYTES];
+    char path[PATH_BYTES], text[TEXT_BYTES];
 
     *word_out = ROLL_WAIT;
     if (access(path_of(roll, path, "waits-%d", roll->process), F_OK) == 0) {
@@ -279,7 +275,8 @@ sherd_status sherdi_roll_look(const roll *roll, int64_t limit_ns, roll_call *cal
         *word_out = ROLL_OVER; /* the launcher has removed the word */
         return SHERD_OK;
     }
-    if (number_read(path_of(roll, path, "turn-%d", call->turn), &call->world_size) == 0) {
+    if (text_read(path_of(roll, path, "turn-%d", call->turn), text) == 0 &&
+        sscanf(text, "%d %d", &call->world_size, &call->losses) == 2) {
         *word_out = ROLL_CALLED;
         return SHERD_OK;
     }

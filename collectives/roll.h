@@ -7,7 +7,7 @@
  *   over          of the launcher: the job is over for those who wait
  *   waits-P       newcomer P is ready; locked as long as it lives
  *   called-P-R-T  the same file, when rank 0 has called P to be rank R in turn T
- *   turn-T        of rank 0: how many ranks meet at the socket meeting-T
+ *   turn-T        of rank 0: how many ranks meet at the socket meeting-T, and how many losses there were
  *   trains-P      process P is a rank
  *   leaves-P      the same file, when P leaves as was asked
  *   loss-N        of the survivors of the N-th loss: from which world they come
@@ -36,7 +36,7 @@ typedef enum roll_word {
 
 /* How a newcomer is called. */
 typedef struct roll_call {
-    int     rank, turn, world_size;
+    int     rank, turn, world_size, losses;
     int64_t called_ns; /* when it saw that it is called; 0: it is not. Set to 0 before it waits */
 } roll_call;
 
@@ -53,9 +53,9 @@ sherd_status sherdi_roll_train(const roll *roll);
 sherd_status sherdi_roll_leave(const roll *roll);
 /** Reads how many ranks are wanted. */
 sherd_status sherdi_roll_wanted(const roll *roll, int *out);
-/** Calls up to `most` newcomers that wait, as ranks from `world_size` on. Returns how many, and the
- *  number of the turn. */
-sherd_status sherdi_roll_call(const roll *roll, int world_size, int most, int *count_out,
+/** Calls newcomers that wait, as ranks from `from` on and below `to`, after so many losses. Returns
+ *  how many, and the number of the turn. */
+sherd_status sherdi_roll_call(const roll *roll, int from, int to, int losses, int *count_out,
                               int *turn_out);
 
 /** Claims the job for those who come from the world `session`, after its `number`-th loss. Only the

@@ -113,6 +113,7 @@ static sherd_status turn_join(const roll *roll, const sherd_world_params *params
             *word  = ROLL_LOST;
             status = SHERD_OK;
         } else if (status == SHERD_OK) {
+            atomic_store(&losses, call.losses);
             status = place_take(roll, PLACE_TRAINS);
         }
     }
@@ -153,9 +154,9 @@ sherd_status sherd_world_join(const sherd_world_params *params, sherd_world **ou
 /* ---- ranks ---- */
 
 /* What rank 0 tells all: how many ranks go on, at most those of the world; how many come; in which
- * turn; after how many losses. These numbers are summed. */
+ * turn. These numbers are summed. */
 typedef struct turn_plan {
-    double size, newcomers, turn, losses, failed;
+    double size, newcomers, turn, failed;
 } turn_plan;
 
 static sherd_status plan_make(const roll *roll, const sherd_world *world, turn_plan *out)
@@ -165,7 +166,7 @@ static sherd_status plan_make(const roll *roll, const sherd_world *world, turn_p
     SHERDI_TRY(sherdi_roll_wanted(roll, &wanted));
     if (wanted > world->world_size) {
         SHERDI_TRY(
-            sherdi_roll_call(roll, world->world_size, wanted - world->world_size, &count, &turn));
+            sherdi_roll_call(roll, world->world_size, wanted, atomic_load(&losses), &count, &turn));
     }
     *out =
         (turn_plan){.size = wanted >= 1 && wanted < world->world_size ? wanted : world->world_size,
@@ -188,9 +189,6 @@ static sherd_status plan_tell(const roll *roll, sherd_world *world, turn_plan *o
     plan.failed = status != SHERD_OK;
     SHERDI_TRY(sherd_world_sum_f64(world, (double *)&plan, sizeof(plan) / sizeof(double)));
     SHERDI_TRY(sherdi_outcome_end(&own));
-    if ((int)plan.losses > atomic_load(&losses)) { /* this rank has come after them */
-        atomic_store(&losses, (int)plan.losses);
-    }
     *out = plan;
     return plan.failed == 0
                ? SHERD_OK

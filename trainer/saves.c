@@ -390,6 +390,13 @@ static sherd_status mark_read(saves *s, saves_position *position, char run[RUN_B
     return SHERD_OK;
 }
 
+sherd_status saves_mark_read(saves *s, saves_position *position)
+{
+    char run[RUN_BYTES];
+
+    return mark_read(s, position, run);
+}
+
 /* Finds the position of what was just loaded. If nobody has marked one, the engine's count of
  * updates stands for the steps. */
 static sherd_status position_find(saves *s, saves_position *position)

@@ -59,6 +59,10 @@ SHERD_MUST_USE sherd_status saves_resume(saves *s, saves_position *position, int
  *  Local. */
 SHERD_MUST_USE sherd_status saves_mark(saves *s, const saves_position *position);
 
+/** Reads a position that came with the state: that of saves_mark, or of a checkpoint. It is of some
+ *  window of the run, perhaps of one that was dropped. Unchanged, if there is none. Local. */
+SHERD_MUST_USE sherd_status saves_mark_read(saves *s, saves_position *position);
+
 /** Returns whether saves_step has something to do after this step: it saves then, or a save is
  *  under way. The same on all ranks. */
 int saves_is_due(const saves *s, long step);

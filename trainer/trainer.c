@@ -342,6 +342,7 @@ static sherd_status values_start(trainer *t)
     t->step = t->first_step = position.step;
     t->sequences = t->first_sequences = position.sequences;
     t->place.told                     = position.step;
+    t->place.anchor                   = position;
     if (t->r != NULL) {
         report_start_at(t->r, t->sequences * t->o.length);
     }

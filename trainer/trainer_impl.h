@@ -35,13 +35,14 @@ typedef struct trainer_place {
     sherd_world *first_world; /* of a thread, whose caller destroys it; else NULL */
     int          wanted;      /* ranks; 0: as many as there are */
     int          has_left;    /* the others go on without this rank */
-    int          is_new;      /* a process that does not know yet where the run is */
+    int          is_new;      /* a process for which the others have just made a turn */
     /* Of processes: the loss of the last window, summed over the ranks before the update. If a rank
      * dies in the update, its part is not lost with it. */
-    double  losses;
-    long    told;              /* the last step that is reported and, where it was due, saved */
-    int64_t updates;           /* of the run until that step */
-    int     tried_size, tries; /* to go on after a loss, with as many ranks; 0: it has succeeded */
+    double         losses;
+    long           told;    /* the last step that is reported and, where it was due, saved */
+    int64_t        updates; /* of the run until that step */
+    saves_position anchor;  /* some position of the run; others follow from it */
+    int tried_size, tries;  /* to go on after a loss, with as many ranks; 0: it has succeeded */
 } trainer_place;
 
 typedef struct trainer {

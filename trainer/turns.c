@@ -21,21 +21,22 @@ int trainer_has_turns(const trainer *t)
 
 /* ---- the position in the run ---- */
 
-/* What newcomers do not know of the run. Rank 0 has been there longer. */
+/* What the summary says of the beginning of a run. */
 typedef struct beginning {
     long     step;
     uint64_t sequences;
     double   loss, validation;
 } beginning;
 
-static sherd_status beginning_tell(trainer *t, int root)
+/* Newcomers learn it from rank 0, in the turn that has taken them in. */
+static sherd_status beginning_tell(trainer *t)
 {
     beginning first = {.step       = t->first_step,
                        .sequences  = t->first_sequences,
                        .loss       = t->first_loss,
                        .validation = t->first_validation};
 
-    TRY(sherd_world_broadcast(t->world, &first, sizeof(first), root));
+    TRY(sherd_world_broadcast(t->world, &first, sizeof(first), 0));
     t->first_step       = first.step;
     t->first_sequences  = first.sequences;
     t->first_loss       = first.loss;
@@ -46,13 +47,27 @@ static sherd_status beginning_tell(trainer *t, int root)
 /* Sets the position to that of the engine's state. */
 static sherd_status position_take(trainer *t)
 {
-    sherd_share share;
+    const saves_position *anchor = &t->place.anchor;
+    sherd_share           share;
 
     sherd_share_init(&share);
     TRY(sherd_step_share(t->engine, &share));
     t->sequences = (uint64_t)share.window_first * (uint64_t)t->info.micro_batch_size;
-    t->step      = t->first_step +
-              (long)((t->sequences - t->first_sequences) / (uint64_t)t->info.train_batch_size);
+    t->step      = anchor->step +
+              (long)((int64_t)(t->sequences - anchor->sequences) / t->info.train_batch_size);
+    return SHERD_OK;
+}
+
+/* Finds how far the run is, from what came with the state. A step is to come before this process
+ * ends. */
+static sherd_status newcomer_position(trainer *t)
+{
+    TRY(saves_mark_read(&t->saved, &t->place.anchor));
+    TRY(position_take(t));
+    t->first_step      = t->step - 1;
+    t->first_sequences = t->sequences - (uint64_t)t->info.train_batch_size;
+    t->place.told      = t->step;
+    t->place.updates   = t->info.step;
     return SHERD_OK;
 }
 
@@ -99,7 +114,7 @@ static sherd_status newcomer_become_rank(trainer *t, const sherd_world_params *p
     TRY(trainer_model_open(t));
     trainer_saves_init(t);
     t->place.is_new = 1;
-    return SHERD_OK;
+    return newcomer_position(t);
 }
 
 void trainer_join(trainer_job *job, const sherd_world_params *params)
@@ -120,17 +135,6 @@ void trainer_join(trainer_job *job, const sherd_world_params *params)
 
 /* ---- ranks ---- */
 
-/* A newcomer learns where the run is, from rank 0, in the turn that has taken it in. */
-static sherd_status newcomer_learn(trainer *t)
-{
-    TRY(beginning_tell(t, 0));
-    TRY(position_take(t));
-    t->place.told    = t->step;
-    t->place.updates = t->info.step;
-    t->place.is_new  = 0;
-    return SHERD_OK;
-}
-
 sherd_status trainer_turn(trainer *t)
 {
     sherd_move_report move;
@@ -138,8 +142,9 @@ sherd_status trainer_turn(trainer *t)
     int               before = t->world_size;
     sherd_status      status;
 
-    if (t->place.is_new) {
-        return newcomer_learn(t);
+    if (t->place.is_new) { /* the turn that has taken it in */
+        t->place.is_new = 0;
+        return beginning_tell(t);
     }
     TRY(sherd_world_turn(t->world, &next));
     if (next == t->world) {
@@ -159,7 +164,7 @@ sherd_status trainer_turn(trainer *t)
     }
     TRY(trainer_place_take(t, next));
     if (t->world_size > before) {
-        TRY(beginning_tell(t, 0));
+        TRY(beginning_tell(t));
     }
     sherd_move_report_init(&move);
     TRY(sherd_move_query(t->engine, &move));
@@ -191,36 +196,12 @@ static sherd_status survivors_move(trainer *t, sherd_world *next)
     return status;
 }
 
-/* What a survivor is to the others. */
-enum { IS_LOST = 0, IS_NEW = 1, IS_THERE = 2 };
-
-/* Finds who is lost, and tells those that are new where the run began: `all` is by the ranks before
- * the loss. */
-static sherd_status survivors_meet(trainer *t, const report_loss *loss, int old_rank, double *all)
-{
-    int root = 0;
-
-    all[old_rank] = t->place.is_new ? IS_NEW : IS_THERE;
-    TRY(sherd_world_sum_f64(t->world, all, (size_t)loss->before));
-    for (int r = 0; r < loss->before && all[r] != IS_THERE; r++) {
-        root += all[r] != IS_LOST;
-    }
-    if (root == t->world_size) {
-        return trainer_fail(SHERD_E_STATE,
-                            "all ranks but newcomers are lost, before these knew how "
-                            "far the run is");
-    }
-    TRY(beginning_tell(t, root));
-    return position_take(t);
-}
-
 /* Returns whether this rank has not reported the step that the state has. A rank 0 may have died
  * before it had written what the others took for reported: then it is not in the log. */
 static int has_untold(const trainer *t)
 {
-    return !t->place.is_new && (t->place.told < t->step ||
-                                (t->r != NULL && t->o.log_path != NULL &&
-                                 report_last_step(t->r) < t->step && t->step > t->first_step));
+    return t->place.told < t->step || (t->r != NULL && t->o.log_path != NULL &&
+                                       report_last_step(t->r) < t->step && t->step > t->first_step);
 }
 
 /* Makes that step the queued one, if a survivor has not reported it. Its report is not complete
@@ -231,11 +212,6 @@ static sherd_status untold_take(trainer *t)
     queued_step *q      = &t->queued;
 
     TRY(sherd_world_sum_f64(t->world, &untold, 1));
-    if (t->place.is_new) {
-        t->place.told    = t->step;
-        t->place.updates = t->info.step;
-        t->place.is_new  = 0;
-    }
     if (untold > 0) {
         q->step         = t->step;
         q->sequences    = t->sequences;
@@ -250,23 +226,26 @@ static sherd_status untold_take(trainer *t)
 /* Tells the user, and the log. */
 static sherd_status loss_tell(trainer *t, report_loss *loss, const double *all)
 {
-    char lost[256] = "";
+    char lost[256] = "", who[300];
     int  len       = 0;
 
     if (t->rank != 0) {
         return SHERD_OK;
     }
     for (int r = 0; r < loss->before && len < 240; r++) {
-        if (all[r] == IS_LOST) {
+        if (all[r] == 0) {
             len += snprintf(lost + len, sizeof(lost) - (size_t)len, "%s%d", len > 0 ? ", " : "", r);
         }
     }
     loss->lost = lost;
-    report_say(t->r,
-               "rank%s %s of %d lost: %d ranks go on after step %ld, %.1f MB moved in %.3f s, "
-               "%.3f s in all",
-               loss->before - loss->after > 1 ? "s" : "", lost, loss->before, loss->after,
-               loss->step, 1e-6 * (double)loss->move.moved_bytes, loss->move.seconds, loss->all_s);
+    if (len == 0) {
+        (void)snprintf(who, sizeof(who), "newcomers are lost");
+    } else {
+        (void)snprintf(who, sizeof(who), "rank %s of %d lost", lost, loss->before);
+    }
+    report_say(t->r, "%s: %d rank%s after step %ld, %.1f MB moved in %.3f s, %.3f s in all", who,
+               loss->after, loss->after == 1 ? " goes on" : "s go on", loss->step,
+               1e-6 * (double)loss->move.moved_bytes, loss->move.seconds, loss->all_s);
     return report_loss_write(t->r, loss) == 0
                ? SHERD_OK
                : trainer_fail(SHERD_E_IO, "the log cannot be written");
@@ -289,7 +268,10 @@ static sherd_status window_drop(trainer *t)
 static sherd_status survivors_go_on(trainer *t, report_loss *loss, int old_rank, double start_s,
                                     double *all)
 {
-    TRY(survivors_meet(t, loss, old_rank, all));
+    t->place.is_new = 0;
+    all[old_rank]   = 1; /* the others are lost */
+    TRY(sherd_world_sum_f64(t->world, all, (size_t)loss->before));
+    TRY(position_take(t));
     TRY(t->rank == 0 && t->r == NULL ? trainer_report_take(t) : SHERD_OK);
     TRY(untold_take(t));
     sherd_move_report_init(&loss->move);
