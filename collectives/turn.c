@@ -58,20 +58,21 @@ static sherd_status place_take(const roll *roll, roll_place wanted)
 
 /* ---- newcomers ---- */
 
-/* Waits until this process is called, or is not needed. */
+/* Waits until this process is called, or is not needed. A launcher that has ended may have left a
+ * word between the look and its end. */
 static sherd_status call_await(const roll *roll, roll_call *call, roll_word *word)
 {
-    for (int looks = 1;; looks++) {
+    int has_launcher = 1;
+
+    for (int looks = 1; has_launcher; looks++) {
+        has_launcher = looks % LOOKS_A_CHECK != 0 || sherdi_roll_has_launcher(roll);
         SHERDI_TRY(sherdi_roll_look(roll, TURN_NS, call, word));
         if (*word != ROLL_WAIT) {
             return SHERD_OK;
         }
-        if (looks % LOOKS_A_CHECK == 0 && !sherdi_roll_has_launcher(roll)) {
-            return sherdi_fail(SHERD_E_PEER_LOST,
-                               "sherd_world_join: the launcher of the job has ended");
-        }
         (void)poll(NULL, 0, LOOK_MS);
     }
+    return sherdi_fail(SHERD_E_PEER_LOST, "sherd_world_join: the launcher of the job has ended");
 }
 
 /* Meets the ranks that have called this process. */

@@ -155,6 +155,7 @@ static void process_lives(void)
     char         waits[32];
 
     (void)snprintf(waits, sizeof(waits), "waits-%s", getenv("SHERD_PROCESS"));
+    word_wait("launcher");
     if (!sherd_launched_late()) {
         CHECK_STATUS(SHERD_E_STATE, sherd_world_join(NULL, &world));
         CHECK_OK(sherd_world_from_env(NULL, &world));
@@ -186,7 +187,8 @@ static void launcher_of_two_at_once(void)
     wanted_set(4);
     ranks_note_wait("size-4");
     CHECK(!ranks_note_is_there("size-3"));
-    CHECK(has_word("trains-0") && has_word("trains-3"));
+    CHECK(has_word("trains-0"));
+    word_wait("trains-3");
     wanted_set(1);
     ranks_note_wait("size-1");
     CHECK(!ranks_note_is_there("size-3"));
@@ -197,12 +199,18 @@ static void launcher_of_two_at_once(void)
 
 static void launcher_of_a_dead_newcomer(void)
 {
+    int waits;
+
     (void)word_lock("launcher");
     word_wait("waits-2");
+    waits = open(word_path("waits-2"), O_RDWR | O_CLOEXEC);
+    CHECK(waits >= 0 && flock(waits, LOCK_EX) == 0); /* process 2 has killed itself */
+    (void)close(waits);
     wanted_set(3);
-    ranks_note_leave("there is room"); /* for process 3; process 2 has killed itself */
+    ranks_note_leave("there is room"); /* for process 3 */
     ranks_note_wait("size-3");
-    CHECK(has_word("waits-2") && has_word("trains-3"));
+    word_wait("trains-3"); /* which it says when it has met the others */
+    CHECK(has_word("waits-2"));
     ranks_note_leave("stop");
 }
 
@@ -218,7 +226,7 @@ static void launcher_of_a_silent_newcomer(void)
     word_wait("turn-1");
     ranks_note_leave("there is room");
     ranks_note_wait("size-3");
-    CHECK(has_word("trains-3"));
+    word_wait("trains-3");
     (void)close(silent);
     ranks_note_leave("stop");
 }
@@ -242,6 +250,7 @@ static void newcomer_is_not_needed(void)
 {
     sherd_world *world = NULL;
 
+    word_wait("launcher");
     CHECK_INT(1, sherd_launched_late());
     CHECK_OK(sherd_world_join(NULL, &world));
     CHECK(world == NULL);
@@ -295,6 +304,7 @@ static void ranks_part(void)
     int          is_old = ranks_variable("SHERD_PROCESS") == 1;
     sherd_status status;
 
+    word_wait("launcher");
     if (sherd_launched_late()) {
         CHECK_OK(sherd_world_join(NULL, &next));
     } else {
