@@ -264,9 +264,8 @@ sherd_status sherdi_roll_look(const roll *roll, int64_t limit_ns, roll_call *cal
 {
     char path[PATH_BYTES], text[TEXT_BYTES];
 
-    *word_out = ROLL_WAIT;
+    *word_out = access(path_of(roll, path, "over"), F_OK) == 0 ? ROLL_OVER : ROLL_WAIT;
     if (access(path_of(roll, path, "waits-%d", roll->process), F_OK) == 0) {
-        *word_out = access(path_of(roll, path, "over"), F_OK) == 0 ? ROLL_OVER : ROLL_WAIT;
         return SHERD_OK;
     }
     call->turn = 0;
@@ -280,9 +279,9 @@ sherd_status sherdi_roll_look(const roll *roll, int64_t limit_ns, roll_call *cal
         *word_out = ROLL_CALLED;
         return SHERD_OK;
     }
-    if (call->called_ns == 0) {
+    if (call->called_ns == 0) { /* rank 0 is about to write it, or has died */
         call->called_ns = sherdi_now_ns();
-    } else if (sherdi_now_ns() - call->called_ns > limit_ns) {
+    } else if (*word_out == ROLL_WAIT && sherdi_now_ns() - call->called_ns > limit_ns) {
         *word_out = ROLL_LOST;
     }
     return SHERD_OK;
