@@ -467,6 +467,19 @@ elastic_killed() {
     grep -q "2 of 3 ranks are left, and cannot go on: .*; start again with --resume: the last checkpoint is $scratch/kept/step-0000[0-9]*, [0-9]* s old" "$scratch/out" ||
         fail "state that is gone: $(cat "$scratch/out")"
     [ -z "$(find "$scratch" -name 'sherd-launch-*')" ] || fail "the launcher leaves $(find "$scratch" -name 'sherd-launch-*')"
+    # Ranks end with their launcher.
+    elastic_start 3 "$sherd" launch -n 3 --elastic 2:5 "$program"
+    children=$(cat "/proc/$pid/task/$pid/children")
+    kill -KILL "$pid"
+    wait "$pid" || true
+    for child in $children; do
+        tries=0
+        while kill -0 "$child" 2>/dev/null && [ $tries -lt 600 ]; do
+            tries=$((tries + 1))
+            sleep 0.05
+        done
+        kill -KILL "$child" 2>/dev/null && fail "a rank goes on without its launcher: $(cat "$scratch/out")"
+    done
 }
 
 # A global batch of 84 sequences, which 1, 2, 3, 4 and 7 ranks share out. saved_open IS_ASYNC
