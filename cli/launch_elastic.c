@@ -287,12 +287,13 @@ void launch_elastic_ask(launch *job, int number)
         return;
     }
     if (wanted < job->elastic.least || wanted > job->elastic.most) {
-        (void)fprintf(stderr, "sherd: %d ranks stay: --elastic is %s\n", job->elastic.wanted,
+        (void)fprintf(stderr, "sherd: %d rank%s stay%s: --elastic is %s\n", job->elastic.wanted,
+                      job->elastic.wanted == 1 ? "" : "s", job->elastic.wanted == 1 ? "s" : "",
                       job->elastic.span);
         return;
     }
     wanted_set(job, wanted);
-    (void)fprintf(stderr, "sherd: %d ranks are wanted\n", wanted);
+    (void)fprintf(stderr, "sherd: %d rank%s wanted\n", wanted, wanted == 1 ? " is" : "s are");
 }
 
 /* Counts the death of a newcomer that did not train for long. Returns whether these are too many: a
