@@ -462,6 +462,10 @@ elastic_killed() {
     # What the state has is gone with its rank.
     redundancy=
     elastic_start 3 "$sherd" launch -n 3 --elastic 2:5 --grace 1 --no-restart "$program" --save "$scratch/kept" --save-every 1
+    until [ -e "$scratch/kept/latest" ]; do
+        kill -0 "$pid" || break
+        sleep 0.05
+    done
     kill -KILL "$(cut -d' ' -f2 "/proc/$pid/task/$pid/children")"
     wait "$pid" && fail "ranks go on without the state of one: $(cat "$scratch/out")"
     grep -q "2 of 3 ranks are left, and cannot go on: .*; start again with --resume: the last checkpoint is $scratch/kept/step-0000[0-9]*, [0-9]* s old" "$scratch/out" ||
@@ -478,7 +482,7 @@ elastic_killed() {
             tries=$((tries + 1))
             sleep 0.05
         done
-        kill -KILL "$child" 2>/dev/null && fail "a rank goes on without its launcher: $(cat "$scratch/out")"
+        ! kill -KILL "$child" 2>/dev/null || fail "a rank goes on without its launcher: $(cat "$scratch/out")"
     done
 }
 
