@@ -92,6 +92,7 @@ sherd_status sherdi_world_grow_within(sherd_world *world, int world_size, const 
     params.host_timeout_ns = world->host_timeout_ns;
     params.cpu_threads     = world->ops == &sherdi_self_ops ? 0 : world->cpu_threads;
     params.backend         = world->backend->name;
+    params.device          = world->device == NULL ? -1 : world->device->index;
     sherdi_job_key_read(NULL, NULL, &key);
     SHERDI_TRY(sherdi_world_at(world->rank, world_size, rendezvous, &key, &params, out));
     (*out)->timeout_ns = world->timeout_ns;
