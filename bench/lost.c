@@ -37,6 +37,7 @@ typedef struct bench_options {
     size_t      elems, trials;
     int         ranks, stage;
     const char *redundancy;
+    const char *nvme; /* the folder of the state; NULL: it is in memory */
 } bench_options;
 
 /* In memory that all processes share. */
@@ -82,13 +83,16 @@ static void engine_open(sherd_world *world, sherd_engine **engine, sherd_unit *u
     sherd_config *config;
     sherd_param   params[UNITS];
     char          json[1024];
-    int           len =
-        snprintf(json, sizeof(json),
-                 "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": 1,"
-                 " \"bf16\": {\"enabled\": true}, \"deterministic\": true,"
-                 " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.001}},"
-                 " \"sherd\": {\"redundancy\": \"%s\"}, \"zero_optimization\": {\"stage\": %d}}",
-                 options->redundancy, options->stage);
+    int           len = snprintf(
+                  json, sizeof(json),
+                  "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": 1,"
+                            " \"bf16\": {\"enabled\": true}, \"deterministic\": true,"
+                            " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.001}},"
+                            " \"sherd\": {\"redundancy\": \"%s\"}, \"zero_optimization\": {\"stage\": %d%s%s%s}}",
+        options->nvme == NULL ? options->redundancy : "none", options->stage,
+        options->nvme == NULL ? ""
+                                        : ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"",
+        options->nvme == NULL ? "" : options->nvme, options->nvme == NULL ? "" : "\"}");
 
     must(sherd_config_parse(json, (size_t)len, &config), "configuration");
     must(sherd_engine_create(world, config, engine), "engine");
@@ -285,6 +289,8 @@ int main(int argc, char **argv)
         {"stage", "N", "of ZeRO, 1 to 3 (default: 3)", BENCH_INT, &given.stage, 1, 3, NULL, NULL},
         {"redundancy", "NAME", "host or peer (default: host)", BENCH_TEXT, &given.redundancy, 0, 0,
          "host|peer", NULL},
+        {"nvme", "DIR", "the state rests in files in DIR, which outlive a rank", BENCH_TEXT,
+         &given.nvme, 0, 0, NULL, NULL},
         {"trials", "N", "deaths (default: 10)", BENCH_SIZE, &given.trials, 1, 1000, NULL, NULL},
     };
     const bench_command command =
@@ -317,7 +323,8 @@ int main(int argc, char **argv)
     }
     limit = 2 + (s->moved_bytes + s->held_bytes) / rate;
     printf("# %zu elements on %d ranks, stage %d, %s: state %.2f GB; a step before %.3f s\n",
-           given.elems, given.ranks, given.stage, given.redundancy, 12e-9 * (double)given.elems,
+           given.elems, given.ranks, given.stage,
+           given.nvme == NULL ? given.redundancy : "state on NVMe", 12e-9 * (double)given.elems,
            s->step_s);
     printf(
         "# bytes of the last move: %.1f MB from rank to rank, %.1f MB from old to new memory, at "
