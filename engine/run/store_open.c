@@ -357,8 +357,8 @@ static sherdi_state_params state_params(const sherd_engine *engine, const sherdi
     return (sherdi_state_params){
         .folders     = folders->paths,
         .num_folders = folders->count,
-        .id          = {.rank       = plan->rank,
-                        .world_size = plan->world_size,
+        .id          = {.rank       = sherdi_plan_rank_of_all(plan, plan->rank),
+                        .world_size = sherdi_plan_all_ranks(plan),
                         .layout     = layout_hash(engine, plan)},
         .extents     = plan->rings[SHERDI_RING_STATE].extents,
         .num_extents = sherdi_plan_stored(plan),
