@@ -177,15 +177,9 @@ sherd_status sherdi_engine_buffer_open(sherd_engine *engine, const sherdi_plan_b
     return *out == NULL ? SHERD_E_NOMEM : SHERD_OK;
 }
 
-/* With a device, host memory that ranks share is the module's. */
-static int is_worlds(const sherd_engine *engine, const sherdi_plan_buffer *buffer)
-{
-    return buffer->is_shared && !(buffer->is_host && engine->backend->device->is_async);
-}
-
 static sherd_status buffer_open(sherd_engine *engine, const sherdi_plan_buffer *buffer, void **out)
 {
-    if (is_worlds(engine, buffer)) {
+    if (buffer->is_shared == 1) {
         SHERDI_TRY(sherdi_world_alloc(buffer->is_group ? engine->group : engine->shards,
                                       buffer->bytes, out));
         sherdi_mem_note(&engine->mem, buffer->purpose, (int64_t)buffer->bytes);
@@ -205,7 +199,7 @@ static void buffer_close(sherd_engine *engine, int b)
         return;
     }
     buffer = &engine->plan->packing.buffers[b];
-    if (is_worlds(engine, buffer)) {
+    if (buffer->is_shared == 1) {
         sherdi_world_free(buffer->is_group ? engine->group : engine->shards, memory);
         sherdi_mem_note(&engine->mem, buffer->purpose, -(int64_t)buffer->bytes);
         return;

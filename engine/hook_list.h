@@ -77,15 +77,13 @@ SHERDI_TRIED(unit_released, (const struct sherdi_program *program, int unit, she
 SHERDI_TRIED(range_left,
              (const struct sherdi_program *program, int unit, const struct sherdi_range *range),
              (program, unit, range))
-/* A segment is about to be gathered to *whole: emits operations that bring it there otherwise, and
- * sets *is_taken. */
+/* A segment is about to be gathered to *whole: brings it there otherwise, and sets *is_taken. */
 SHERDI_TRIED(gather_take,
              (const struct sherdi_program *program, const sherdi_segment *segment,
               const struct sherdi_range *whole, int *is_taken),
              (program, segment, whole, is_taken))
-/* Emit the operations of the module that follow: a unit is used, its gradient was begun, its
- * gradient is about to be complete, and is, a segment was updated; and those that move values of a bound
- * parameter. */
+/* Emit operations of the module: a unit is used, its gradient was begun, is about to be complete, and
+ * is, a segment was updated; and those that move values of a bound parameter. */
 SHERDI_TRIED(unit_used, (const struct sherdi_program *program, int unit, int is_backward),
              (program, unit, is_backward))
 SHERDI_TRIED(gradient_begun, (const struct sherdi_program *program, int unit), (program, unit))

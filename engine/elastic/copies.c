@@ -94,7 +94,7 @@ sherd_status sherdi_copies_lay_out(sherdi_plan *plan, const sherdi_model *model)
                             SHERDI_MEM_STAGING, 1);
     sherdi_plan_buffer_name(plan, SHERDI_BUFFER_SECOND, "second copy of a rank", SHERDI_MEM_STATE,
                             1);
-    room->is_shared = 1;
+    room->is_shared = plan->machine.has_device ? 2 : 1;
     room->bytes =
         sherdi_ledger_head_bytes() + sherdi_round_up(grads_bytes(plan), SHERD_ALIGN_BYTES);
     copy->bytes = sherdi_ledger_head_bytes();

@@ -143,7 +143,7 @@ typedef struct sherdi_plan_buffer {
     sherdi_mem_purpose purpose;
     size_t             bytes;
     int                is_group;  /* peers of the engine's second world */
-    int                is_shared; /* peers read it; the world allocates it */
+    int                is_shared; /* 1: peers read it, in memory of the world; 2: in host memory */
     int                is_host;   /* in host memory, else in the device's */
     int                is_pinned;
 } sherdi_plan_buffer;
@@ -170,8 +170,8 @@ typedef enum sherdi_buffer_id {
     SHERDI_BUFFER_HOST_SCALARS,
     /* where activations wait, or pass on their way from and to NVMe */
     SHERDI_BUFFER_HOST_ACTIVATIONS,
-    SHERDI_BUFFER_SNAPSHOT, /* asynchronous save: a copy of the data that this rank saves */
-    SHERDI_BUFFER_FILL,     /* first values on their way from the trainer */
+    SHERDI_BUFFER_SNAPSHOT,   /* asynchronous save: a copy of the data that this rank saves */
+    SHERDI_BUFFER_FILL,       /* first values on their way from the trainer */
     SHERDI_BUFFER_REDUNDANCY, /* what others need when this rank is lost: engine/elastic/ledger.h, */
     SHERDI_BUFFER_SECOND,     /* and what this rank has of another one: copies.h */
     SHERDI_BUFFERS,
@@ -357,9 +357,9 @@ void         sherdi_plan_destroy(sherdi_plan *plan);
  *  not divide them (sherd.elastic; else seal refuses it). */
 static inline int sherdi_shard_ranks(const sherdi_settings *settings, int all_ranks)
 {
-    int size = settings->sharding.shard_size;
-
-    return size > 0 && all_ranks % size == 0 ? size : all_ranks;
+    return settings->sharding.shard_size > 0 && all_ranks % settings->sharding.shard_size == 0
+               ? settings->sharding.shard_size
+               : all_ranks;
 }
 /** Returns the number of all ranks; and the number among them of `rank` of this plan's replica. */
 static inline int sherdi_plan_all_ranks(const sherdi_plan *plan)

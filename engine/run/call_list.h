@@ -1,6 +1,12 @@
-/* The kinds of operations that can fail at once and are modules', a line each: the kind, and the
- * function. run.c has those of every build. A build has the lines of its modules (modules.txt). */
+/* The kinds of operations that can fail at once, a line each: the kind, and the function. Those of
+ * the core come first; a build has the lines of its modules (modules.txt). */
 #include "sherd_build.h"
+
+SHERDI_CALL(GATHER, sherdi_call_gather)
+SHERDI_CALL(REDUCE, sherdi_call_reduce)
+SHERDI_CALL(ALL_REDUCE, sherdi_call_all_reduce)
+SHERDI_CALL(EXCHANGE, sherdi_call_exchange)
+SHERDI_CALL(FILL, sherdi_call_fill)
 
 SHERDI_IN_OFFLOAD(SHERDI_CALL(COMMIT, sherdi_call_generation))
 SHERDI_IN_OFFLOAD(SHERDI_CALL(ABANDON, sherdi_call_generation))

@@ -16,8 +16,6 @@ typedef struct sherdi_fill_source {
     void         *ctx;
 } sherdi_fill_source;
 
-/** SHERDI_OP_FILL: requests values from the caller. */
-sherd_status sherdi_call_fill(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out);
 /** Passes the values of an operation to the caller's function, which gives or takes them. */
 sherd_status sherdi_values_pass(sherd_engine *engine, const sherdi_op *op, float *values);
 /** Asks a source, its context, for values: a sherdi_values_fn. */

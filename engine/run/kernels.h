@@ -33,7 +33,5 @@ typedef void (*sherdi_kernel_fn)(sherd_engine *engine, const sherdi_backend *lan
     void kernel(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op);
 #include "engine/run/instead_list.h"
 #undef SHERDI_INSTEAD
-/** Returns whether operations of this kind are kernels, not calls, which can fail at once. */
-int sherdi_run_is_kernel(sherdi_op_kind kind);
 
 #endif

@@ -145,6 +145,19 @@ static void link_count(sherd_engine *engine, const sherdi_op *op)
     link->up_bytes += way == SHERDI_LANE_UP ? bytes : 0;
 }
 
+/* Whether operations of this kind are kernels, not calls, which can fail at once. */
+static int is_kernel(sherdi_op_kind kind)
+{
+    switch (kind) {
+#define SHERDI_CALL(of, call) case SHERDI_OP_##of:
+#include "engine/run/call_list.h"
+#undef SHERDI_CALL
+        return 0;
+    default:
+        return 1;
+    }
+}
+
 /* Executes an operation, or enqueues it on its lane. Kernels come from both threads, and their
  * order on an asynchronous lane is that of their numbers; calls, which may block, are the trainer's
  * alone. */
@@ -152,7 +165,7 @@ static sherd_status op_give(sherd_engine *engine, const sherdi_op *op)
 {
     sherdi_lanes_impl    *own   = engine->lanes.own;
     const sherdi_backend *lane  = lane_of(engine, op->lane);
-    int                   locks = is_async(engine, op->lane) && sherdi_run_is_kernel(op->kind);
+    int                   locks = is_async(engine, op->lane) && is_kernel(op->kind);
     sherd_status          status;
     uint64_t              number;
 

@@ -4,9 +4,7 @@
 
 #include "base/absent.h"
 #include "base/checked.h"
-#include "engine/run/fill.h"
 #include "engine/run/kernels.h"
-#include "engine/run/loop.h"
 #include "engine/modules.h"
 
 #include <stdlib.h>
@@ -24,7 +22,7 @@ sherdi_user sherdi_run_user(const sherd_engine *engine)
 
 /* ------------------------------------------------------------------- calls -- */
 
-static sherd_status op_gather(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+sherd_status sherdi_call_gather(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     sherdi_all_gather_args args = {
         .send        = sherdi_run_address(engine, op, SHERDI_USE_SRC),
@@ -67,14 +65,14 @@ static sherdi_reduction_args reduction_of(sherd_engine *engine, const sherdi_op 
     };
 }
 
-static sherd_status op_reduce(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+sherd_status sherdi_call_reduce(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     sherdi_reduction_args args = reduction_of(engine, op);
 
     return sherdi_world_reduce_scatter(engine->shards, &args, number_out);
 }
 
-static sherd_status op_all_reduce(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+sherd_status sherdi_call_all_reduce(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     sherdi_reduction_args args = reduction_of(engine, op);
 
@@ -94,7 +92,7 @@ sherd_status sherdi_run_answer(sherd_engine *engine, const sherdi_op *op)
                                  op->elems, engine->run.message_name);
 }
 
-static sherd_status op_exchange(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+sherd_status sherdi_call_exchange(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     *number_out = 0; /* no ticket: the exchange is done when the call returns */
     return sherdi_run_answer(engine, op);
@@ -103,18 +101,10 @@ static sherd_status op_exchange(sherd_engine *engine, const sherdi_op *op, uint6
 /* --------------------------------------------------------------- the loop -- */
 
 static const sherdi_call_fn CALLS[SHERDI_OP_KINDS] = {
-    [SHERDI_OP_GATHER] = op_gather,         [SHERDI_OP_REDUCE] = op_reduce,
-    [SHERDI_OP_ALL_REDUCE] = op_all_reduce, [SHERDI_OP_EXCHANGE] = op_exchange,
-    [SHERDI_OP_FILL] = sherdi_call_fill,
 #define SHERDI_CALL(kind, call) [SHERDI_OP_##kind] = (call),
 #include "engine/run/call_list.h"
 #undef SHERDI_CALL
 };
-
-int sherdi_run_is_kernel(sherdi_op_kind kind)
-{
-    return CALLS[kind] == NULL;
-}
 
 static sherd_status op_execute(sherd_engine *engine, const sherdi_backend *lane,
                                const sherdi_op *op, void *number)
