@@ -360,6 +360,9 @@ static sherd_status values_move(sherdi_move *m)
         old_drop(m, -1);
     }
     for (size_t s = 0; s < m->plans.new_plan->layout.num_segments; s++) {
+        if (m->new_world != NULL) {
+            sherdi_move_take_segment(m->engine->plan, m->engine->memory.buffers, (int)s);
+        }
         SHERDI_TRY(sherdi_move_wire_segment(&m->wire, (int)s));
         if (!keeps_old(m)) {
             old_drop(m, (int)s);

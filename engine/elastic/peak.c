@@ -183,3 +183,16 @@ void sherdi_move_drop_segment(const sherdi_plan *plan, unsigned char *const *buf
         }
     }
 }
+
+void sherdi_move_take_segment(const sherdi_plan *plan, unsigned char *const *buffers, int segment)
+{
+    sherdi_range range;
+
+    for (size_t i = 0; rest_of(plan, segment, i, &range); i++) {
+        if (range.bytes > 0 && range.offset % SHERD_ALIGN_BYTES == 0 &&
+            is_given_back(plan, range.where)) {
+            (void)sherdi_pages_take(buffers[range.where] + range.offset,
+                                    range.bytes / SHERD_ALIGN_BYTES * SHERD_ALIGN_BYTES);
+        }
+    }
+}

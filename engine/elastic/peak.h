@@ -21,6 +21,9 @@ typedef struct sherdi_move_peak {
 sherdi_move_peak sherdi_move_peak_of(const sherdi_plan *old_plan, const sherdi_plan *new_plan);
 /** Returns the bytes of a layout that a move gives back as it goes. */
 size_t sherdi_move_given_back(const sherdi_plan *plan);
+/** Takes what a layout has of a segment from the system at once, which is faster than page by page as
+ *  it is written. What cannot be had is found missing then. */
+void sherdi_move_take_segment(const sherdi_plan *plan, unsigned char *const *buffers, int segment);
 /** Give back the passing buffers of a layout, and what it has of a segment. */
 void sherdi_move_drop_passing(const sherdi_plan *plan, unsigned char *const *buffers);
 void sherdi_move_drop_segment(const sherdi_plan *plan, unsigned char *const *buffers, int segment);
