@@ -16,13 +16,14 @@
 #include <string.h>
 
 struct sherdi_copies {
-    sherdi_ghost    ghost;
-    sherdi_mem      mem;
-    int             of_rank;
-    int             is_valid; /* it has all values */
-    int             is_due;   /* the gradient of an update is here, and the update is not made */
-    int             has_thread, is_working, shall_end;
-    pthread_t       thread;
+    sherdi_ghost ghost;
+    sherdi_mem   mem;
+    int          of_rank;
+    int          is_valid;                           /* it has all values */
+    uint64_t     moved_bytes, sent_bytes, got_bytes; /* when they were taken: of all ranks, ... */
+    int          is_due; /* the gradient of an update is here, and the update is not made */
+    int          has_thread, is_working, shall_end;
+    pthread_t    thread;
     pthread_mutex_t lock;
     pthread_cond_t  changed;
 };
@@ -394,6 +395,11 @@ static sherd_status values_take(sherd_engine *engine, const int *same, sherdi_ho
     if (status == SHERD_OK) {
         status = sherdi_move_wire_finish(&wire);
     }
+    if (engine->elastic->copies != NULL) {
+        engine->elastic->copies->moved_bytes = wire.moved_bytes;
+        engine->elastic->copies->sent_bytes  = wire.own_sent_bytes;
+        engine->elastic->copies->got_bytes   = wire.own_got_bytes;
+    }
     sherdi_move_wire_close(&wire);
     return status;
 }
@@ -457,4 +463,15 @@ sherdi_copies *sherdi_copies_set(sherd_engine *engine, sherdi_copies *copies)
 
     engine->elastic->copies = copies;
     return was;
+}
+
+void sherdi_copies_report(const sherd_engine *engine, sherd_move_report *report)
+{
+    const sherdi_copies *copies = engine->elastic->copies;
+
+    if (copies != NULL) {
+        report->moved_bytes += copies->moved_bytes;
+        report->sent_bytes += copies->sent_bytes;
+        report->received_bytes += copies->got_bytes;
+    }
 }

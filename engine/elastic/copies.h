@@ -29,6 +29,8 @@ void sherdi_copies_close(sherd_engine *engine);
 sherdi_ghost *sherdi_copies_ghost(const sherd_engine *engine, int rank);
 /** Gives the blobs of that rank. E_NOMEM. */
 sherd_status sherdi_copies_blobs(const sherd_engine *engine, sherdi_blobs *out);
+/** Adds the bytes that were moved when the copies were taken. */
+void sherdi_copies_report(const sherd_engine *engine, sherd_move_report *report);
 /** Gives the engine other copies (NULL: none), and returns those that it had: in a move those of the
  *  old world stay until the new ones are complete. */
 sherdi_copies *sherdi_copies_set(sherd_engine *engine, sherdi_copies *copies);

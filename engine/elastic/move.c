@@ -550,7 +550,10 @@ static void report_write(sherdi_move *m)
     m->report.received_bytes = m->wire.own_got_bytes;
     m->report.kept_bytes     = m->wire.kept_bytes;
     m->report.step           = m->hello.at.step;
-    m->report.seconds        = (double)(sherdi_now_ns() - m->start_ns) * 1e-9;
+    if (m->new_world != NULL) {
+        sherdi_copies_report(m->engine, &m->report);
+    }
+    m->report.seconds = (double)(sherdi_now_ns() - m->start_ns) * 1e-9;
 }
 
 sherd_status sherd_engine_move(sherd_engine *engine, sherd_world *world)
