@@ -26,7 +26,7 @@ for program in "$@"; do
 done
 for name in $("$source/bench/run" --list | awk '{ print $1 }'); do
     case $name in
-    deterministic | hosts | peers | predicted | torch | torch-limited) continue ;; # scripts
+    deterministic | hosts | peers | predicted | redundancy | torch | torch-limited) continue ;; # scripts
     esac
     [ -e "$source/bench/$(echo "$name" | tr - _).c" ] ||
         { echo "bench/run lists $name, which is not there"; failed=1; }

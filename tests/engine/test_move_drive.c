@@ -254,7 +254,7 @@ static void each_request_fails(int old_size, int new_size)
                                     .top   = ", \"deterministic\": true"},
                        .old_size = old_size,
                        .new_size = new_size};
-        int  stride = test_is_long() ? 1 : 2;
+        int  stride = test_is_long() ? 1 : 4;
 
         test_world(1, twin_train, &c);
         for (int e = 0; e < 2; e++) {
@@ -293,7 +293,7 @@ static void no_memory_leaves_the_old_world_whole(void)
                   .new_size = 5 - size};
 
         test_world(1, twin_train, &c);
-        for (n = 1; c.memory_nth == 0 || c.status[0] != SHERD_OK; n += test_is_long() ? 1 : 4) {
+        for (n = 1; c.memory_nth == 0 || c.status[0] != SHERD_OK; n += test_is_long() ? 1 : 9) {
             c.memory_nth = n;
             crew_run(&c);
         }
