@@ -49,10 +49,13 @@ typedef struct peers_slot {
     _Alignas(64) unsigned char mail[2][PEERS_MAIL_BYTES];
 } peers_slot;
 
+/* Of peers_control.arrived: a rank has left a meeting for a failure, and nobody comes any more. */
+#define PEERS_CLOSED (UINT64_C(1) << 63)
+
 /* Lies in memory that all ranks of the host share; zeroed at the start. */
 typedef struct peers_control {
-    _Alignas(64) atomic_uint generation; /* futex; changes when all ranks have come */
-    _Alignas(64) atomic_uint arrived;
+    _Alignas(64) atomic_uint generation;   /* futex; the number of the last complete meeting */
+    _Alignas(64) _Atomic uint64_t arrived; /* of all ranks, at all meetings; or PEERS_CLOSED */
     _Alignas(64) atomic_uint sleepers;
     /* of ranks that are processes: as in sherd_world */
     atomic_int failure_state;

@@ -2,7 +2,7 @@
  * happens between meetings.
  *
  * A meeting is a counter and a generation in shared memory. The rank that comes last raises the
- * generation. The others look at it for a short while and then sleep on it (futex), so that eight
+ * generation to the number of the meeting. The others look at it for a short while and then sleep on it (futex), so that eight
  * ranks on two cores leave the cores to a rank that works. Sleeps are bounded: a sleeper looks for
  * failures many times a second even if nobody wakes it. */
 #include "collectives/peers.h"
@@ -150,12 +150,19 @@ static inline void cpu_relax(void)
 #endif
 }
 
+/* Whether all ranks have come to this rank's meeting; generations count meetings modulo 2^32. */
+static int is_complete(const sherdi_peers *peers)
+{
+    return atomic_load_explicit(&peers->control->generation, memory_order_acquire) ==
+           (unsigned)peers->meetings;
+}
+
 /* Looks at the generation for a while. After a look without success the next one is half as long:
  * the others are late, or have no core to run on. */
-static int generation_changes(sherdi_peers *peers, unsigned generation)
+static int becomes_complete(sherdi_peers *peers)
 {
     for (size_t i = 0; i <= peers->spins; i++) {
-        if (atomic_load_explicit(&peers->control->generation, memory_order_acquire) != generation) {
+        if (is_complete(peers)) {
             peers->spins = sherdi_min_size(2 * peers->spins, peers->most_spins);
             return 1;
         }
@@ -165,21 +172,37 @@ static int generation_changes(sherdi_peers *peers, unsigned generation)
     return 0;
 }
 
-static void generation_sleep(sherdi_peers *peers, unsigned generation)
+static void generation_sleep(sherdi_peers *peers)
 {
-    const struct timespec bound = {.tv_nsec = SLEEP_NS};
+    const struct timespec bound  = {.tv_nsec = SLEEP_NS};
+    unsigned              before = (unsigned)peers->meetings - 1;
 
     (void)atomic_fetch_add(&peers->control->sleepers, 1);
-    (void)syscall(SYS_futex, &peers->control->generation, FUTEX_WAIT, generation, &bound, NULL, 0);
+    (void)syscall(SYS_futex, &peers->control->generation, FUTEX_WAIT, before, &bound, NULL, 0);
     (void)atomic_fetch_sub(&peers->control->sleepers, 1);
 }
 
-static sherd_status meeting_wait(sherdi_peers *peers, unsigned generation)
+/* How often all ranks together come until this rank's meeting is complete. */
+static uint64_t arrivals_wanted(const sherdi_peers *peers)
+{
+    return peers->meetings * (uint64_t)peers->count;
+}
+
+/* Leaves a meeting for a failure. From then on nobody comes to a meeting, so this one is complete for
+ * all of its ranks, or for none: who is late must not complete it without this rank. */
+static sherd_status meeting_leave(sherdi_peers *peers, sherd_status status)
+{
+    uint64_t arrived = atomic_fetch_or(&peers->control->arrived, PEERS_CLOSED) & ~PEERS_CLOSED;
+
+    return arrived >= arrivals_wanted(peers) ? SHERD_OK : status;
+}
+
+static sherd_status meeting_wait(sherdi_peers *peers)
 {
     int64_t deadline_ns;
     char    missing[256];
 
-    if (generation_changes(peers, generation)) {
+    if (becomes_complete(peers)) {
         return SHERD_OK;
     }
     deadline_ns = sherdi_now_ns() + peers->world->timeout_ns;
@@ -191,30 +214,34 @@ static sherd_status meeting_wait(sherdi_peers *peers, unsigned generation)
         }
         /* Look at the generation after looking for failures: a meeting that was complete when a
          * rank disconnected or died has not failed. */
-        if (atomic_load_explicit(&peers->control->generation, memory_order_acquire) != generation) {
+        if (is_complete(peers)) {
             return SHERD_OK;
         }
-        SHERDI_TRY(status);
-        if (sherdi_now_ns() >= deadline_ns) {
+        if (status == SHERD_OK && sherdi_now_ns() >= deadline_ns) {
             missing_list(peers, missing, sizeof(missing));
-            return sherdi_world_fail_late(peers->world, "rank %s", missing);
+            status = sherdi_world_fail_late(peers->world, "rank %s", missing);
         }
-        generation_sleep(peers, generation);
+        if (status != SHERD_OK) {
+            return meeting_leave(peers, status);
+        }
+        generation_sleep(peers);
     }
 }
 
 sherd_status sherdi_peers_meet(sherdi_peers *peers)
 {
-    peers_control *control    = peers->control;
-    unsigned       generation = atomic_load(&control->generation);
+    peers_control *control = peers->control;
+    uint64_t       arrived = atomic_load(&control->arrived);
 
     peers->meetings++;
     atomic_store(&control->slots[peers->me].meetings, peers->meetings);
-    if (atomic_fetch_add(&control->arrived, 1) + 1 < (unsigned)peers->count) {
-        return meeting_wait(peers, generation);
+    while ((arrived & PEERS_CLOSED) == 0 &&
+           !atomic_compare_exchange_weak(&control->arrived, &arrived, arrived + 1)) {
     }
-    atomic_store(&control->arrived, 0);
-    (void)atomic_fetch_add(&control->generation, 1);
+    if (arrived + 1 != arrivals_wanted(peers)) { /* also where a failure has closed the meetings */
+        return meeting_wait(peers);
+    }
+    atomic_store(&control->generation, (unsigned)peers->meetings);
     if (atomic_load(&control->sleepers) > 0) {
         sherdi_peers_wake(peers);
     }

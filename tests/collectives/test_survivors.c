@@ -1,8 +1,9 @@
 /* Ranks of a world that has failed make another one: who is there, in which order, whatever happens
  * meanwhile. */
+#include "collectives/peers.h"
 #include "tests/collectives/ranks.h"
 
-#include "sherd.h"
+#include "collectives/world_impl.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -168,8 +169,31 @@ static void worlds_shrink_to_one(void)
     sherd_world_destroy(world);
 }
 
+/* Rank 2 dies while it waits in a meeting, and rank 0 leaves the meeting for that. Rank 1 has looked
+ * for failures before it: it comes when the others have gone, as the last one. */
+static void late_comer_fails_as_the_others(void)
+{
+    sherd_world *world;
+    int          rank;
+    pthread_t    thread;
+
+    CHECK_OK(sherd_world_from_env(NULL, &world));
+    CHECK_OK(sherd_world_barrier(world));
+    rank = sherd_world_rank(world);
+    if (rank == 1) {
+        ranks_note_wait("rank 0 has left the meeting");
+    }
+    if (rank == 2) {
+        CHECK(pthread_create(&thread, NULL, dies_later, NULL) == 0);
+    }
+    CHECK_STATUS(SHERD_E_PEER_LOST, sherdi_peers_meet(world->peers));
+    ranks_note_leave("rank 0 has left the meeting");
+    sherd_world_destroy(world);
+}
+
 static const rank_part PARTS[] = {PART(survivors_meet), PART(slow_is_left_behind),
-                                  PART(slow_is_waited_for), PART(worlds_shrink_to_one)};
+                                  PART(slow_is_waited_for), PART(worlds_shrink_to_one),
+                                  PART(late_comer_fails_as_the_others)};
 
 /* Ranks in `dead` must be killed. */
 static void part_run(const char *part, int size, const char *dead, const char *leaving, int delay)
@@ -227,8 +251,14 @@ static void one_after_the_other_is_lost(void)
     part_run("worlds_shrink_to_one", 5, "2134", "", 0);
 }
 
+static void meeting_is_complete_for_all_or_for_none(void)
+{
+    part_run("late_comer_fails_as_the_others", 3, "2", "", 100000);
+}
+
 static const test_case CASES[] = {
-    CASE(those_that_live_make_a_world), CASE(deaths_at_any_moment_leave_a_world),
-    CASE(who_is_slow_is_waited_for_up_to_the_limit), CASE(one_after_the_other_is_lost)};
+    CASE(meeting_is_complete_for_all_or_for_none), CASE(those_that_live_make_a_world),
+    CASE(deaths_at_any_moment_leave_a_world), CASE(who_is_slow_is_waited_for_up_to_the_limit),
+    CASE(one_after_the_other_is_lost)};
 
 RANKS_MAIN(CASES, PARTS)
