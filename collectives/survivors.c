@@ -35,7 +35,7 @@ typedef struct guard {
     pthread_mutex_t lock;
     sherd_world    *child; /* NULL: none yet, or it is gone */
     sherdi_roster  *roster;
-    int             count;
+    int             count, try_number;
     const uint64_t *members;
     atomic_int      is_over;
     pthread_t       thread;
@@ -77,6 +77,15 @@ static void guard_begun(void *ctx, sherd_world *child)
     (void)pthread_mutex_unlock(&g->lock);
 }
 
+static void guard_fail(guard *g, const char *text)
+{
+    (void)pthread_mutex_lock(&g->lock);
+    if (g->child != NULL) {
+        sherdi_world_set_failed(g->child, SHERD_E_PEER_LOST, text);
+    }
+    (void)pthread_mutex_unlock(&g->lock);
+}
+
 static void *guard_main(void *raw)
 {
     guard *g = raw;
@@ -88,12 +97,12 @@ static void *guard_main(void *raw)
 
                 (void)snprintf(text, sizeof(text),
                                "rank %d of the world before is lost, too, while the others met", i);
-                (void)pthread_mutex_lock(&g->lock);
-                if (g->child != NULL) {
-                    sherdi_world_set_failed(g->child, SHERD_E_PEER_LOST, text);
-                }
-                (void)pthread_mutex_unlock(&g->lock);
+                guard_fail(g, text);
             }
+        }
+        if (g->try_number + 1 < ROSTER_MOST_TRIES &&
+            atomic_load(&g->roster->chosen[g->try_number + 1]) != 0) {
+            guard_fail(g, "another rank meets without one that is gone");
         }
         (void)nanosleep(&REST, NULL);
     }
@@ -101,7 +110,7 @@ static void *guard_main(void *raw)
 }
 
 /* Returns NULL when there is no memory, or no thread. */
-static guard *guard_open(sherdi_procs *procs, const uint64_t *members)
+static guard *guard_open(sherdi_procs *procs, const uint64_t *members, int try_number)
 {
     guard *g = calloc(1, sizeof(*g));
 
@@ -112,6 +121,7 @@ static guard *guard_open(sherdi_procs *procs, const uint64_t *members)
     g->roster     = procs->roster;
     g->count      = procs->world.local_size;
     g->members    = members;
+    g->try_number = try_number;
     atomic_init(&g->owners, 1);
     (void)pthread_mutex_init(&g->lock, NULL);
     if (sherdi_thread_start(&g->thread, 0, guard_main, g) != 0) {
@@ -133,12 +143,17 @@ static void guard_close(guard *g)
 
 /* ------------------------------------------------------------- the choice -- */
 
+/* Returns whether a rank has ended its part in the old world, by its end or in order. */
+static int is_gone(sherdi_procs *procs, int index)
+{
+    return atomic_load(&procs->peers.control->slots[index].has_left) ||
+           sherdi_roster_is_dead(procs->roster, index);
+}
+
 /* Returns whether nothing more is to be expected of a rank: it has said what it wants, or is gone. */
 static int is_settled(sherdi_procs *procs, int index)
 {
-    return atomic_load(&procs->roster->places[index].stand) != ROSTER_NONE ||
-           atomic_load(&procs->peers.control->slots[index].has_left) ||
-           sherdi_roster_is_dead(procs->roster, index);
+    return atomic_load(&procs->roster->places[index].stand) != ROSTER_NONE || is_gone(procs, index);
 }
 
 /* Waits until all ranks are settled, somebody's proposal holds, or the time is over. */
@@ -165,8 +180,7 @@ static const uint64_t *members_choose(sherdi_procs *procs, int try_number)
     int       none = 0;
 
     for (int i = 0; i < count; i++) {
-        if (atomic_load(&roster->places[i].stand) == ROSTER_STAYS &&
-            !sherdi_roster_is_dead(roster, i)) {
+        if (atomic_load(&roster->places[i].stand) == ROSTER_STAYS && !is_gone(procs, i)) {
             mine[i / 64] |= (uint64_t)1 << (i % 64);
         }
     }
@@ -204,6 +218,9 @@ static sherd_status members_meet(sherdi_procs *old, const uint64_t *members, int
 
     params_inherit(&old->world, &params);
     for (int i = 0; i < old->world.local_size; i++) {
+        if (has_bit(members, i) && is_gone(old, i)) { /* it was in the try that came about before */
+            return sherdi_fail(SHERD_E_PEER_LOST, "sherd_world_shrink: rank %d has gone, too", i);
+        }
         procs.rank += i < old->world.local_rank && has_bit(members, i);
         procs.world_size += has_bit(members, i);
     }
@@ -211,7 +228,7 @@ static sherd_status members_meet(sherdi_procs *old, const uint64_t *members, int
                    (unsigned long long)old->meeting.session, try_number);
     procs.address = address;
     SHERDI_TRY(sherdi_meeting_limit(&params, &procs.limit_ns));
-    g = guard_open(old, members);
+    g = guard_open(old, members, try_number);
     if (g == NULL) {
         return sherdi_fail(SHERD_E_NOMEM, "sherd_world_shrink: no memory for the survivors");
     }
