@@ -398,6 +398,7 @@ void sherdi_ledger_blobs_put(sherd_engine *engine, const sherdi_blobs *blobs)
         sherdi_blobs_write(blobs, SHERDI_BLOB_OF_RANK, -1, at + run);
     }
     ledger->blobs                       = next;
+    ledger->blob_changes                = ledger->blob_changes + 1; /* sherdi_ledger_blobs_copy */
     engine->elastic->noted.blob_changes = blobs->changes;
 }
 
