@@ -377,7 +377,7 @@ static sherd_status values_move(sherdi_move *m)
             m->copies     = sherdi_copies_set(m->engine, NULL);
             m->has_copies = 1;
         }
-        SHERDI_TRY(sherdi_copies_take(m->engine));
+        status = sherdi_copies_take(m->engine); /* those that leave wait for its outcome */
     }
     return sherdi_agree_world(m->all, status);
 }
