@@ -7,6 +7,7 @@
 #include "engine/elastic/copies.h"
 #include "engine/elastic/generation.h"
 #include "engine/modules.h"
+#include "engine/run/unit_sums.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -92,8 +93,10 @@ sherd_status sherdi_lost_rest(sherdi_move *m)
 {
     sherd_engine *engine = m->engine;
 
-    if (engine->phase == SHERDI_PHASE_SEALED) {
-        return sherdi_world_status(engine->world); /* the first values are lost with the rank */
+    sherdi_unit_log_lock(engine, 0);            /* rank 0 of the new world writes it */
+    if (engine->phase == SHERDI_PHASE_SEALED) { /* not E_PEER_LOST, which asks for another try */
+        return sherdi_lost_gone(engine, "a rank is lost before the first step, and its first "
+                                        "values with it");
     }
     if (engine->plan->has_generations) {
         return sherdi_generation_rest(m);

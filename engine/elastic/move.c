@@ -19,6 +19,7 @@
 #include "engine/run/fill.h"
 #include "engine/run/loop.h"
 #include "engine/run/needs.h"
+#include "engine/run/unit_sums.h"
 #include "engine/run/update.h"
 
 #include <stdlib.h>
@@ -100,6 +101,7 @@ sherd_status sherdi_move_rest(sherdi_move *m)
     SHERDI_TELL(lanes, drain, engine);
     sherdi_move_files_rest(engine);
     SHERDI_TRY(sherdi_lane_wait(engine->backend));
+    sherdi_unit_log_lock(engine, 0); /* rank 0 of the new world writes it */
     m->hello.at = (sherdi_standing){.version = sherdi_ledger_of(engine)->version,
                                     .step    = engine->counters.step,
                                     .skipped = engine->counters.skipped_steps,
@@ -582,6 +584,7 @@ sherd_status sherd_engine_move(sherd_engine *engine, sherd_world *world)
         seat_leave(&m);
     }
     report_write(&m);
+        sherdi_unit_log_lock(engine, 1);
     move_close(&m);
     engine->elastic->is_moving = 0;
     if (status == SHERD_OK) {

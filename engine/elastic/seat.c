@@ -33,7 +33,8 @@
     X(times)                                                                                       \
     X(watch)                                                                                       \
     X(window)                                                                                      \
-    X(counters)
+    X(counters)                                                                                    \
+    X(sums)
 
 void sherdi_seat_take(sherd_engine *engine, sherdi_seat *out)
 {

@@ -30,6 +30,7 @@ typedef struct sherdi_seat {
     struct sherdi_watch  *watch;
     sherdi_window         window;
     sherdi_counters       counters;
+    sherdi_sums           sums;
 } sherdi_seat;
 
 /** Takes the seat out of the engine, which has none then. Nothing of it may be at work. */

@@ -382,6 +382,13 @@ sherd_status sherdi_unit_log_open(sherd_engine *engine, struct sherdi_unit_log *
     return SHERD_OK;
 }
 
+void sherdi_unit_log_lock(const sherd_engine *engine, int is_held)
+{
+    if (engine->sums.own != NULL && engine->sums.own->log != NULL) {
+        (void)flock(engine->sums.own->log->fd, is_held ? LOCK_EX | LOCK_NB : LOCK_UN);
+    }
+}
+
 void sherdi_unit_log_close(struct sherdi_unit_log *log)
 {
     if (log == NULL) {

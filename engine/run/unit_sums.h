@@ -77,6 +77,8 @@ static inline const uint64_t *sherdi_unit_words(const sherdi_unit_sums *sums, in
 sherd_status sherdi_unit_log_open(sherd_engine *engine, struct sherdi_unit_log **out);
 /** Writes the line of the last boundary. Where that fails, the line is dropped with a warning. */
 void sherdi_unit_log_write(sherd_engine *engine);
+/** Lets another engine write the file, or takes it back, where this rank writes one. */
+void sherdi_unit_log_lock(const sherd_engine *engine, int is_held);
 /** Accepts NULL. */
 void sherdi_unit_log_close(struct sherdi_unit_log *log);
 
