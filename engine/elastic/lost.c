@@ -50,6 +50,10 @@ static sherd_status own_end(sherd_engine *engine)
         status = sherdi_ghost_roll(&ghost, sherdi_ledger_of(engine)->version, &was);
         engine->elastic->noted.own = ghost.elastic.noted.own;
     }
+    if (status == SHERD_E_PEER_LOST) {
+        status = sherdi_lost_gone(engine, "a rank is lost in the middle of an update in which the "
+                                          "ranks exchange gradients or parameters");
+    }
     sherdi_ghost_close(&ghost);
     return status;
 }
