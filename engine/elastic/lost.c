@@ -58,20 +58,31 @@ static sherd_status own_end(sherd_engine *engine)
     return status;
 }
 
+/* Whether the step that was begun is over: its window was dropped or used up, and nothing failed. */
+static int is_over(const sherd_engine *engine)
+{
+    return engine->failure.why.status == SHERD_OK &&
+           engine->window.first_micro != engine->elastic->step.first_micro;
+}
+
 /* Every meeting of the ranks is complete for all survivors or for none of them, and an update begins
  * after a meeting. So all survivors have made the same updates when they have ended theirs, but for
  * replicas (sherdi_lost_choose). */
 static sherd_status state_find(sherd_engine *engine, sherdi_standing *out)
 {
-    const sherdi_step_begun *step    = &engine->elastic->step;
-    sherdi_ledger           *ledger  = sherdi_ledger_of(engine);
-    int                      is_made = step->is_open && ledger->version == step->version + 1;
+    const sherdi_step_begun *step   = &engine->elastic->step;
+    sherdi_ledger           *ledger = sherdi_ledger_of(engine);
+    int                      is_made;
 
-    *out = (sherdi_standing){.version = ledger->version,
-                             .step    = engine->counters.step,
-                             .skipped = engine->counters.skipped_steps,
-                             .micro   = engine->window.first_micro,
-                             .scaler  = engine->scaler};
+    if (is_over(engine)) {
+        sherdi_step_forget(engine);
+    }
+    is_made = step->is_open && ledger->version == step->version + 1;
+    *out    = (sherdi_standing){.version = ledger->version,
+                                .step    = engine->counters.step,
+                                .skipped = engine->counters.skipped_steps,
+                                .micro   = engine->window.first_micro,
+                                .scaler  = engine->scaler};
     if (step->is_open) {
         out->step    = step->counters.step + is_made;
         out->skipped = step->counters.skipped_steps;

@@ -169,7 +169,8 @@ static void seat_leave(sherdi_move *m)
     }
     sherdi_seat_close(m->engine);
     sherdi_seat_put(m->engine, &m->old);
-    m->is_seated = 0;
+    m->is_seated                  = 0;
+    m->engine->elastic->noted.own = m->own_ledger;
 }
 
 /* Gives the layout in which this rank is not; the machine is of no consequence to its borders. */
@@ -305,6 +306,7 @@ static sherd_status all_open(sherdi_move *m)
     sherd_status status = SHERD_OK;
 
     if (m->new_world != NULL) {
+        m->own_ledger = m->engine->elastic->noted.own; /* it goes along, and back after a failure */
         sherdi_seat_take(m->engine, &m->old);
         m->is_seated = 1;
         status       = seat_open(m);
@@ -582,9 +584,9 @@ sherd_status sherd_engine_move(sherd_engine *engine, sherd_world *world)
     } else if (status != SHERD_OK) {
         copies_settle(&m, 0);
         seat_leave(&m);
+        sherdi_unit_log_lock(engine, 1);
     }
     report_write(&m);
-        sherdi_unit_log_lock(engine, 1);
     move_close(&m);
     engine->elastic->is_moving = 0;
     if (status == SHERD_OK) {
@@ -695,5 +697,6 @@ const sherdi_module sherdi_module_elastic = {.create         = elastic_create,
                                              .reported       = sherdi_copies_begin,
                                              .filled         = sherdi_copies_take,
                                              .replaced       = sherdi_copies_take,
+                                             .dropped        = sherdi_step_forget,
                                              .abandon        = abandon,
                                              .destroy        = elastic_destroy};

@@ -78,6 +78,7 @@ typedef struct sherdi_move {
     sherdi_batch_settings batch;       /* of the new layout */
     sherdi_seat           old;         /* of this rank, from the opening of the new one on */
     int                   is_seated;   /* the engine has its new seat, opened */
+    sherdi_ledger         own_ledger;  /* of the old layout, where no other rank sees it */
     sherdi_plan          *lent;        /* of the layout in which this rank is not */
     sherdi_holding       *from;        /* by old rank: what this rank gives of it */
     sherdi_ghost        **ghosts;      /* by old rank, of those for which this rank acts; lost.h */
