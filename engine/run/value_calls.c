@@ -500,6 +500,10 @@ static sherd_status write_run(sherd_engine *engine, const value_call *call, cons
         status = write_here(engine, call, in, &change);
     }
     status = sherdi_update_agree(engine, status, change, "while it wrote values", &unused);
+    if (status == SHERD_E_PEER_LOST && engine->plan->layout.is_sliced &&
+        !engine->plan->has_generations) { /* the lost rank may not have written its slice */
+        sherdi_engine_poison(engine, status);
+    }
     if (status == SHERD_E_PEER_LOST || status == SHERD_E_DEVICE) {
         return status;
     }
