@@ -103,7 +103,7 @@ static void replica_outlives_a_rank(void)
 static void engine_open(rig *r, int stage)
 {
     sherd_world *world;
-    rig_options  options = {.stage = stage, .top = getenv("TEST_TOP")};
+    rig_options  options = {.stage = stage, .train_batch = 6, .top = getenv("TEST_TOP")};
 
     CHECK_OK(sherd_world_from_env(NULL, &world));
     rig_open(r, world, &options);
@@ -162,7 +162,7 @@ static void rank_with_blobs_is_lost(void)
     rig               r;
 
     engine_open(&r, 2);
-    (void)rig_train(&r, 1);
+    (void)rig_train(&r, 2);
     CHECK_OK(sherd_blob_set(r.engine, "place", "second", 7, NULL));
     sherd_blob_params_init(&params);
     params.is_per_rank = 1;
@@ -178,7 +178,7 @@ static void rank_with_blobs_is_lost(void)
     len = sizeof(text);
     CHECK_OK(sherd_blob_get(r.engine, "own", text, &len, &params));
     CHECK(strcmp(text, sherd_world_rank(r.world) == 0 ? "zero" : "more") == 0);
-    (void)rig_train(&r, 2);
+    (void)rig_train(&r, 2 * 3);
     engine_close(&r);
 }
 
@@ -187,12 +187,12 @@ static void rank_with_units_is_lost(void)
     rig r;
 
     engine_open(&r, 2);
-    (void)rig_train(&r, 3);
+    (void)rig_train(&r, 3 * 2);
     if (sherd_world_rank(r.world) == ranks_variable("TEST_LOST")) {
         dies();
     }
     CHECK_OK(survivors_move(&r));
-    (void)rig_train(&r, 2);
+    (void)rig_train(&r, 2 * 3);
     engine_close(&r);
 }
 
