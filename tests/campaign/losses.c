@@ -127,7 +127,7 @@ static void run_draw(loser *l, char *top, size_t top_bytes)
     memset(l, 0, sizeof(*l));
     options_draw(&state, l, top, top_bytes);
     l->ranks = 4 + below(&state, 4);
-    if (seed % 6 == 5 && !has_device()) {
+    if (seed % 6 == 5 && !has_device() && !wants_files) { /* no move has both */
         replicas_draw(&state, l, top, top_bytes);
     }
     l->options.accumulation = 1 + below(&state, 2);
