@@ -2,9 +2,9 @@
  * happens between meetings.
  *
  * A meeting is a counter and a generation in shared memory. The rank that comes last raises the
- * generation to the number of the meeting. The others look at it for a short while and then sleep on it (futex), so that eight
- * ranks on two cores leave the cores to a rank that works. Sleeps are bounded: a sleeper looks for
- * failures many times a second even if nobody wakes it. */
+ * generation to the number of the meeting. The others look at it for a short while and then sleep on
+ * it (futex), so that eight ranks on two cores leave the cores to a rank that works. Sleeps are
+ * bounded: a sleeper looks for failures many times a second even if nobody wakes it. */
 #include "collectives/peers.h"
 
 #include "base/checked.h"
