@@ -110,8 +110,14 @@ sherd_status sherdi_lost_rest(sherdi_move *m)
 
     sherdi_unit_log_lock(engine, 0);            /* rank 0 of the new world writes it */
     if (engine->phase == SHERDI_PHASE_SEALED) { /* not E_PEER_LOST, which asks for another try */
-        return sherdi_lost_gone(engine, "a rank is lost before the first step, and its first "
-                                        "values with it");
+        char why[SHERDI_ERROR_BYTES];
+
+        (void)sherdi_world_status(engine->world);
+        (void)snprintf(
+            why, sizeof(why),
+            "a rank is lost before the first step, and its first values with it (%.200s)",
+            sherd_last_error());
+        return sherdi_lost_gone(engine, why);
     }
     if (engine->plan->has_generations) {
         return sherdi_generation_rest(m);

@@ -330,7 +330,8 @@ static void lost_part(int slot, void *ctx)
     if (slot == c->faulty) {
         sherd_world_abort(slot < 2 ? world : old, "it has had enough");
     } else {
-        CHECK_STATUS(SHERD_E_PEER_LOST, sherd_engine_move(r.engine, world));
+        CHECK_STATUS(c->faulty == 2 ? SHERD_E_STATE : SHERD_E_PEER_LOST,
+                     sherd_engine_move(r.engine, world));
         CHECK_ERROR_SAYS(slot < 2 || c->faulty == 2 ? "it has had enough" : "peer");
     }
     sherd_world_abort(old, "the end");
