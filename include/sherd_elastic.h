@@ -20,7 +20,9 @@
  *  Collective every rank of `world` that is there calls this or sherd_world_leave. Blocking.
  *  Errors     those of sherd_world_split. After a failure no rank has a new world. E_PEER_LOST: this
  *             rank was late, and the others have gone on; or a rank was lost, and the transport is
- *             not shm. Nobody waits longer than the world's limit
+ *             not shm. Each rank that is late is waited for as long as the limit, and then no more.
+ *             Under `sherd launch --elastic` also E_STATE: another group of survivors goes on; and
+ *             E_IO: the folder of the job cannot be used
  */
 SHERD_CALL sherd_world_shrink(sherd_world *world, sherd_world **out);
 
