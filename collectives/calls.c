@@ -255,3 +255,39 @@ sherd_status sherdi_world_tell(sherd_world *world, const void *mine, size_t len_
     }
     return sherdi_world_exchange(world, mine, world->sum_scratch, len_bytes, what);
 }
+
+/* Values of a rank that ranks of one host send with the note of a call (PEERS_MAIL_BYTES). */
+#define SUM_PORTION 128
+
+/* Sums one portion: values[i] = ((v of rank 0 + v of rank 1) + ...). All simulated ranks have this
+ * rank's values. */
+static sherd_status sum_portion(sherd_world *world, double *values, size_t count)
+{
+    sherdi_messages messages;
+
+    SHERDI_TRY(sherdi_world_tell(world, values, count * sizeof(*values), "a sum", &messages));
+    memcpy(values, sherdi_message_of(&messages, 0), count * sizeof(*values));
+    for (int r = 1; r < world->world_size; r++) {
+        const double *other = sherdi_message_of(&messages, r);
+
+        for (size_t i = 0; i < count; i++) {
+            values[i] += other[i];
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherd_world_sum_f64(sherd_world *world, double *values, size_t count)
+{
+    SHERDI_TRY(sherdi_world_check_caller(world, "sherd_world_sum_f64"));
+    if (values == NULL && count > 0) {
+        return sherdi_fail(SHERD_E_INVAL, "sherd_world_sum_f64: values is NULL");
+    }
+    SHERDI_TRY(sherdi_world_check_process(world));
+    SHERDI_TRY(sherdi_world_status(world));
+    sherdi_world_drain(world);
+    for (size_t at = 0; at < count && world->world_size > 1; at += SUM_PORTION) {
+        SHERDI_TRY(sum_portion(world, values + at, sherdi_min_size(SUM_PORTION, count - at)));
+    }
+    return SHERD_OK;
+}
