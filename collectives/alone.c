@@ -26,8 +26,6 @@ sherd_status sherdi_alone_open(sherd_world *alone, const sherdi_world_ops *ops, 
     return SHERD_OK;
 }
 
-/* ------------------------------------------------------------- by itself -- */
-
 static sherd_status self_alloc(sherd_world *world, size_t len_bytes, void **out)
 {
     return sherdi_host_alloc(world->host, &world->mem, SHERDI_MEM_TRANSPORT, len_bytes, out);

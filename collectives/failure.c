@@ -45,8 +45,6 @@ void sherdi_ranks_add(char *text, size_t text_bytes, int rank)
     }
 }
 
-/* ------------------------------------------------------------- failure -- */
-
 void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char *text)
 {
     int whole = WORLD_IS_WHOLE;

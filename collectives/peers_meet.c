@@ -182,19 +182,13 @@ static void generation_sleep(sherdi_peers *peers)
     (void)atomic_fetch_sub(&peers->control->sleepers, 1);
 }
 
-/* How often all ranks together come until this rank's meeting is complete. */
-static uint64_t arrivals_wanted(const sherdi_peers *peers)
-{
-    return peers->meetings * (uint64_t)peers->count;
-}
-
 /* Leaves a meeting for a failure. From then on nobody comes to a meeting, so this one is complete for
  * all of its ranks, or for none: who is late must not complete it without this rank. */
 static sherd_status meeting_leave(sherdi_peers *peers, sherd_status status)
 {
     uint64_t arrived = atomic_fetch_or(&peers->control->arrived, PEERS_CLOSED) & ~PEERS_CLOSED;
 
-    return arrived >= arrivals_wanted(peers) ? SHERD_OK : status;
+    return arrived >= peers->meetings * (uint64_t)peers->count ? SHERD_OK : status;
 }
 
 static sherd_status meeting_wait(sherdi_peers *peers)
@@ -238,7 +232,9 @@ sherd_status sherdi_peers_meet(sherdi_peers *peers)
     while ((arrived & PEERS_CLOSED) == 0 &&
            !atomic_compare_exchange_weak(&control->arrived, &arrived, arrived + 1)) {
     }
-    if (arrived + 1 != arrivals_wanted(peers)) { /* also where a failure has closed the meetings */
+    if (arrived + 1 !=
+        peers->meetings *
+            (uint64_t)peers->count) { /* also where a failure has closed the meetings */
         return meeting_wait(peers);
     }
     atomic_store(&control->generation, (unsigned)peers->meetings);

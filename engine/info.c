@@ -41,8 +41,6 @@ sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out)
     return SHERD_OK;
 }
 
-/* ----------------------------------------------------------------- info ---- */
-
 void sherd_engine_info_init(sherd_engine_info *info)
 {
     sherdi_api_init(info, &(sherd_engine_info){.struct_size = sizeof(*info)});

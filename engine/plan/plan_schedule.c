@@ -7,8 +7,6 @@
 #include "base/checked.h"
 #include "engine/modules.h"
 
-/* ------------------------------------------------------------ sequences -- */
-
 static sherd_status sequence_make(sherdi_plan *plan, const sherdi_model *model,
                                   sherdi_sequence *sequence, const sherd_pass *passes,
                                   size_t num_passes)
@@ -50,8 +48,6 @@ static int step_needs(const sherdi_model *model, const sherdi_step_of_pass *step
     }
     return 0;
 }
-
-/* ------------------------------------------------- gathers, live ranges -- */
 
 sherd_status sherdi_live_range_add(const sherdi_plan *plan, sherdi_live_ranges *live_ranges,
                                    sherdi_live_range live_range)

@@ -105,8 +105,6 @@ sherd_status sherdi_program_gather(const sherdi_program *program, const sherdi_s
     return sherdi_program_move(program, op, before, own);
 }
 
-/* ---------------------------------------------------------------- exchanges -- */
-
 _Static_assert(sizeof(sherdi_word_message) == SHERDI_WORDS_OF_OUTCOME * sizeof(uint64_t) &&
                    sizeof(sherdi_norm_message) == SHERDI_WORDS_OF_NORM * sizeof(uint64_t),
                "the list has the words of each message");
@@ -143,8 +141,6 @@ sherd_status sherdi_program_exchange(const sherdi_program *program, sherdi_excha
     return sherdi_program_emit(program, &op);
 }
 
-/* ---------------------------------------------------------------- offload -- */
-
 #define SHERDI_OFFLOAD(table) &(table),
 static const sherdi_program_offload_ops *const TABLE[] = {
 #include "engine/program/offload_list.h"
@@ -155,8 +151,6 @@ const sherdi_program_offload_ops *sherdi_program_offload(void)
 {
     return TABLE[0];
 }
-
-/* --------------------------------------------------------------- progress -- */
 
 sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *plan,
                                   const sherdi_model *model, sherdi_mem *mem)

@@ -26,8 +26,6 @@ sherd_status sherdi_program_scalars_send(const sherdi_program *program, sherdi_o
     return IF_APART(copy_up(program, inputs, bytes));
 }
 
-/* ---------------------------------------------------------------- results -- */
-
 sherd_status sherdi_program_clear(const sherdi_program *program, sherdi_lane_id lane, size_t offset,
                                   size_t bytes)
 {

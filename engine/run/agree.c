@@ -7,8 +7,6 @@
 
 #include <string.h>
 
-/* -------------------------------------------------------------- status ---- */
-
 /* Every message with a status begins with it. */
 static sherd_status peers_check(const sherd_world *world, const sherdi_messages *messages,
                                 const char *when)
@@ -38,8 +36,6 @@ sherd_status sherdi_agree_world(sherd_world *world, sherd_status own)
     SHERDI_TRY(status);
     return peers_check(world, &messages, NULL);
 }
-
-/* ----------------------------------------------------------- exchanges ---- */
 
 sherd_status sherdi_agree_end(const sherd_engine *engine, const sherdi_outcome *own,
                               sherd_status status, const char *when)

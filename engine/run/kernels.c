@@ -9,8 +9,6 @@
 #include <assert.h>
 #include <string.h>
 
-/* --------------------------------------------------------------- addresses -- */
-
 void *sherdi_run_address(const sherd_engine *engine, const sherdi_op *op, int role)
 {
     const sherdi_range *range = &op->uses[role];
@@ -35,8 +33,6 @@ const char *sherdi_run_subject(const sherd_engine *engine, const sherdi_op *op)
 {
     return op->unit < 0 ? NULL : engine->model.units[op->unit].name;
 }
-
-/* ----------------------------------------------------------------- kernels -- */
 
 static void op_zero(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
