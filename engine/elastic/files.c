@@ -79,6 +79,7 @@ sherd_status sherdi_move_files_segment(sherdi_move *m, int segment)
     ahead_read(m, segment + 1);
     if (m->wire.to.stored != NULL && !m->is_aimed) {
         sherdi_stored_put_values(&m->wire.to, segment);
+        sherdi_outcome_add(&own, sherdi_pass_settle(&m->wire.pass, m->wire.lane));
     }
     sherdi_stored_write(m->wire.to.stored, segment);
     return sherdi_agree_world(m->all, sherdi_outcome_end(&own));
@@ -144,7 +145,8 @@ typedef struct commit_message {
     uint64_t status, given, taken;
 } commit_message;
 
-/* All ranks have committed, or none goes on; and all values are those that were given. */
+/* All ranks have committed, or none goes on; and all values are those that were given. The ranks of
+ * each replica have the fingerprint together. */
 static sherd_status commit_agree(sherdi_move *m, sherd_status here)
 {
     const sherdi_outcome own   = sherdi_outcome_of(here);
@@ -169,8 +171,8 @@ static sherd_status commit_agree(sherdi_move *m, sherd_status here)
                                                 "its own sherd_last_error() says more",
                                r, sherd_status_text((sherd_status)its->status));
         }
-        given += its->given;
-        taken += its->taken;
+        given += its->given * (uint64_t)m->plans.new_plan->num_replicas;
+        taken += its->taken * (uint64_t)m->plans.old_plan->num_replicas;
     }
     return given == taken
                ? SHERD_OK

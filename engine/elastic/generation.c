@@ -51,6 +51,18 @@ static sherd_status gone_fail(const sherdi_move *m, int rank, sherd_status statu
     return sherdi_lost_gone(m->engine, why);
 }
 
+/* Opens what a lost rank has left. Other replicas have its frozen parameters, too. */
+static sherd_status remains_open(sherdi_move *m, int rank, sherdi_remains *out)
+{
+    sherd_engine *engine = m->engine;
+
+    SHERDI_TRY(sherdi_remains_open(engine, engine->storage.store->queue, engine->storage.run, rank,
+                                   m->old_size, &engine->settings.batch, &engine->plan->machine,
+                                   out));
+    return sherdi_lost_replicas_keep(m) ? SHERD_OK
+                                        : sherdi_remains_check_frozen(out, &engine->model);
+}
+
 static sherd_status files_open(sherdi_move *m)
 {
     sherd_engine *engine = m->engine;
@@ -63,11 +75,7 @@ static sherd_status files_open(sherdi_move *m)
     m->given[engine->rank].is_own = 1;
     for (int r = 0; r < m->old_size; r++) {
         if (m->goes[r] < 0 && sherdi_lost_giver(m, r) == sherd_world_rank(m->new_world)) {
-            SHERDI_TRY(gone_fail(
-                m, r,
-                sherdi_remains_open(engine, engine->storage.store->queue, engine->storage.run, r,
-                                    m->old_size, &engine->settings.batch, &engine->plan->machine,
-                                    &m->given[r].remains)));
+            SHERDI_TRY(gone_fail(m, r, remains_open(m, r, &m->given[r].remains)));
             sherdi_log(SHERD_LOG_INFO, engine->rank,
                        "rank %d acts for rank %d, which is lost; its state is on a drive",
                        engine->rank, r);

@@ -245,8 +245,7 @@ static int has_lost_pair(const sherdi_move *m)
     return has;
 }
 
-/* Whether another replica has all that the ranks had that give nothing. */
-static int replicas_keep(const sherdi_move *m)
+int sherdi_lost_replicas_keep(const sherdi_move *m)
 {
     const sherdi_plan *plan = m->engine->plan;
     int                kept = 1;
@@ -294,7 +293,7 @@ sherd_status sherdi_lost_choose(sherdi_move *m, const sherdi_messages *messages)
         most  = its->at.version > most ? its->at.version : most;
     }
     givers_set(m, messages, most);
-    if (least < most && !replicas_keep(m)) {
+    if (least < most && !sherdi_lost_replicas_keep(m)) {
         givers_set(m, messages, least);
     }
     return least == most || m->engine->plan->num_replicas > 1
@@ -310,7 +309,7 @@ sherd_status sherdi_lost_open(sherdi_move *m)
 {
     sherd_engine *engine = m->engine;
 
-    if (!engine->plan->layout.is_sliced || replicas_keep(m)) {
+    if (!engine->plan->layout.is_sliced || sherdi_lost_replicas_keep(m)) {
         return SHERD_OK;
     }
     if (sherdi_keeps_nothing(&engine->settings) || (is_peer(m) && has_lost_pair(m))) {

@@ -21,6 +21,8 @@ sherd_status sherdi_lost_rest(sherdi_move *m);
 sherd_status sherdi_lost_choose(sherdi_move *m, const sherdi_messages *messages);
 /** Returns the new rank of the one that acts for a lost rank of the old world. */
 int sherdi_lost_giver(const sherdi_move *m, int old_rank);
+/** Returns whether other replicas have all that the ranks had that give nothing. */
+int sherdi_lost_replicas_keep(const sherdi_move *m);
 /** Returns E_STATE: the state is gone, for a reason that names the ranks; says what is left. */
 sherd_status sherdi_lost_gone(const sherd_engine *engine, const char *why);
 /** Opens what the lost ranks have left, where this rank acts for them, and brings it to the update

@@ -36,19 +36,10 @@ static sherd_status refuse(const char *what)
                        what);
 }
 
-/* By the settings alone, which are the same on all ranks. */
-static sherd_status engine_check(const sherd_engine *engine)
+static sherd_status trace_check(void)
 {
     const char *trace = getenv("SHERD_TRACE");
 
-    if (sherdi_move_is_stored(&engine->settings) && engine->backend->device->is_async) {
-        return refuse("data on NVMe and a device");
-    }
-    if (sherdi_move_is_stored(&engine->settings) &&
-        (engine->settings.sharding.shard_size > 0 || engine->settings.copy_ranks > 1)) {
-        return refuse("data on NVMe and replicas or second copies (sherd.shard_size, "
-                      "zero_hpz_partition_size)");
-    }
     if (trace != NULL && trace[0] != '\0') {
         return refuse("SHERD_TRACE, whose file has one number of ranks");
     }
@@ -78,7 +69,7 @@ static sherd_status call_check(sherd_engine *engine, sherd_world *world)
     if (sherdi_world_caps(engine->world) & SHERDI_WORLD_SIMULATES) {
         return refuse("a simulated world");
     }
-    SHERDI_TRY(engine_check(engine));
+    SHERDI_TRY(trace_check());
     SHERDI_TRY(sherdi_pass_check(engine->world, CALL));
     return world == NULL ? SHERD_OK : world_check(engine, world);
 }

@@ -3,9 +3,10 @@
 
 #include <string.h>
 
-/* Frozen parameters that are in slices are in no file. */
-static sherd_status frozen_check(const sherdi_plan *plan, const sherdi_model *model)
+sherd_status sherdi_remains_check_frozen(const sherdi_remains *remains, const sherdi_model *model)
 {
+    const sherdi_plan *plan = remains->plan;
+
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         const sherdi_segment *segment = &plan->layout.segments[s];
 
@@ -28,13 +29,12 @@ static sherd_status plan_make(sherd_engine *engine, int rank, int world_size,
     settings.batch = *batch;
     SHERDI_TRY(sherdi_plan_create(&engine->model, &settings, rank, world_size, machine,
                                   &engine->mem, &remains->plan));
-    if (!remains->plan->has_generations) {
-        return sherdi_fail(SHERD_E_STATE,
-                           "the state of rank %d was in its memory, all or a part of it, and is "
-                           "gone",
-                           rank);
-    }
-    return frozen_check(remains->plan, &engine->model);
+    return remains->plan->has_generations
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_STATE,
+                             "the state of rank %d was in its memory, all or a part of it, and is "
+                             "gone",
+                             rank);
 }
 
 static sherd_status files_open(sherd_engine *engine, sherdi_ioq *queue, uint64_t run,

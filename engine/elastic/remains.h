@@ -21,6 +21,8 @@ typedef struct sherdi_remains {
 sherd_status sherdi_remains_open(sherd_engine *engine, sherdi_ioq *queue, uint64_t run, int rank,
                                  int world_size, const sherdi_batch_settings *batch,
                                  const sherdi_machine *machine, sherdi_remains *out);
+/** Frozen parameters that are in slices are in no file. E_STATE: that rank had some. */
+sherd_status sherdi_remains_check_frozen(const sherdi_remains *remains, const sherdi_model *model);
 /** Closes it; `is_kept` 0: its files are removed. Accepts zeros. */
 void sherdi_remains_close(sherdi_remains *remains, int is_kept);
 /** Returns the number of the newest generation. Ranks differ by one at most: all give the smallest of

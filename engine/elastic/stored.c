@@ -303,7 +303,6 @@ sherd_status sherdi_stored_begin(sherdi_stored *stored, int segment)
 /* Copies the values of a parameter to where they are stored with its state. */
 static void values_copy(const sherdi_holding *to, size_t param)
 {
-    size_t elem = sherdi_compute_bytes(sherdi_param_segment(to->plan, param));
     size_t begin;
     size_t end;
 
@@ -313,11 +312,9 @@ static void values_copy(const sherdi_holding *to, size_t param)
     while (begin < end) {
         size_t         some   = end - begin;
         unsigned char *target = sherdi_holding_of(to, param, SHERDI_HOLDING_VALUES, begin, &some);
-        const unsigned char *source;
 
-        source = sherdi_holding_of(to, param, SHERDI_HOLDING_PARAM, begin, &some);
         if (target != NULL) {
-            memcpy(target, source, some * elem);
+            sherdi_holding_give(to, param, SHERDI_HOLDING_PARAM, begin, some, target);
         }
         begin += some;
     }

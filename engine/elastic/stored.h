@@ -35,7 +35,8 @@ sherd_status sherdi_stored_read(sherdi_stored *stored, int segment);
 /** Makes room for a segment of the new layout, with zeros in it. E_IO: an earlier one could not be
  *  written. */
 sherd_status sherdi_stored_begin(sherdi_stored *stored, int segment);
-/** Copies the parameters of a segment to where their values are stored with the state. */
+/** Copies the parameters of a segment to where their values are stored with the state; what rests on
+ *  a device is there when its lane has passed the call. */
 void sherdi_stored_put_values(const sherdi_holding *to, int segment);
 /** Starts to write what a segment completes: all its values are in memory. Accepts NULL. */
 void sherdi_stored_write(sherdi_stored *stored, int segment);
