@@ -4,23 +4,20 @@
  * the end are those of a run that nobody has disturbed; else all survivors get the refusal, and go on
  * from the checkpoint, to the same values.
  *
- * losses [--seed N] [--count N] [--show 1] [--files 1]
+ * losses [--seed N] [--count N] [--files 1]
  *
- * Runs the seeds N, N + 1, ...; --show prints what the checks say. With
- * --files all state rests on a drive, and survives every loss; no file of it may be left at the end. The end says how many ranks were killed, and what became of it. */
+ * Runs the seeds N, N + 1, ... With --files all state rests on a drive, and survives every loss; no
+ * file of it may be left at the end. The end says how many ranks were killed, and what became of it. */
 #include "tests/engine/loser.h"
 #include "tests/lib/check.h"
+#include "tests/lib/drawn.h"
 
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-static uint64_t      seed;
-static int           shows; /* what the checks say */
 static int           wants_files;
 static char          zero_keys[1024];
 static loser_result *sums; /* of all runs; shared with the processes that run them */
@@ -107,10 +104,10 @@ static void options_draw(uint64_t *state, loser *l, char *top, size_t top_bytes)
     }
 }
 
-/* Some runs have replicas in place of a redundancy. */
+/* Some runs have replicas in place of a redundancy, or besides their files. */
 static void replicas_draw(uint64_t *state, loser *l, char *top, size_t top_bytes)
 {
-    l->model  = LOSER_REPLICAS;
+    l->model  = wants_files ? LOSER_ALWAYS : LOSER_REPLICAS;
     l->shards = 1 + below(state, 3);
     l->ranks  = l->shards * (7 / l->shards);
     (void)snprintf(
@@ -121,13 +118,13 @@ static void replicas_draw(uint64_t *state, loser *l, char *top, size_t top_bytes
 
 static void run_draw(loser *l, char *top, size_t top_bytes)
 {
-    uint64_t state = seed * 0x9e3779b9u + 1;
+    uint64_t state = drawn_seed * 0x9e3779b9u + 1;
     int      most  = 0;
 
     memset(l, 0, sizeof(*l));
     options_draw(&state, l, top, top_bytes);
     l->ranks = 4 + below(&state, 4);
-    if (seed % 6 == 5 && !has_device() && !wants_files) { /* no move has both */
+    if (drawn_seed % 6 == 5 && !has_device()) {
         replicas_draw(&state, l, top, top_bytes);
     }
     l->options.accumulation = 1 + below(&state, 2);
@@ -140,6 +137,9 @@ static void run_draw(loser *l, char *top, size_t top_bytes)
     if (l->model == LOSER_REPLICAS && l->options.optimizer != NULL &&
         strcmp(l->options.optimizer, "Lamb") == 0) {
         l->num_kills = 1; /* two replicas that lose a rank each may be at two updates */
+    }
+    if (l->shards > 0 && l->num_kills == 1) {
+        l->is_all_trained = 0; /* another replica has frozen slices */
     }
     if (l->model ==
         LOSER_NEVER) { /* the model of the test is simple: one loss, and all begin again */
@@ -162,18 +162,21 @@ static void run_draw(loser *l, char *top, size_t top_bytes)
     l->folder = "";
 }
 
-static void run_describe(const loser *l, char *text, size_t len_bytes)
+static void run_describe(char *text, size_t len_bytes)
 {
-    int at =
-        snprintf(text, len_bytes, "seed %llu: stage %d, %s, %s%s%s%s, %d ranks, kills",
-                 (unsigned long long)seed, l->options.stage, sherd_dtype_name(l->options.dtype),
-                 l->options.optimizer == NULL ? "AdamW" : l->options.optimizer,
-                 l->options.zero == NULL ? "" : l->options.zero, l->options.top,
-                 l->is_queued ? ", queued" : "", l->ranks);
+    loser l;
+    char  top[256];
+    int   at;
 
-    for (int k = 0; k < l->num_kills; k++) {
-        at += snprintf(text + at, len_bytes - (size_t)at, " %d@%d+%d", l->kills[k].rank,
-                       l->kills[k].step, l->kills[k].delay_us);
+    run_draw(&l, top, sizeof(top));
+    at = snprintf(text, len_bytes, "stage %d, %s, %s%s%s%s, %d ranks, kills", l.options.stage,
+                  sherd_dtype_name(l.options.dtype),
+                  l.options.optimizer == NULL ? "AdamW" : l.options.optimizer,
+                  l.options.zero == NULL ? "" : l.options.zero, l.options.top,
+                  l.is_queued ? ", queued" : "", l.ranks);
+    for (int k = 0; k < l.num_kills; k++) {
+        at += snprintf(text + at, len_bytes - (size_t)at, " %d@%d+%d", l.kills[k].rank,
+                       l.kills[k].step, l.kills[k].delay_us);
     }
 }
 
@@ -209,68 +212,27 @@ static void drawn_losses_are_survived(void)
     sums->survived += result.survived;
 }
 
-/* Runs one seed in a process of its own; returns whether it has passed. */
-static int seed_run(char *program)
-{
-    static const test_case CASES[] = {CASE(drawn_losses_are_survived)};
-    char                  *argv[]  = {program, NULL};
-    loser                  l;
-    char                   text[900], top[256];
-    int                    state = -1;
-    pid_t                  child;
-
-    (void)fflush(stdout);
-    child = fork();
-    if (child == 0) {
-        (void)alarm(150);
-        if (!shows && freopen("/dev/null", "w", stdout) == NULL) {
-            _exit(2);
-        }
-        _exit(test_main(1, argv, CASES, 1));
-    }
-    if (child < 0 || waitpid(child, &state, 0) != child || state != 0) {
-        run_draw(&l, top, sizeof(top));
-        run_describe(&l, text, sizeof(text));
-        printf("FAIL %s (state %d)\n", text, state);
-        return 0;
-    }
-    return 1;
-}
-
 static const rank_part PARTS[] = {LOSER_PART};
 
 int main(int argc, char **argv)
 {
-    uint64_t first  = 1;
-    int      count  = 10;
-    int      failed = 0;
+    static const drawn_campaign LOSSES = {.what        = "runs",
+                                          .seconds     = 150,
+                                          .run         = CASE(drawn_losses_are_survived),
+                                          .describe    = run_describe,
+                                          .wants_files = &wants_files};
+    int                         status;
 
     if (argc == 3 && strcmp(argv[1], "--part") == 0) {
         return ranks_main(argc, argv, NULL, 0, PARTS, 1);
-    }
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--seed") == 0) {
-            first = strtoull(argv[i + 1], NULL, 10);
-        } else if (strcmp(argv[i], "--count") == 0) {
-            count = (int)strtol(argv[i + 1], NULL, 10);
-        } else if (strcmp(argv[i], "--show") == 0) {
-            shows = 1;
-        } else if (strcmp(argv[i], "--files") == 0) {
-            wants_files = 1;
-        }
     }
     sums = mmap(NULL, sizeof(*sums), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (sums == MAP_FAILED) {
         return 2;
     }
-    for (int n = 0; n < count; n++) {
-        seed = first + (uint64_t)n;
-        failed += !seed_run(argv[0]);
-    }
-    printf(
-        "%d of %d drawn runs have passed; %d ranks killed, of which the state of %d has survived; "
-        "%d refusals; at most %d steps again; the longest move %.3f s\n",
-        count - failed, count, sums->killed, sums->survived, sums->refused, sums->again,
-        sums->seconds);
-    return failed > 0;
+    status = drawn_main(argc, argv, &LOSSES);
+    printf("%d ranks killed, of which the state of %d has survived; %d refusals; at most %d steps "
+           "again; the longest move %.3f s\n",
+           sums->killed, sums->survived, sums->refused, sums->again, sums->seconds);
+    return status;
 }

@@ -5,26 +5,23 @@
  *
  * moves [--seed N] [--count N] [--files 1]
  *
- * Runs the seeds N, N + 1, ... Each is a process of its own, which has a minute. A failure prints
- * what was drawn. With --files 1 data rests on a drive in all of them. */
+ * Runs the seeds N, N + 1, ... With --files 1 data rests on a drive in all of them. */
 #include "tests/engine/mover.h"
 #include "tests/lib/check.h"
+#include "tests/lib/drawn.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define MOST_RANKS 6
 
 /* The kinds of places that need stage 3, and those whose state passes to a drive in part. */
 enum { PLACE_HOST_PARAMS = 6, PLACE_PART = 9, PLACE_DRIVE_PARAMS = 10 };
 
-static uint64_t seed;
-static int      wants_files; /* data rests on a drive in all runs */
-static char     zero_keys[2048];
-static int      is_device; /* emulated, and slow: the models are small, and steps of few passes */
+static int  wants_files; /* data rests on a drive in all runs */
+static char zero_keys[2048];
+static int  is_device; /* emulated, and slow: the models are small, and steps of few passes */
 
 static int below(uint64_t *state, int count)
 {
@@ -68,7 +65,7 @@ static void options_draw(uint64_t *state, mover *m)
         ", \"deterministic\": true, \"sherd\": {\"shard_size\": 3, \"elastic\": [1, 6]}",
     };
     rig_options *options = &m->options;
-    int          places = is_device ? PLACE_HOST_PARAMS + 1 : (int)(sizeof(ZERO) / sizeof(ZERO[0]));
+    int          places  = (int)(sizeof(ZERO) / sizeof(ZERO[0]));
     int zero = wants_files ? PLACE_HOST_PARAMS + 1 + below(state, places - PLACE_HOST_PARAMS - 1)
                            : below(state, places);
     int top  = below(state, (int)(sizeof(TOP) / sizeof(TOP[0])));
@@ -97,8 +94,9 @@ static void options_draw(uint64_t *state, mover *m)
     if (zero > PLACE_HOST_PARAMS) {
         (void)snprintf(zero_keys, sizeof(zero_keys), ZERO[zero], test_scratch(), test_scratch());
         options->zero = zero_keys;
-    } else if (top == 1 && options->stage > 0 && zero < 4 && !is_device) {
-        options->top = REPLICAS[seed % 3];
+    }
+    if (top == 1 && options->stage > 0 && !is_device) {
+        options->top = REPLICAS[drawn_seed % 3];
     } else if (top == 1 && options->stage == 3 && zero < 4) {
         options->zero = ", \"zero_hpz_partition_size\": 2";
     }
@@ -142,7 +140,7 @@ static void phase_draw(uint64_t *state, const mover_phase *before, mover_phase *
 
 static void run_draw(mover *m)
 {
-    uint64_t state = seed * 0x9e3779b9u + 1;
+    uint64_t state = drawn_seed * 0x9e3779b9u + 1;
 
     memset(m, 0, sizeof(*m));
     options_draw(&state, m);
@@ -156,17 +154,19 @@ static void run_draw(mover *m)
     }
 }
 
-static void run_describe(const mover *m, char *text, size_t len_bytes)
+static void run_describe(char *text, size_t len_bytes)
 {
-    int at =
-        snprintf(text, len_bytes, "seed %llu: stage %d, %s, %s%s%s%s%s, ranks",
-                 (unsigned long long)seed, m->options.stage, sherd_dtype_name(m->options.dtype),
-                 m->options.optimizer == NULL ? "AdamW" : m->options.optimizer,
-                 m->options.zero == NULL ? "" : m->options.zero, m->options.top,
-                 m->is_bound ? ", bound" : "", m->has_atoms ? ", atoms" : "");
+    mover m;
+    int   at;
 
-    for (int p = 0; p < m->num_phases; p++) {
-        at += snprintf(text + at, len_bytes - (size_t)at, " %d", m->phases[p].size);
+    run_draw(&m);
+    at = snprintf(text, len_bytes, "stage %d, %s, %s%s%s%s%s, ranks", m.options.stage,
+                  sherd_dtype_name(m.options.dtype),
+                  m.options.optimizer == NULL ? "AdamW" : m.options.optimizer,
+                  m.options.zero == NULL ? "" : m.options.zero, m.options.top,
+                  m.is_bound ? ", bound" : "", m.has_atoms ? ", atoms" : "");
+    for (int p = 0; p < m.num_phases; p++) {
+        at += snprintf(text + at, len_bytes - (size_t)at, " %d", m.phases[p].size);
     }
 }
 
@@ -177,61 +177,21 @@ static void drawn_moves_keep_all_bits(void)
     mover_result got  = {0};
     char         text[600];
 
+    run_describe(text, sizeof(text));
     run_draw(&m);
-    run_describe(&m, text, sizeof(text));
-    mover_twin(&m, 1 + (int)(seed % (is_device ? 4 : 5)), &want);
+    mover_twin(&m, 1 + (int)(drawn_seed % (is_device ? 4 : 5)), &want);
     mover_threads(&m, &got);
     mover_compare(text, &want, &got);
 }
 
-/* Runs one seed in a process of its own; returns whether it has passed. */
-static int seed_run(char *program)
-{
-    static const test_case CASES[] = {CASE(drawn_moves_keep_all_bits)};
-    char                  *argv[]  = {program, NULL};
-    mover                  m;
-    char                   text[600];
-    int                    state = -1;
-    pid_t                  child;
-
-    (void)fflush(stdout);
-    child = fork();
-    if (child == 0) {
-        (void)alarm(60);
-        if (freopen("/dev/null", "w", stdout) == NULL) {
-            _exit(2);
-        }
-        _exit(test_main(1, argv, CASES, 1));
-    }
-    if (child < 0 || waitpid(child, &state, 0) != child || state != 0) {
-        run_draw(&m);
-        run_describe(&m, text, sizeof(text));
-        printf("FAIL %s (state %d)\n", text, state);
-        return 0;
-    }
-    return 1;
-}
-
 int main(int argc, char **argv)
 {
-    uint64_t first  = 1;
-    int      count  = 10;
-    int      failed = 0;
+    static const drawn_campaign MOVES = {.what        = "moves",
+                                         .seconds     = 60,
+                                         .run         = CASE(drawn_moves_keep_all_bits),
+                                         .describe    = run_describe,
+                                         .wants_files = &wants_files};
 
     is_device = getenv("SHERD_BACKEND") != NULL;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--seed") == 0) {
-            first = strtoull(argv[i + 1], NULL, 10);
-        } else if (strcmp(argv[i], "--count") == 0) {
-            count = (int)strtol(argv[i + 1], NULL, 10);
-        } else if (strcmp(argv[i], "--files") == 0) {
-            wants_files = (int)strtol(argv[i + 1], NULL, 10);
-        }
-    }
-    for (int n = 0; n < count; n++) {
-        seed = first + (uint64_t)n;
-        failed += !seed_run(argv[0]);
-    }
-    printf("%d of %d drawn moves have passed\n", count - failed, count);
-    return failed > 0;
+    return drawn_main(argc, argv, &MOVES);
 }
