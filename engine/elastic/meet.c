@@ -193,25 +193,23 @@ static sherd_status lists_make(sherdi_move *m)
  * that world, this one goes on with the survivors. */
 static sherd_status old_meet(sherdi_move *m)
 {
-    sherd_status status;
+    const sherd_status   made = lists_make(m);
+    const sherdi_outcome own  = sherdi_outcome_of(made);
+    sherd_status         status;
 
     if (m->old_world == NULL) {
-        return lists_make(m);
+        return made;
     }
     status = sherdi_move_rest(m);
-    if (status == SHERD_OK || m->goes == NULL) {
-        const sherdi_outcome rested = sherdi_outcome_of(status);
-
-        status = lists_make(m);
-        status = rested.status != SHERD_OK ? sherdi_outcome_end(&rested) : status;
-    }
+    status = status == SHERD_OK ? sherdi_outcome_end(&own) : status;
     if (sherdi_world_status(m->old_world) == SHERD_OK) {
         status = goes_tell(m, status);
     }
     m->is_lost = sherdi_world_status(m->old_world) != SHERD_OK;
     if (m->is_lost) {
         m->hello.is_lost = 1;
-        status           = m->goes == NULL ? SHERD_E_NOMEM : sherdi_lost_rest(m);
+        status           = sherdi_lost_rest(m);
+        status           = status == SHERD_OK ? sherdi_outcome_end(&own) : status;
     }
     return status;
 }
