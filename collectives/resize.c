@@ -84,15 +84,13 @@ static sherd_status grow_check(const sherd_world *world, int world_size, const c
 sherd_status sherdi_world_grow_within(sherd_world *world, int world_size, const char *rendezvous,
                                       int64_t limit_ns, sherd_world **out)
 {
-    sherd_world_params params = sherdi_world_standard;
+    sherd_world_params params;
     job_key            key;
 
-    params.transport       = "shm";
-    params.timeout_ns      = limit_ns > 0 ? limit_ns : world->timeout_ns;
-    params.host_timeout_ns = world->host_timeout_ns;
-    params.cpu_threads     = world->ops == &sherdi_self_ops ? 0 : world->cpu_threads;
-    params.backend         = world->backend->name;
-    params.device          = world->device == NULL ? -1 : world->device->index;
+    sherdi_split_params(world, &params);
+    params.transport   = "shm";
+    params.timeout_ns  = limit_ns > 0 ? limit_ns : world->timeout_ns;
+    params.cpu_threads = world->ops == &sherdi_self_ops ? 0 : world->cpu_threads;
     sherdi_job_key_read(NULL, NULL, &key);
     SHERDI_TRY(sherdi_world_at(world->rank, world_size, rendezvous, &key, &params, out));
     (*out)->timeout_ns = world->timeout_ns;

@@ -160,7 +160,7 @@ static sherd_status group_find(sherdi_split *split, const split_wish *wishes)
     return SHERD_OK;
 }
 
-static void params_inherit(const sherd_world *parent, sherd_world_params *out)
+void sherdi_split_params(const sherd_world *parent, sherd_world_params *out)
 {
     *out                 = sherdi_world_standard;
     out->transport       = parent->ops->name;
@@ -234,7 +234,7 @@ static sherd_status split_run(sherdi_split *split, const split_wish *mine, sherd
     }
     status = sherdi_split_tell(split, status, NULL, 0);
     if (status == SHERD_OK) {
-        params_inherit(parent, &split->params);
+        sherdi_split_params(parent, &split->params);
         status = child_make(split, token, out);
     }
     sherdi_family_end(parent, status == SHERD_OK ? *out : NULL);

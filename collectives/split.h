@@ -1,6 +1,6 @@
 /* Splitting a world (the parent) into worlds of some of its ranks: the arguments of a transport's
- * split. split.c has the call, and family.c the connection of parent and child afterwards. All ranks of the parent take part, whichever group they are in.
- * Over the parent they exchange the data that a transport needs to make the world of each group. */
+ * split. split.c has the call, and family.c the connection of parent and child afterwards. All ranks
+ * of the parent take part, whichever group they are in. Over the parent they exchange the data that a transport needs to make the world of each group. */
 #ifndef SHERDI_COLLECTIVES_SPLIT_H
 #define SHERDI_COLLECTIVES_SPLIT_H
 
@@ -30,6 +30,9 @@ sherd_status sherdi_split_tell(sherdi_split *split, sherd_status here, void *dat
  *  before anything can wait on that world. From then on `child` fails when the parent fails, or
  *  when a rank of the parent cannot go on with the split. */
 void sherdi_split_adopt(const sherdi_split *split, sherd_world *child);
+
+/** Gives the parameters with which a world is made that is like another one. */
+void sherdi_split_params(const sherd_world *parent, sherd_world_params *out);
 
 /** The split of a world of threads. */
 sherd_status sherdi_threads_split(sherdi_split *split, sherd_world **out);

@@ -10,6 +10,7 @@
 #include "base/thread.h"
 #include "collectives/listeners.h"
 #include "collectives/procs.h"
+#include "collectives/split.h"
 #include "collectives/transport.h"
 
 #include <stdio.h>
@@ -192,19 +193,6 @@ static const uint64_t *members_choose(sherdi_procs *procs, int try_number)
 
 /* ------------------------------------------------------------ the meeting -- */
 
-static void params_inherit(const sherd_world *world, sherd_world_params *out)
-{
-    *out                 = sherdi_world_standard;
-    out->transport       = world->ops->name;
-    out->timeout_ns      = world->timeout_ns;
-    out->host_timeout_ns = world->host_timeout_ns;
-    out->cpu_threads     = world->cpu_threads;
-    out->backend         = world->backend->name;
-    if (sherdi_world_has_device(world)) {
-        out->device = world->device->index;
-    }
-}
-
 static sherd_status members_meet(sherdi_procs *old, const uint64_t *members, int try_number,
                                  sherd_world **out)
 {
@@ -216,7 +204,7 @@ static sherd_status members_meet(sherdi_procs *old, const uint64_t *members, int
     guard             *g;
     sherd_status       status;
 
-    params_inherit(&old->world, &params);
+    sherdi_split_params(&old->world, &params);
     for (int i = 0; i < old->world.local_size; i++) {
         if (has_bit(members, i) && is_gone(old, i)) { /* it was in the try that came about before */
             return sherdi_fail(SHERD_E_PEER_LOST, "sherd_world_shrink: rank %d has gone, too", i);

@@ -7,41 +7,12 @@
 
 #include <string.h>
 
-/* The members of the same name, but for the settings of the batch. */
-#define SEAT_MEMBERS(X)                                                                            \
-    X(world)                                                                                       \
-    X(shards)                                                                                      \
-    X(group)                                                                                       \
-    X(backend)                                                                                     \
-    X(host)                                                                                        \
-    X(lanes)                                                                                       \
-    X(rank)                                                                                        \
-    X(world_size)                                                                                  \
-    X(plan)                                                                                        \
-    X(memory)                                                                                      \
-    X(reports)                                                                                     \
-    X(block_call)                                                                                  \
-    X(param_hashes)                                                                                \
-    X(fill)                                                                                        \
-    X(values_call)                                                                                 \
-    X(kernel_data)                                                                                 \
-    X(exchange)                                                                                    \
-    X(fingerprints)                                                                                \
-    X(storage)                                                                                     \
-    X(run)                                                                                         \
-    X(updater)                                                                                     \
-    X(times)                                                                                       \
-    X(watch)                                                                                       \
-    X(window)                                                                                      \
-    X(counters)                                                                                    \
-    X(sums)
-
 void sherdi_seat_take(sherd_engine *engine, sherdi_seat *out)
 {
 #define X(member)                                                                                  \
     memcpy(&out->member, &engine->member, sizeof(out->member));                                    \
     memset(&engine->member, 0, sizeof(engine->member));
-    SEAT_MEMBERS(X)
+    SHERDI_SEAT_MEMBERS(X)
 #undef X
     out->batch = engine->settings.batch;
 }
@@ -49,7 +20,7 @@ void sherdi_seat_take(sherd_engine *engine, sherdi_seat *out)
 void sherdi_seat_put(sherd_engine *engine, const sherdi_seat *seat)
 {
 #define X(member) memcpy(&engine->member, &seat->member, sizeof(seat->member));
-    SEAT_MEMBERS(X)
+    SHERDI_SEAT_MEMBERS(X)
 #undef X
     engine->settings.batch = seat->batch;
 }

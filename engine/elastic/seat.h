@@ -6,31 +6,40 @@
 
 #include "engine/run/engine_impl.h"
 
+/* Members of the engine's object that are of one world. */
+#define SHERDI_SEAT_MEMBERS(X)                                                                     \
+    X(world)                                                                                       \
+    X(shards)                                                                                      \
+    X(group)                                                                                       \
+    X(backend)                                                                                     \
+    X(host)                                                                                        \
+    X(lanes)                                                                                       \
+    X(rank)                                                                                        \
+    X(world_size)                                                                                  \
+    X(plan)                                                                                        \
+    X(memory)                                                                                      \
+    X(reports)                                                                                     \
+    X(block_call)                                                                                  \
+    X(param_hashes)                                                                                \
+    X(fill)                                                                                        \
+    X(values_call)                                                                                 \
+    X(kernel_data)                                                                                 \
+    X(exchange)                                                                                    \
+    X(fingerprints)                                                                                \
+    X(storage)                                                                                     \
+    X(run)                                                                                         \
+    X(updater)                                                                                     \
+    X(times)                                                                                       \
+    X(watch)                                                                                       \
+    X(window)                                                                                      \
+    X(counters)                                                                                    \
+    X(sums)
+
 typedef struct sherdi_seat {
-    sherd_world          *world, *shards, *group;
-    sherdi_backend       *backend;
-    const sherdi_backend *host;
-    sherdi_lanes          lanes;
-    int                   rank, world_size;
-    sherdi_batch_settings batch;
-    sherdi_plan          *plan;
-    sherdi_memory         memory;
-    sherdi_reports        reports;
-    sherdi_block_call     block_call;
-    uint64_t             *param_hashes;
-    sherdi_fill           fill;
-    sherdi_values_call    values_call;
-    sherdi_kernel_data    kernel_data;
-    sherdi_exchange       exchange;
-    sherdi_fingerprints   fingerprints;
-    sherdi_storage        storage;
-    sherdi_run            run;
-    sherdi_updater        updater;
-    sherdi_times          times;
-    struct sherdi_watch  *watch;
-    sherdi_window         window;
-    sherdi_counters       counters;
-    sherdi_sums           sums;
+#define X(member) __typeof__(((sherd_engine *)0)->member) member;
+    SHERDI_SEAT_MEMBERS(X)
+#undef X
+    sherdi_batch_settings batch; /* of the engine's settings */
 } sherdi_seat;
 
 /** Takes the seat out of the engine, which has none then. Nothing of it may be at work. */
