@@ -36,8 +36,7 @@ static sherd_status own_make(sherdi_ghost *ghost, int buffer, size_t bytes)
     return ghost->own[buffer] == NULL ? SHERD_E_NOMEM : SHERD_OK;
 }
 
-/* The memory of another rank where all ranks have it, and new memory for what a walk needs
- * besides. */
+/* The memory of the rank where all ranks have it, and new memory for what a walk needs besides. */
 static sherd_status memory_share(sherdi_ghost *ghost, const sherd_engine *of, int rank)
 {
     sherd_engine *engine = ghost->engine;
@@ -45,9 +44,7 @@ static sherd_status memory_share(sherdi_ghost *ghost, const sherd_engine *of, in
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         const sherdi_plan_buffer *buffer = &engine->plan->packing.buffers[b];
 
-        if (rank == of->rank) {
-            engine->memory.buffers[b] = of->memory.buffers[b];
-        } else if (buffer->bytes > 0 && buffer->is_shared) {
+        if (buffer->bytes > 0 && buffer->is_shared) {
             engine->memory.buffers[b] =
                 sherdi_world_host_of(of->shards, rank, of->memory.buffers[b], buffer->bytes);
         } else if (b == SHERDI_BUFFER_BOUNCE || b == SHERDI_BUFFER_HOST_SCALARS) {

@@ -37,27 +37,6 @@ void sherdi_step_forget(sherd_engine *engine)
     }
 }
 
-/* Makes the rest of this rank's own update, which it left when it heard of the loss. */
-static sherd_status own_end(sherd_engine *engine)
-{
-    sherdi_ghost ghost = {0};
-    const char  *was;
-    sherd_status status;
-
-    status = sherdi_ghost_open_shared(&ghost, engine, engine->rank);
-    if (status == SHERD_OK) {
-        ghost.elastic.noted.own = engine->elastic->noted.own;
-        status = sherdi_ghost_roll(&ghost, sherdi_ledger_of(engine)->version, &was);
-        engine->elastic->noted.own = ghost.elastic.noted.own;
-    }
-    if (status == SHERD_E_PEER_LOST) {
-        status = sherdi_lost_gone(engine, "a rank is lost in the middle of an update in which the "
-                                          "ranks exchange gradients or parameters");
-    }
-    sherdi_ghost_close(&ghost);
-    return status;
-}
-
 /* Whether the step that was begun is over: its window was dropped or used up, and nothing failed. */
 static int is_over(const sherd_engine *engine)
 {
@@ -66,8 +45,8 @@ static int is_over(const sherd_engine *engine)
 }
 
 /* Every meeting of the ranks is complete for all survivors or for none of them, and an update begins
- * after a meeting. So all survivors have made the same updates when they have ended theirs, but for
- * replicas (sherdi_lost_choose). */
+ * after a meeting. So all survivors have made the same updates, but for replicas
+ * (sherdi_lost_choose). */
 static sherd_status state_find(sherd_engine *engine, sherdi_standing *out)
 {
     const sherdi_step_begun *step   = &engine->elastic->step;
@@ -92,8 +71,9 @@ static sherd_status state_find(sherd_engine *engine, sherdi_standing *out)
     if (is_made) {
         SHERDI_TRY(sherdi_modules_scaler_update(&out->scaler, 0));
     }
-    if (!sherdi_ledger_is_complete(ledger)) {
-        SHERDI_TRY(own_end(engine));
+    if (!sherdi_ledger_is_complete(ledger)) { /* elsewhere no update waits for another rank */
+        return sherdi_lost_gone(engine, "a rank is lost in the middle of an update in which the "
+                                        "ranks exchange gradients or parameters");
     }
     if (engine->failure.why.status != SHERD_OK && !step->is_open) {
         return sherdi_fail(SHERD_E_STATE,
