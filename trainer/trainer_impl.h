@@ -1,4 +1,4 @@
-/* What trainer.c, resize.c and turns.c share: one rank's training. */
+/* What the files of one rank's training share. */
 #ifndef LLM_TRAINER_IMPL_H
 #define LLM_TRAINER_IMPL_H
 
@@ -9,6 +9,8 @@
 #include "report.h"
 #include "saves.h"
 #include "speed.h"
+
+#define VALIDATION_BATCHES 16 /* over all ranks */
 
 /* The values that the ranks sum after a step. */
 typedef struct step_sums {
@@ -88,6 +90,8 @@ typedef struct trainer {
     report_figures figures; /* of the last step */
 } trainer;
 
+/* ---- trainer.c */
+
 /** Declares units, parameters and activations. */
 sherd_status trainer_declare(const trainer *t, sherd_engine *engine);
 /** Starts the threads of a sealed engine, and makes the model with its memory. */
@@ -100,6 +104,16 @@ void trainer_end(trainer *t, sherd_status status);
 sherd_status trainer_fail(sherd_status status, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
+/** Notes that tokens cannot be read. Returns E_IO. */
+sherd_status trainer_data_fail(const trainer *t);
+/** Notes what a checkpoint that fails has to say. Returns `status`. */
+sherd_status trainer_saves_checked(const trainer *t, sherd_status status);
+/** Returns the tokens of a rank's micro-batch. */
+size_t trainer_micro_tokens(const trainer *t);
+/** Returns the tokens per second at the peak of all ranks' GPUs; 0: not known. */
+double trainer_peak_rate(const trainer *t);
+/** Prints the memory of the ranks, on rank 0, if it was asked for. */
+void trainer_memory_say(const trainer *t, const char *when);
 /** Opens the report of a rank that becomes rank 0 in the middle of the run; its log goes on. */
 sherd_status trainer_report_take(trainer *t);
 /** Describes the run to the engine, before seal. */
@@ -110,6 +124,28 @@ void trainer_saves_init(trainer *t);
 int trainer_has_turns(const trainer *t);
 /** Goes on in the world to which the engine has moved. */
 sherd_status trainer_place_take(trainer *t, sherd_world *world);
+
+/* ---- loop.c. Collective */
+
+/** Trains for a window, up to its queued update. */
+sherd_status trainer_window_run(trainer *t);
+/** Waits for the last window, and gives the sum of its losses on this rank. */
+sherd_status trainer_losses_take(trainer *t, double *sum_out);
+/** Makes the steps that are left. */
+sherd_status trainer_loop_run(trainer *t);
+/** Returns whether the last checkpoint could not be saved. */
+int trainer_is_unsaved(const trainer *t);
+
+/* ---- ending.c */
+
+/** Prints the summary, on rank 0. */
+void trainer_summary_say(const trainer *t);
+/** Exports the weights. Collective. E_IO. */
+sherd_status trainer_weights_leave(trainer *t);
+/** Samples, and prints it on rank 0. Collective. */
+sherd_status trainer_sample_say(trainer *t);
+
+/* ---- resize.c and turns.c */
 
 /** Tells the user of a move, and the log. */
 sherd_status trainer_resize_tell(trainer *t, const sherd_move_report *move);
