@@ -16,9 +16,7 @@ void sherdi_ghost_close(sherdi_ghost *ghost)
         return;
     }
     sherdi_blobs_fini(&ghost->blobs);
-    if (engine->run.program.fn != NULL) {
-        sherdi_run_close(engine);
-    }
+    sherdi_run_close(engine);
     sherdi_ledger_close(engine);
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         sherdi_free(ghost->own[b]);
