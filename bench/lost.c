@@ -8,8 +8,10 @@
  *   step      the first new step
  *
  * The limit is 2 s and the bytes that the survivors move, at the rate at which this machine copies to
- * new memory, as measured in the same run. The step itself has no products of matrices: it gathers,
+ * new memory, and the ranks together read and write their state on the drive, as measured in the same
+ * run. The step itself has no products of matrices: it gathers,
  * reduces and updates. */
+#include "bench/drive.h"
 #include "bench/options.h"
 #include "bench/timing.h"
 
@@ -48,6 +50,9 @@ typedef struct shared {
     double  step_s; /* of rank 0, before */
     double  parts[MOST_RANKS][PARTS];
     double moved_bytes, held_bytes; /* over the wire, and from memory to memory, of all survivors */
+    double nvme_bytes;              /* read and written by all survivors */
+    double drive_s[MOST_RANKS];     /* in which the ranks have read and written .. */
+    double drive_bytes[MOST_RANKS]; /* .. their state, at the same time */
     int    step_kept;
 } shared;
 
@@ -180,11 +185,13 @@ static void survivor_measure(int rank, sherd_world *world, sherd_engine *engine,
     s->parts[rank][STOOD]   = moved - died;
     s->parts[rank][STEP]    = stepped - moved;
     {
-        double bytes[2] = {(double)report.received_bytes, (double)report.kept_bytes};
+        double bytes[3] = {(double)report.received_bytes, (double)report.kept_bytes,
+                           (double)(report.nvme_read_bytes + report.nvme_written_bytes)};
 
-        must(sherd_world_sum_f64(next, bytes, 2), "sum");
+        must(sherd_world_sum_f64(next, bytes, 3), "sum");
         s->moved_bytes = bytes[0];
         s->held_bytes  = bytes[1];
+        s->nvme_bytes  = bytes[2];
     }
     s->step_kept = (int)report.step;
     sherd_engine_destroy(engine);
@@ -209,6 +216,12 @@ static void rank_run(int rank, const char *address)
         if (rank == 0) {
             s->step_s = now_s() - start;
         }
+        must(sherd_world_barrier(world), "barrier");
+    }
+    if (options->nvme != NULL) {
+        must(bench_drive_run(engine, &s->drive_s[rank]), "drive");
+        s->drive_bytes[rank] = (double)engine->plan->nvme_bytes[SHERDI_RING_STATE];
+        must(step_make(engine, units), "step");
         must(sherd_world_barrier(world), "barrier");
     }
     if (rank == s->victim && pthread_create(&thread, NULL, die, NULL) != 0) {
@@ -277,6 +290,23 @@ static double rate_measure(void)
     return (double)bytes / start;
 }
 
+/* Seconds that the drive takes for what the survivors have moved there. */
+static double drive_seconds(void)
+{
+    double bytes = 0, slowest = 0;
+
+    for (int r = 0; r < options->ranks; r++) {
+        bytes += s->drive_bytes[r];
+        slowest = s->drive_s[r] > slowest ? s->drive_s[r] : slowest;
+    }
+    if (bytes == 0) {
+        return 0;
+    }
+    printf("# %.1f MB from the drive and to it, at %.2f GB/s\n", 1e-6 * s->nvme_bytes,
+           1e-9 * bytes / slowest);
+    return s->nvme_bytes / bytes * slowest;
+}
+
 int main(int argc, char **argv)
 {
     bench_options given = {
@@ -321,7 +351,7 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "bench-lost: a rank that should have survived has failed\n");
         return 1;
     }
-    limit = 2 + (s->moved_bytes + s->held_bytes) / rate;
+    limit = 2 + (s->moved_bytes + s->held_bytes) / rate + drive_seconds();
     printf("# %zu elements on %d ranks, stage %d, %s: state %.2f GB; a step before %.3f s\n",
            given.elems, given.ranks, given.stage,
            given.nvme == NULL ? given.redundancy : "state on NVMe", 12e-9 * (double)given.elems,
