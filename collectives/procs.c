@@ -125,12 +125,12 @@ void sherdi_procs_host_abort(sherdi_peers *peers, sherd_status status, const cha
 }
 
 /* Tells the ranks of other hosts. */
-static void tell(sherd_world *world, const char *why)
+static void tell(sherd_world *world, sherd_status status, const char *why)
 {
     sherdi_procs *procs = (sherdi_procs *)world;
 
     if (procs->monitor != NULL) {
-        sherdi_monitor_tell(procs->monitor, world->failure_status, why);
+        sherdi_monitor_tell(procs->monitor, status, why);
     }
 }
 
@@ -140,9 +140,10 @@ static void procs_look(sherdi_peers *peers)
 
     if (!sherdi_world_has_failed(peers->world) &&
         atomic_load_explicit(&control->failure_state, memory_order_acquire) == WORLD_HAS_FAILED) {
-        sherdi_world_set_failed(peers->world, (sherd_status)control->failure_status,
-                                control->failure_text);
-        tell(peers->world, control->failure_text); /* the program may end at once */
+        const sherd_status status = (sherd_status)control->failure_status;
+
+        sherdi_world_set_failed(peers->world, status, control->failure_text);
+        tell(peers->world, status, control->failure_text); /* the program may end at once */
     }
 }
 
@@ -282,7 +283,7 @@ void sherdi_procs_abort(sherd_world *world, const char *why)
     if (atomic_load(&procs->opened)) {
         sherdi_procs_host_abort(&procs->peers, world->failure_status, why);
     }
-    tell(world, why);
+    tell(world, world->failure_status, why);
 }
 
 void sherdi_procs_tell_ending(sherd_world *world, uint64_t key, int is_agreed)
