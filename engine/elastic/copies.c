@@ -15,6 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Elements that a rank sends before the next one does: several portions fit a slot of the wire. */
+#define PORTION_ELEMS ((size_t)64 << 10)
+
 struct sherdi_copies {
     sherdi_ghost ghost;
     sherdi_mem   mem;
@@ -335,34 +338,56 @@ static sherd_status copies_open(sherd_engine *engine)
     return SHERD_OK;
 }
 
-/* Each rank's slices go to the rank behind it. */
-static sherd_status slices_list(sherd_engine *engine, sherdi_move_wire *wire, int segment)
+/* Sends a portion of what each rank has of a parameter to the rank behind it. Returns whether any rank
+ * has more. */
+static int portions_send(sherd_engine *engine, sherdi_move_wire *wire, sherdi_move_range range,
+                         size_t at, sherd_status *status)
 {
-    const sherdi_plan       *plan = engine->plan;
-    const sherdi_segment    *of   = &plan->layout.segments[segment];
-    const sherdi_model_unit *unit = &engine->model.units[of->unit];
+    const sherdi_plan *plan = engine->plan;
+    int                more = 0;
+
+    for (range.from = 0; range.from < plan->world_size && *status == SHERD_OK; range.from++) {
+        size_t begin;
+        size_t end;
+
+        sherdi_move_held(plan, &engine->model, range.param, range.what, 1, range.from, &begin,
+                         &end);
+        range.to    = (range.from + 1) % plan->world_size;
+        range.first = begin + at;
+        range.count = end > range.first ? sherdi_min_size(end - range.first, PORTION_ELEMS) : 0;
+        more |= end > range.first + range.count;
+        if (range.count > 0) {
+            *status = sherdi_move_wire_range(wire, &range);
+        }
+    }
+    return more && *status == SHERD_OK;
+}
+
+/* Each rank's slices go to the rank behind it, in portions, so that all ranks send at the same time. */
+static sherd_status slices_send(sherd_engine *engine, sherdi_move_wire *wire, int segment)
+{
+    const sherdi_plan       *plan   = engine->plan;
+    const sherdi_segment    *of     = &plan->layout.segments[segment];
+    const sherdi_model_unit *unit   = &engine->model.units[of->unit];
+    sherd_status             status = SHERD_OK;
 
     if (of->kind == SHERDI_SEGMENT_FROZEN && of->is_resident) {
         return SHERD_OK; /* every rank has them */
     }
     for (size_t i = 0; i < unit->num_params; i++) {
-        sherdi_move_range range = {.param = (size_t)unit->params[i]};
+        size_t param = (size_t)unit->params[i];
 
-        for (int k = 0; k < SHERDI_MOVE_WHATS * plan->world_size &&
-                        plan->layout.params[range.param].segment == segment;
-             k++) {
-            size_t end;
+        for (int what = 0;
+             what < SHERDI_MOVE_WHATS && plan->layout.params[param].segment == segment; what++) {
+            sherdi_move_range range = {.param = param, .what = (sherdi_move_what)what};
+            size_t            at    = 0;
 
-            range.what = (sherdi_move_what)(k / plan->world_size);
-            range.from = k % plan->world_size;
-            range.to   = (range.from + 1) % plan->world_size;
-            sherdi_move_held(plan, &engine->model, range.param, range.what, 1, range.from,
-                             &range.first, &end);
-            range.count = end - range.first;
-            SHERDI_TRY(range.count == 0 ? SHERD_OK : sherdi_move_wire_range(wire, &range));
+            while (portions_send(engine, wire, range, at, &status)) {
+                at += PORTION_ELEMS;
+            }
         }
     }
-    return SHERD_OK;
+    return status;
 }
 
 static sherd_status values_take(sherd_engine *engine, const int *same, sherdi_holding *from,
@@ -390,7 +415,7 @@ static sherd_status values_take(sherd_engine *engine, const int *same, sherdi_ho
     }
     status = sherdi_move_wire_open(&wire, &engine->mem, here);
     for (size_t s = 0; s < engine->plan->layout.num_segments && status == SHERD_OK; s++) {
-        status = slices_list(engine, &wire, (int)s);
+        status = slices_send(engine, &wire, (int)s);
     }
     if (status == SHERD_OK) {
         status = sherdi_move_wire_finish(&wire);
