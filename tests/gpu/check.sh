@@ -35,7 +35,7 @@ queued 240 alone bench offload --trainer: GPT-2 774M and layers of a 7B model, s
 nccl 300 beside NCCL, a rank on each device or several on one, whose processes take turns there
 proof 150 beside sherd test, fingerprints of CPU and GPU
 engine 220 beside the engine's tests, its memory on the device
-worlds 150 beside several ranks on one device: threads, processes
+worlds 150 beside several ranks on one device: threads, processes, and ranks that are lost
 torch 90 beside PyTorch's tensors on the device
 sanitizer 240 beside memcheck over the kernels and the trainer, racecheck
 offload 120 alone bench gpu-offload

@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define NOT_HERE 77
+
 uint64_t drawn_seed;
 
 static void said_print(FILE *said)
@@ -19,8 +21,8 @@ static void said_print(FILE *said)
     }
 }
 
-/* Returns whether a case has passed. */
-static int case_passes(char *program, const drawn_campaign *campaign)
+/* Returns the exit status of a case: 0 if it has passed, and 77 if it cannot run here. */
+static int case_run(char *program, const drawn_campaign *campaign)
 {
     char *argv[] = {program, NULL};
     FILE *said   = tmpfile();
@@ -37,7 +39,12 @@ static int case_passes(char *program, const drawn_campaign *campaign)
         }
         _exit(test_main(1, argv, &campaign->run, 1));
     }
-    if (child < 0 || waitpid(child, &state, 0) != child || state != 0) {
+    if (child < 0 || waitpid(child, &state, 0) != child) {
+        state = -1;
+    }
+    if (WIFEXITED(state) && WEXITSTATUS(state) == NOT_HERE) {
+        said_print(said);
+    } else if (state != 0) {
         campaign->describe(text, sizeof(text));
         printf("FAIL seed %llu: %s (state %d)\n", (unsigned long long)drawn_seed, text, state);
         if (said != NULL) {
@@ -47,7 +54,7 @@ static int case_passes(char *program, const drawn_campaign *campaign)
     if (said != NULL) {
         (void)fclose(said);
     }
-    return state == 0;
+    return state == 0 ? 0 : WIFEXITED(state) ? WEXITSTATUS(state) : 1;
 }
 
 int drawn_main(int argc, char **argv, const drawn_campaign *campaign)
@@ -55,6 +62,7 @@ int drawn_main(int argc, char **argv, const drawn_campaign *campaign)
     uint64_t first  = 1;
     int      count  = 10;
     int      failed = 0;
+    int      status;
 
     for (int i = 1; i < argc; i += 2) {
         if (i + 1 < argc && strcmp(argv[i], "--seed") == 0) {
@@ -70,7 +78,11 @@ int drawn_main(int argc, char **argv, const drawn_campaign *campaign)
     }
     for (int n = 0; n < count; n++) {
         drawn_seed = first + (uint64_t)n;
-        failed += !case_passes(argv[0], campaign);
+        status     = case_run(argv[0], campaign);
+        if (status == NOT_HERE) {
+            return status;
+        }
+        failed += status != 0;
     }
     printf("%d of %d drawn %s have passed\n", count - failed, count, campaign->what);
     return failed > 0;

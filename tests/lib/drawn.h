@@ -19,7 +19,8 @@ typedef struct drawn_campaign {
 extern uint64_t drawn_seed;
 
 /** The main function of a campaign: runs the seeds N, N + 1, ... of --seed N (1) and --count N (10).
- *  A case that fails prints what was drawn, and what its checks have said. Returns the exit status. */
+ *  A case that fails prints what was drawn, and what its checks have said. Returns the exit status,
+ *  77 where there is no such device. */
 int drawn_main(int argc, char **argv, const drawn_campaign *campaign);
 
 #endif
