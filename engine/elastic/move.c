@@ -313,20 +313,15 @@ static sherd_status all_open(sherdi_move *m)
 
 /* ------------------------------------------------------------------------ the values -- */
 
-/* Gives back the memory of the old layout that this rank gives: what is passing in it; of a segment. */
+/* Gives back this rank's memory of the old layout: what is passing in it; of a segment. */
 static void old_drop(sherdi_move *m, int segment)
 {
-    for (int r = 0; r < m->old_size; r++) {
-        const sherdi_holding *from = &m->from[r];
+    const sherdi_holding *from = m->old_world == NULL ? NULL : &m->from[own_old_rank(m)];
 
-        if (from->buffers == NULL) {
-            continue; /* it is in files alone */
-        }
-        if (from->plan != NULL && segment < 0) {
-            sherdi_move_drop_passing(from->plan, from->buffers);
-        } else if (from->plan != NULL) {
-            sherdi_move_drop_segment(from->plan, from->buffers, segment);
-        }
+    if (from != NULL && segment < 0) {
+        sherdi_move_drop_passing(from->plan, from->buffers);
+    } else if (from != NULL) {
+        sherdi_move_drop_segment(from->plan, from->buffers, segment);
     }
 }
 
@@ -350,10 +345,8 @@ static sherd_status values_move(sherdi_move *m)
     if (sherdi_move_is_stored(&m->engine->settings)) {
         return stored_move(m);
     }
-    if (!keeps_old(m)) {
-        m->is_begun = 1;
-        old_drop(m, -1);
-    }
+    m->is_begun = !keeps_old(m);
+    old_drop(m, -1); /* no window needs it, also where the engine comes back to it */
     for (size_t s = 0; s < m->plans.new_plan->layout.num_segments; s++) {
         if (m->new_world != NULL) {
             sherdi_move_take_segment(m->engine->plan, m->engine->memory.buffers, (int)s);

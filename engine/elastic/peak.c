@@ -130,7 +130,7 @@ static size_t changing_peak(const sherdi_plan *old_plan, const sherdi_plan *new_
     }
     if (!sherdi_keeps_nothing(&(old_plan != NULL ? old_plan : new_plan)->settings) ||
         (old_plan != NULL && old_plan->num_replicas > 1)) {
-        return old_total + new_total; /* the old memory is kept until the end */
+        return sherdi_max_size(peak, old_left + new_total); /* it is kept until the end */
     }
     for (size_t s = 0; s < num_segments; s++) {
         new_taken += segment_bytes(new_plan, (int)s);
