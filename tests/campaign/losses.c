@@ -43,16 +43,17 @@ static void files_draw(uint64_t *state, loser *l, const char *encodings, char *t
         "}", ", \"buffer_count\": 2}, \"sub_group_size\": 6400", ", \"gradients\": \"nvme\"}",
         "}, \"offload_param\": {\"device\": \"cpu\"}",
         "}, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", "
-        "\"max_in_cpu\": 0}"};
+        "\"max_in_cpu\": 0}",
+        "}, \"zero_hpz_partition_size\": 2"};
     char more[512];
-    int  which = below(state, l->options.stage == 3 ? 5 : 3);
+    int  which = below(state, l->options.stage == 3 ? 6 : 3);
 
     (void)snprintf(more, sizeof(more), MORE[which], test_scratch());
     (void)snprintf(zero_keys, sizeof(zero_keys),
                    ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"%s",
                    test_scratch(), more);
-    (void)snprintf(top, top_bytes, ", \"deterministic\": true, \"sherd\": {%s}",
-                   encodings[0] == '\0' ? encodings : encodings + 2);
+    (void)snprintf(top, top_bytes,
+                   ", \"deterministic\": true, \"sherd\": {\"elastic\": [1, 7]%s}", encodings);
     l->options.zero   = zero_keys;
     l->is_all_trained = l->options.stage == 3; /* frozen slices are in no file */
     l->model          = LOSER_ALWAYS;
@@ -116,6 +117,11 @@ static void replicas_draw(uint64_t *state, loser *l, char *top, size_t top_bytes
         l->shards);
 }
 
+static int is_second_copy(const loser *l)
+{
+    return l->options.zero != NULL && strstr(l->options.zero, "zero_hpz") != NULL;
+}
+
 static void run_draw(loser *l, char *top, size_t top_bytes)
 {
     uint64_t state = drawn_seed * 0x9e3779b9u + 1;
@@ -124,7 +130,7 @@ static void run_draw(loser *l, char *top, size_t top_bytes)
     memset(l, 0, sizeof(*l));
     options_draw(&state, l, top, top_bytes);
     l->ranks = 4 + below(&state, 4);
-    if (drawn_seed % 6 == 5 && !has_device()) {
+    if (drawn_seed % 6 == 5 && !has_device() && !is_second_copy(l)) {
         replicas_draw(&state, l, top, top_bytes);
     }
     l->options.accumulation = 1 + below(&state, 2);

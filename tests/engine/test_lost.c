@@ -41,7 +41,7 @@ static void kills_run(loser l, loser_model model, int times, int most_us)
 
 static void host_memory_outlives_a_rank(void)
 {
-    int times = test_is_long() ? 40 : 4;
+    int times = test_is_long() ? 40 : 2;
 
     for (int stage = 1; stage < 4; stage++) {
         kills_run(loser_of(stage, SHERD_BF16, HOST), LOSER_ALWAYS, times, 20000);
@@ -53,7 +53,7 @@ static void host_memory_outlives_a_rank(void)
 
 static void second_copy_outlives_a_rank(void)
 {
-    int times = test_is_long() ? 40 : 4;
+    int times = test_is_long() ? 40 : 2;
 
     for (int stage = 1; stage < 4; stage++) {
         kills_run(loser_of(stage, SHERD_BF16, PEER), LOSER_ALWAYS, times, 20000);

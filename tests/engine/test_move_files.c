@@ -63,7 +63,7 @@ static void expect_same(const place *at, const rig_options *options)
 {
     char keys[2048];
 
-    for (int stage = at->first_stage; stage <= 3; stage++) {
+    for (int stage = IS_BRIEF ? 3 : at->first_stage; stage <= 3; stage++) {
         mover        m    = {.options = *options};
         mover_result want = {0};
         mover_result got  = {0};
