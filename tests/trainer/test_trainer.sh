@@ -334,14 +334,21 @@ deterministic() {
     done
 }
 
+# signalled SIGNAL: sends it, and waits until it has arrived: of two that are on their way at once, one is lost.
+signalled() {
+    kill -"$1" "$pid"
+    while [ $((0x$(sed -n 's/^ShdPnd:[[:space:]]*//p' "/proc/$pid/status" || echo 0) & 0x300000)) -ne 0 ]; do
+        sleep 0.01
+    done
+}
+
 # resized RANKS SIGNAL...: sends the signals, and waits until so many ranks train.
 resized() {
     before=$(grep -c '"resized"' "$scratch/log" || true)
     ranks=$1
     shift
     for signal in "$@"; do
-        kill -"$signal" "$pid"
-        sleep 0.05
+        signalled "$signal"
     done
     tries=0
     until grep '"resized"' "$scratch/log" | tail -1 | grep -q "\"resized\": $ranks,"; do
