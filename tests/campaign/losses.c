@@ -12,7 +12,6 @@
 #include "tests/lib/check.h"
 #include "tests/lib/drawn.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +39,9 @@ static void files_draw(uint64_t *state, loser *l, const char *encodings, char *t
                        size_t top_bytes)
 {
     static const char *const MORE[] = {
-        "}", ", \"buffer_count\": 2}, \"sub_group_size\": 6400", ", \"gradients\": \"nvme\"}",
+        "}",
+        ", \"buffer_count\": 2}, \"sub_group_size\": 6400",
+        ", \"gradients\": \"nvme\"}",
         "}, \"offload_param\": {\"device\": \"cpu\"}",
         "}, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", "
         "\"max_in_cpu\": 0}",
@@ -52,8 +53,8 @@ static void files_draw(uint64_t *state, loser *l, const char *encodings, char *t
     (void)snprintf(zero_keys, sizeof(zero_keys),
                    ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"%s",
                    test_scratch(), more);
-    (void)snprintf(top, top_bytes,
-                   ", \"deterministic\": true, \"sherd\": {\"elastic\": [1, 7]%s}", encodings);
+    (void)snprintf(top, top_bytes, ", \"deterministic\": true, \"sherd\": {\"elastic\": [1, 7]%s}",
+                   encodings);
     l->options.zero   = zero_keys;
     l->is_all_trained = l->options.stage == 3; /* frozen slices are in no file */
     l->model          = LOSER_ALWAYS;
@@ -186,19 +187,6 @@ static void run_describe(char *text, size_t len_bytes)
     }
 }
 
-static int files_count(void)
-{
-    DIR *dir   = opendir(test_scratch());
-    int  count = 0;
-
-    CHECK(dir != NULL);
-    for (struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
-        count += entry->d_name[0] != '.';
-    }
-    (void)closedir(dir);
-    return count;
-}
-
 static void drawn_losses_are_survived(void)
 {
     loser        l;
@@ -209,7 +197,7 @@ static void drawn_losses_are_survived(void)
     (void)snprintf(folder, sizeof(folder), "%s/state", test_scratch());
     l.folder = l.model == LOSER_ALWAYS ? "" : folder;
     loser_run(&l, &result);
-    CHECK_INT(0, wants_files ? files_count() : 0);
+    CHECK_INT(0, wants_files ? test_files_count(test_scratch(), "") : 0);
     sums->killed += result.killed;
     sums->moves += result.moves;
     sums->refused += result.refused;

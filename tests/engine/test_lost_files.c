@@ -3,24 +3,10 @@
 #include "tests/engine/loser.h"
 #include "tests/lib/check.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
 
 #define DETERMINISTIC ", \"deterministic\": true"
-
-static int files_count(void)
-{
-    DIR *dir   = opendir(test_scratch());
-    int  count = 0;
-
-    CHECK(dir != NULL);
-    for (struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
-        count += entry->d_name[0] != '.';
-    }
-    (void)closedir(dir);
-    return count;
-}
 
 /* Kills ranks at moments that cover a step, and the move after it. */
 static void kills_run(int stage, const char *optimizer, const char *top, int num_kills, int times)
@@ -59,7 +45,7 @@ static void kills_run(int stage, const char *optimizer, const char *top, int num
         loser_run(&l, &result);
         killed += result.killed;
         moves += result.moves;
-        CHECK_INT(0, files_count());
+        CHECK_INT(0, test_files_count(test_scratch(), ""));
     }
     CHECK(killed > 0 && moves > 0);
 }

@@ -7,7 +7,6 @@
 #include "tests/lib/check.h"
 #include "tests/offload/fault_uring.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -43,19 +42,6 @@ static const char *small_drive;
 static const char *folder_path(void)
 {
     return small_drive != NULL ? small_drive : test_scratch();
-}
-
-static int files_count(const char *ends)
-{
-    DIR *dir   = opendir(folder_path());
-    int  count = 0;
-
-    CHECK(dir != NULL);
-    for (struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
-        count += entry->d_name[0] != '.' && strstr(entry->d_name, ends) != NULL;
-    }
-    (void)closedir(dir);
-    return count;
 }
 
 static void crew_declare(const crew *c, rig *r, sherd_world *world)
@@ -134,7 +120,8 @@ static int move_try(crew *c, rig *r, int slot, sherd_world *world)
         for (int s = 0; s < SLOTS; s++) {
             CHECK_INT(c->status[0] == SHERD_OK, c->status[s] == SHERD_OK);
         }
-        CHECK_INT(c->status[0] == SHERD_OK ? c->new_size : c->old_size, files_count(".state"));
+        CHECK_INT(c->status[0] == SHERD_OK ? c->new_size : c->old_size,
+                  test_files_count(folder_path(), ".state"));
     }
     crew_meet(c);
     return c->status[slot] == SHERD_OK;
@@ -191,7 +178,7 @@ static void crew_run(crew *c)
     CHECK_OK(sherd_world_threads_with(c->new_size, &params, c->worlds[1]));
     test_threads(SLOTS, crew_part, c);
     (void)pthread_barrier_destroy(&c->all);
-    CHECK_INT(0, files_count("sherd"));
+    CHECK_INT(0, test_files_count(folder_path(), "sherd"));
 }
 
 static void twin_train(sherd_world *world, void *ctx)

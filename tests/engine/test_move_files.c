@@ -4,7 +4,6 @@
 #include "tests/engine/mover.h"
 #include "tests/lib/check.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,19 +45,6 @@ static const char *place_keys(const place *at, char out[2048])
     return out;
 }
 
-static int files_count(void)
-{
-    DIR *dir   = opendir(test_scratch());
-    int  count = 0;
-
-    CHECK(dir != NULL);
-    for (struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
-        count += entry->d_name[0] != '.';
-    }
-    (void)closedir(dir);
-    return count;
-}
-
 static void expect_same(const place *at, const rig_options *options)
 {
     char keys[2048];
@@ -76,7 +62,7 @@ static void expect_same(const place *at, const rig_options *options)
         mover_twin(&m, 4, &want);
         mover_threads(&m, &got);
         mover_compare(text, &want, &got);
-        CHECK_INT(0, files_count());
+        CHECK_INT(0, test_files_count(test_scratch(), ""));
     }
 }
 

@@ -278,6 +278,19 @@ void test_files_remove(const char *folder, const char *part)
 }
 
 /* splitmix64 (Steele, Lea and Flood 2014). */
+int test_files_count(const char *folder, const char *ends)
+{
+    DIR *dir   = opendir(folder);
+    int  count = 0;
+
+    CHECK(dir != NULL);
+    for (struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
+        count += entry->d_name[0] != '.' && strstr(entry->d_name, ends) != NULL;
+    }
+    (void)closedir(dir);
+    return count;
+}
+
 uint64_t test_random(uint64_t *state)
 {
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);

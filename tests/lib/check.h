@@ -51,6 +51,8 @@ void test_need_long(void);
 
 /** Returns an empty folder for this run. It is removed when the program ends. */
 const char *test_scratch(void);
+/** Returns how many files of a folder have `ends` in their names ("": all); no hidden ones. */
+int test_files_count(const char *folder, const char *ends);
 /** Counts the entries of a folder that have `part` in their names and do not begin with a dot. */
 int test_files(const char *folder, const char *part);
 /** Removes the entries that test_files would count. */
