@@ -127,7 +127,9 @@ static sherd_status step_make(rig *r, const loser *l)
 /* ---------------------------------------------------------------------- the kill -- */
 
 static pthread_mutex_t kill_lock = PTHREAD_MUTEX_INITIALIZER;
-static int             is_spared; /* this rank has made all its steps */
+static int             is_spared; /* the state was gone once: nobody is killed any more */
+static pthread_t       kills[LOSER_MOST_RANKS];
+static unsigned        begun; /* which of them were begun, as bits */
 
 static void *dies_later(void *raw)
 {
@@ -143,21 +145,31 @@ static void *dies_later(void *raw)
     return raw;
 }
 
-static void kill_end(void)
+static void kills_spare(void)
 {
     (void)pthread_mutex_lock(&kill_lock);
     is_spared = 1;
     (void)pthread_mutex_unlock(&kill_lock);
 }
 
+/* Each kill that was begun comes, however soon the steps were made. */
+static void kills_wait(void)
+{
+    for (int k = 0; k < LOSER_MOST_RANKS; k++) {
+        if (begun >> k & 1) {
+            (void)pthread_join(kills[k], NULL);
+            begun &= ~(1u << k);
+        }
+    }
+}
+
 static void kill_prepare(const loser *l, int rank, int step)
 {
     for (int k = 0; k < l->num_kills; k++) {
-        pthread_t thread;
-
-        if (l->kills[k].rank == rank && l->kills[k].step == step) {
-            CHECK(pthread_create(&thread, NULL, dies_later, (void *)(uintptr_t)&l->kills[k]) == 0);
-            (void)pthread_detach(thread);
+        if (l->kills[k].rank == rank && l->kills[k].step == step && (begun >> k & 1) == 0) {
+            CHECK(pthread_create(&kills[k], NULL, dies_later, (void *)(uintptr_t)&l->kills[k]) ==
+                  0);
+            begun |= 1u << k;
         }
     }
 }
@@ -204,7 +216,7 @@ static void begin_again(life *me)
     const loser      *l = me->l;
     sherd_engine_info info;
 
-    kill_end();
+    kills_spare();
     while (sherd_world_barrier(me->world) != SHERD_OK) { /* one was killed before it came here */
         sherd_world *next = NULL;
 
@@ -383,13 +395,14 @@ void loser_live(void)
     model_declare(&me.r, &l, me.world, l.options.accumulation);
     rig_seal(&me.r);
     steps_make(&me);
-    kill_end();
+    kills_wait();
     while (sherd_step_wait(me.r.engine, NULL) != SHERD_OK ||
            sherd_world_barrier(me.world) != SHERD_OK) { /* one was killed in its last step */
         if (survivors_move(&me) != SHERD_OK) {
             begin_again(&me);
         }
         steps_make(&me);
+        kills_wait();
     }
     CHECK(mover_values(&me.r) == s->want);
     rig_close(&me.r);
