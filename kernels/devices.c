@@ -97,6 +97,18 @@ static int is_pinned(const sherdi_backend *lane)
     return lane != NULL && sherdi_lanes_of(lane)->pin != NULL;
 }
 
+sherd_status sherdi_pin(sherdi_backend *lane, void *memory, size_t len_bytes)
+{
+    return is_pinned(lane) ? sherdi_lanes_of(lane)->pin(lane, memory, len_bytes) : SHERD_OK;
+}
+
+void sherdi_unpin(sherdi_backend *lane, void *memory)
+{
+    if (memory != NULL && is_pinned(lane)) {
+        sherdi_lanes_of(lane)->unpin(lane, memory);
+    }
+}
+
 sherd_status sherdi_pinned_alloc(const sherdi_backend *host, sherdi_backend *lane, sherdi_mem *mem,
                                  sherdi_mem_purpose purpose, size_t len_bytes, void **out)
 {
@@ -104,7 +116,7 @@ sherd_status sherdi_pinned_alloc(const sherdi_backend *host, sherdi_backend *lan
     sherd_status status;
 
     SHERDI_TRY(sherdi_host_alloc(host, mem, purpose, len_bytes, &block));
-    status = is_pinned(lane) ? sherdi_lanes_of(lane)->pin(lane, block, len_bytes) : SHERD_OK;
+    status = sherdi_pin(lane, block, len_bytes);
     if (status != SHERD_OK) {
         sherdi_free(block);
         return status;
@@ -115,8 +127,6 @@ sherd_status sherdi_pinned_alloc(const sherdi_backend *host, sherdi_backend *lan
 
 void sherdi_pinned_free(sherdi_backend *lane, void *memory)
 {
-    if (memory != NULL && is_pinned(lane)) {
-        sherdi_lanes_of(lane)->unpin(lane, memory);
-    }
+    sherdi_unpin(lane, memory);
     sherdi_free(memory);
 }

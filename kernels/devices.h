@@ -31,6 +31,10 @@ sherd_status sherdi_backend_device_create(const char *kind, int index, sherdi_me
 /** Returns a number that tells a device of this host from the others, whatever number a process
  *  sees it under; 0: there is no such device. */
 uint64_t sherdi_backend_device_identity(const char *kind, int index);
+/** Locks host memory of the caller's for copies of the lane's device; and ends that, before it is
+ *  freed. Nothing where the lane is NULL or the CPU's. E_NOMEM, E_DEVICE. */
+sherd_status sherdi_pin(sherdi_backend *lane, void *memory, size_t len_bytes);
+void         sherdi_unpin(sherdi_backend *lane, void *memory);
 /** Does what sherdi_host_alloc does, and locks the memory for copies of the lane's device, if the
  *  lane is not NULL or the CPU's. E_NOMEM, E_DEVICE. */
 sherd_status sherdi_pinned_alloc(const sherdi_backend *host, sherdi_backend *lane, sherdi_mem *mem,

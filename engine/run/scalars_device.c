@@ -4,7 +4,27 @@
 #include "collectives/host_memory.h"
 #include "engine/engine.h"
 #include "engine/modules.h"
+#include "engine/run/agree.h"
 #include "kernels/devices.h"
+
+/* The world agrees on the memory, and the ranks on that all have locked theirs. */
+static sherd_status shared_open(sherd_engine *engine, const sherdi_plan_buffer *buffer, void **out)
+{
+    sherd_status status;
+
+    SHERDI_TRY(sherdi_world_alloc_host(engine->shards, buffer->bytes, out));
+    sherdi_mem_note(&engine->mem, buffer->purpose, (int64_t)buffer->bytes);
+    if (!buffer->is_pinned) {
+        return SHERD_OK;
+    }
+    status = sherdi_pin(engine->backend, *out, buffer->bytes);
+    if (status != SHERD_OK) {
+        sherdi_world_free_host(engine->shards, *out);
+        sherdi_mem_note(&engine->mem, buffer->purpose, -(int64_t)buffer->bytes);
+        *out = NULL;
+    }
+    return sherdi_agree_status(engine, status);
+}
 
 static sherd_status buffer_open(sherd_engine *engine, const sherdi_plan_buffer *buffer, void **out)
 {
@@ -13,9 +33,7 @@ static sherd_status buffer_open(sherd_engine *engine, const sherdi_plan_buffer *
                                               buffer->bytes, out);
     }
     if (buffer->is_shared) {
-        SHERDI_TRY(sherdi_world_alloc_host(engine->shards, buffer->bytes, out));
-        sherdi_mem_note(&engine->mem, buffer->purpose, (int64_t)buffer->bytes);
-        return SHERD_OK;
+        return shared_open(engine, buffer, out);
     }
     return buffer->is_pinned ? sherdi_pinned_alloc(engine->host, engine->backend, &engine->mem,
                                                    buffer->purpose, buffer->bytes, out)
@@ -25,6 +43,7 @@ static sherd_status buffer_open(sherd_engine *engine, const sherdi_plan_buffer *
 static void buffer_close(sherd_engine *engine, const sherdi_plan_buffer *buffer, void *memory)
 {
     if (buffer->is_host && buffer->is_shared) {
+        sherdi_unpin(buffer->is_pinned ? engine->backend : NULL, memory);
         sherdi_world_free_host(engine->shards, memory);
         sherdi_mem_note(&engine->mem, buffer->purpose, -(int64_t)buffer->bytes);
     } else if (buffer->is_host) {
