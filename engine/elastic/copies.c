@@ -1,14 +1,11 @@
-/* See copies.h. The copy has a plan of its own: of stage 3, without a device, which is the least that
- * a rank's state takes. Its slices, types and encodings are those of the engine, so
- * its updates have the same bits, on whatever device the engine makes them. */
+/* See copies.h. */
 #include "engine/elastic/copies.h"
 
 #include "base/checked.h"
 #include "base/thread.h"
 #include "engine/elastic/lost.h"
+#include "engine/elastic/room.h"
 #include "engine/program/program_walk.h"
-#include "engine/run/agree.h"
-#include "engine/run/kernels.h"
 #include "kernels/cpu/roles.h"
 
 #include <pthread.h>
@@ -43,47 +40,6 @@ static int before(int rank, int size)
 
 /* -------------------------------------------------------------------- the plan -- */
 
-/* Makes the plan of a copy of rank `rank`. */
-static sherd_status copy_plan(const sherdi_plan *like, const sherdi_model *model, int rank,
-                              sherdi_mem *mem, sherdi_plan **out)
-{
-    sherdi_settings settings = like->settings;
-    sherdi_machine  machine  = like->machine;
-
-    settings.redundancy = SHERDI_REDUNDANCY_NONE;
-    settings.elastic[0] = settings.elastic[1] = 0;
-    if (settings.sharding.stage < 3) {
-        settings.sharding.persistence_threshold = 0; /* there, all parameters are resident */
-        settings.offload.params.tier            = &sherdi_tier_device;
-        settings.offload.params.space           = SHERDI_SPACE_DEVICE;
-    }
-    settings.sharding.stage            = 3;
-    settings.offload.activations.tier  = &sherdi_tier_device;
-    settings.offload.activations.space = SHERDI_SPACE_DEVICE;
-    settings.fingerprints.file[0]      = '\0';
-    machine.has_device                 = 0;
-    machine.is_on_lane                 = 0;
-    machine.has_receive                = 0;
-    return sherdi_plan_create(model, &settings, rank, like->world_size, &machine, mem, out);
-}
-
-/* Bytes of a block's gradient slice in the room. */
-static size_t block_bytes(const sherdi_plan *plan, const sherdi_block *block)
-{
-    return sherdi_round_up(
-        block->elems * sherdi_grad_bytes(plan, sherdi_block_segment(plan, block)), 64);
-}
-
-static size_t grads_bytes(const sherdi_plan *plan)
-{
-    size_t bytes = 0;
-
-    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
-        bytes += block_bytes(plan, &plan->layout.blocks[b]);
-    }
-    return bytes;
-}
-
 sherd_status sherdi_copies_lay_out(sherdi_plan *plan, const sherdi_model *model)
 {
     sherdi_plan_buffer *room = &plan->packing.buffers[SHERDI_BUFFER_REDUNDANCY];
@@ -93,15 +49,16 @@ sherd_status sherdi_copies_lay_out(sherdi_plan *plan, const sherdi_model *model)
     if (!has_copies(plan) || plan->world_size == 1) {
         return SHERD_OK;
     }
-    SHERDI_TRY(copy_plan(plan, model, before(plan->rank, plan->world_size), plan->mem, &other));
+    SHERDI_TRY(
+        sherdi_ghost_plan(plan, model, before(plan->rank, plan->world_size), plan->mem, &other));
     sherdi_plan_buffer_name(plan, SHERDI_BUFFER_REDUNDANCY, "gradients for a second copy",
                             SHERDI_MEM_STAGING, 1);
     sherdi_plan_buffer_name(plan, SHERDI_BUFFER_SECOND, "second copy of a rank", SHERDI_MEM_STATE,
                             1);
-    room->is_shared = plan->machine.has_device ? 2 : 1;
-    room->bytes =
-        sherdi_ledger_head_bytes() + sherdi_round_up(grads_bytes(plan), SHERD_ALIGN_BYTES);
-    copy->bytes = sherdi_ledger_head_bytes();
+    room->is_shared = sherdi_ledger_sharing(plan);
+    room->is_pinned = plan->machine.has_device;
+    room->bytes     = sherdi_ledger_bytes(plan) + sherdi_room_bytes(plan);
+    copy->bytes     = sherdi_ledger_head_bytes();
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         if (sherdi_ghost_has(b)) {
             copy->bytes += sherdi_round_up(other->packing.buffers[b].bytes, SHERD_ALIGN_BYTES);
@@ -109,50 +66,6 @@ sherd_status sherdi_copies_lay_out(sherdi_plan *plan, const sherdi_model *model)
     }
     sherdi_plan_destroy(other);
     return SHERD_OK;
-}
-
-static int segments_fit(const sherdi_plan *one_plan, const sherdi_plan *other_plan)
-{
-    int fits = one_plan->layout.num_segments == other_plan->layout.num_segments &&
-               one_plan->scalars.inputs == other_plan->scalars.inputs &&
-               one_plan->scalars.shared_bytes == other_plan->scalars.shared_bytes;
-
-    for (size_t s = 0; s < one_plan->layout.num_segments && fits; s++) {
-        const sherdi_segment *one   = &one_plan->layout.segments[s];
-        const sherdi_segment *other = &other_plan->layout.segments[s];
-
-        fits = one->slice_elems == other->slice_elems && one->types.grad == other->types.grad &&
-               one->types.compute == other->types.compute && one->has_master == other->has_master &&
-               one->ties_part == other->ties_part && one->optimizer == other->optimizer &&
-               memcmp(one->encodings, other->encodings, sizeof(one->encodings)) == 0;
-    }
-    for (size_t b = 0; b < one_plan->layout.num_blocks && fits; b++) {
-        const sherdi_block *one   = &one_plan->layout.blocks[b];
-        const sherdi_block *other = &other_plan->layout.blocks[b];
-
-        fits = one_plan->layout.num_blocks == other_plan->layout.num_blocks &&
-               one->segment == other->segment && one->offset_elems == other->offset_elems &&
-               one->elems == other->elems;
-    }
-    return fits;
-}
-
-sherd_status sherdi_copies_check(sherd_engine *engine)
-{
-    sherdi_plan *other;
-    int          fits;
-
-    if (!has_copies(engine->plan)) {
-        return SHERD_OK;
-    }
-    SHERDI_TRY(copy_plan(engine->plan, &engine->model, engine->rank, &engine->mem, &other));
-    fits = segments_fit(engine->plan, other);
-    sherdi_plan_destroy(other);
-    return fits ? SHERD_OK
-                : sherdi_fail(SHERD_E_NOTSUP,
-                              "sherd.redundancy is \"peer\", and a second copy would have other "
-                              "slices or types than this engine: it adds gradients up in another "
-                              "type before it reduces them; choose \"host\", or stage 2 or 3");
 }
 
 /* The buffer begins with a copy of the other rank's ledger and blobs. */
@@ -163,72 +76,19 @@ static unsigned char *head_of(const sherd_engine *engine)
 
 /* ------------------------------------------------------------------ the gradient -- */
 
-sherd_status sherdi_copies_emit(const sherdi_program *program)
-{
-    const sherdi_plan *plan = program->plan;
-    size_t             at   = sherdi_ledger_head_bytes();
-
-    for (size_t b = 0; b < plan->layout.num_blocks && has_copies(plan) && plan->world_size > 1;
-         b++) {
-        const sherdi_block   *block    = &plan->layout.blocks[b];
-        const sherdi_segment *segment  = sherdi_block_segment(plan, block);
-        sherdi_range          gradient = sherdi_program_gradient(plan, block);
-
-        if (!sherdi_program_is_skipped(program, SHERDI_WALK_UPDATE, segment->unit) &&
-            gradient.bytes > 0) {
-            SHERDI_TRY(sherdi_program_move(
-                program,
-                sherdi_op_of_segment(plan, SHERDI_OP_COPY,
-                                     gradient.where == SHERDI_BUFFER_HOST_GRADS
-                                         ? SHERDI_LANE_HOST
-                                         : SHERDI_LANE_COMPUTE,
-                                     segment),
-                sherdi_range_of(SHERDI_BUFFER_REDUNDANCY, at, gradient.bytes), gradient));
-        }
-        at += block_bytes(plan, block);
-    }
-    return SHERD_OK;
-}
-
-/* Copies the gradient of the rank before this one out of its room. */
-static void gradient_copy(sherd_engine *engine, sherdi_copies *copies)
-{
-    const sherdi_plan    *plan  = engine->plan;
-    const sherdi_holding *held  = &copies->ghost.holding;
-    const sherdi_backend *host  = engine->host;
-    const unsigned char  *room  = sherdi_ledger_memory_of(engine, copies->of_rank);
-    size_t                at    = sherdi_ledger_head_bytes();
-    uint64_t              moved = 0;
-
-    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
-        const sherdi_block   *block   = &plan->layout.blocks[b];
-        const sherdi_segment *segment = sherdi_block_segment(plan, block);
-        sherdi_range to = sherdi_program_gradient(held->plan, &held->plan->layout.blocks[b]);
-
-        if (!engine->elastic->noted.skipped[segment->unit] && to.bytes > 0) {
-            host->kernels->copy(host, held->buffers[to.where] + to.offset, room + at, to.bytes);
-            moved += to.bytes;
-        }
-        at += block_bytes(plan, block);
-    }
-    sherdi_pass_count(engine->world, moved, moved);
-}
-
 sherd_status sherdi_copies_gradient(sherd_engine *engine)
 {
     sherdi_copies *copies = engine->elastic == NULL ? NULL : engine->elastic->copies;
+    uint64_t       moved;
 
-    if (!has_copies(engine->plan) || engine->world_size == 1) {
-        return SHERD_OK;
-    }
-    SHERDI_TELL(lanes, drain, engine); /* this rank's room is filled */
-    SHERDI_TRY(sherdi_agree_status(engine, SHERD_OK));
-    if (copies == NULL) { /* a dry engine, or a simulated world */
+    SHERDI_TRY(sherdi_room_fill(engine));
+    if (copies == NULL) { /* also a dry engine, or a simulated world */
         return SHERD_OK;
     }
     sherdi_copies_join(engine);
     sherdi_ledger_skips(engine);
-    gradient_copy(engine, copies);
+    moved = sherdi_room_take(engine, copies->of_rank, &copies->ghost.holding);
+    sherdi_pass_count(engine->world, moved, moved);
     copies->is_due = 1;
     sherdi_ledger_blobs_copy(sherdi_ledger_memory_of(engine, copies->of_rank), head_of(engine));
     return SHERD_OK;
@@ -328,7 +188,8 @@ static sherd_status copies_open(sherd_engine *engine)
     (void)pthread_cond_init(&copies->changed, NULL);
     engine->elastic->copies = copies;
     copies->of_rank         = before(engine->rank, engine->world_size);
-    SHERDI_TRY(copy_plan(engine->plan, &engine->model, copies->of_rank, &copies->mem, &plan));
+    SHERDI_TRY(
+        sherdi_ghost_plan(engine->plan, &engine->model, copies->of_rank, &copies->mem, &plan));
     SHERDI_TRY(sherdi_ghost_open_own(&copies->ghost, engine, copies->of_rank, plan,
                                      head_of(engine) + sherdi_ledger_head_bytes()));
     if (sherdi_thread_start(&copies->thread, 0, copies_main, copies) != 0) {

@@ -10,12 +10,8 @@
 
 typedef struct sherdi_copies sherdi_copies;
 
-/** Hook lay_out: sizes the copy, and the room through which gradients go. */
+/** Hook lay_out: sizes the copy, and the room through which gradients go (room.h). */
 sherd_status sherdi_copies_lay_out(sherdi_plan *plan, const sherdi_model *model);
-/** Hook check: whether the copy fits the engine. */
-sherd_status sherdi_copies_check(sherd_engine *engine);
-/** Hook window_reduced: emits the copies of the gradient slices to the room. */
-sherd_status sherdi_copies_emit(const sherdi_program *program);
 /** Takes the values of the rank before this one anew. Collective. E_PEER_LOST, E_NOMEM. */
 sherd_status sherdi_copies_take(sherd_engine *engine);
 /** Hook measuring: takes the gradient of the rank before this one. Collective. */

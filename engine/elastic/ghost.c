@@ -3,10 +3,92 @@
 
 #include "base/checked.h"
 #include "collectives/host_memory.h"
+#include "engine/elastic/room.h"
 #include "engine/run/scalars.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* -------------------------------------------------------------------- the plan -- */
+
+sherd_status sherdi_ghost_plan(const sherdi_plan *like, const sherdi_model *model, int rank,
+                               sherdi_mem *mem, sherdi_plan **out)
+{
+    sherdi_settings settings = like->settings;
+    sherdi_machine  machine  = like->machine;
+
+    if (settings.redundancy == SHERDI_REDUNDANCY_PEER) {
+        settings.redundancy = SHERDI_REDUNDANCY_NONE; /* a copy has no copy */
+    }
+    settings.elastic[0] = settings.elastic[1] = 0;
+    if (settings.sharding.stage < 3) {
+        settings.sharding.persistence_threshold = 0; /* there, all parameters are resident */
+        settings.offload.params.tier            = &sherdi_tier_device;
+        settings.offload.params.space           = SHERDI_SPACE_DEVICE;
+    }
+    settings.sharding.stage            = 3;
+    settings.offload.activations.tier  = &sherdi_tier_device;
+    settings.offload.activations.space = SHERDI_SPACE_DEVICE;
+    settings.fingerprints.file[0]      = '\0';
+    machine.has_device                 = 0;
+    machine.is_on_lane                 = 0;
+    machine.has_receive                = 0;
+    return sherdi_plan_create(model, &settings, rank, like->world_size, &machine, mem, out);
+}
+
+/* With "host", only what rests on a device has a ghost of another form. */
+static int has_plan_of_its_own(const sherdi_plan *plan)
+{
+    return plan->settings.redundancy == SHERDI_REDUNDANCY_PEER ||
+           (plan->settings.redundancy == SHERDI_REDUNDANCY_HOST && plan->machine.has_device);
+}
+
+static int segments_fit(const sherdi_plan *one_plan, const sherdi_plan *other_plan)
+{
+    int fits = one_plan->layout.num_segments == other_plan->layout.num_segments &&
+               one_plan->scalars.inputs == other_plan->scalars.inputs &&
+               one_plan->scalars.shared_bytes == other_plan->scalars.shared_bytes;
+
+    for (size_t s = 0; s < one_plan->layout.num_segments && fits; s++) {
+        const sherdi_segment *one   = &one_plan->layout.segments[s];
+        const sherdi_segment *other = &other_plan->layout.segments[s];
+
+        fits = one->slice_elems == other->slice_elems && one->types.grad == other->types.grad &&
+               one->types.compute == other->types.compute && one->has_master == other->has_master &&
+               one->ties_part == other->ties_part && one->optimizer == other->optimizer &&
+               memcmp(one->encodings, other->encodings, sizeof(one->encodings)) == 0;
+    }
+    for (size_t b = 0; b < one_plan->layout.num_blocks && fits; b++) {
+        const sherdi_block *one   = &one_plan->layout.blocks[b];
+        const sherdi_block *other = &other_plan->layout.blocks[b];
+
+        fits = one_plan->layout.num_blocks == other_plan->layout.num_blocks &&
+               one->segment == other->segment && one->offset_elems == other->offset_elems &&
+               one->elems == other->elems;
+    }
+    return fits;
+}
+
+sherd_status sherdi_ghost_check(sherd_engine *engine)
+{
+    sherdi_plan *other;
+    int          fits;
+
+    if (!has_plan_of_its_own(engine->plan)) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_ghost_plan(engine->plan, &engine->model, engine->rank, &engine->mem, &other));
+    fits = segments_fit(engine->plan, other);
+    sherdi_plan_destroy(other);
+    return fits
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_NOTSUP,
+                             "sherd.redundancy: what is kept of a lost rank would have other "
+                             "slices or types than this engine, which adds gradients up in another "
+                             "type before it reduces them; choose stage 2 or 3");
+}
+
+/* ---------------------------------------------------------------- open and close -- */
 
 void sherdi_ghost_close(sherdi_ghost *ghost)
 {
@@ -38,15 +120,18 @@ static sherd_status own_make(sherdi_ghost *ghost, int buffer, size_t bytes)
 static sherd_status memory_share(sherdi_ghost *ghost, const sherd_engine *of, int rank)
 {
     sherd_engine *engine = ghost->engine;
+    int           is_own = has_plan_of_its_own(of->plan);
 
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
-        const sherdi_plan_buffer *buffer = &engine->plan->packing.buffers[b];
+        const sherdi_plan_buffer *seen  = &of->plan->packing.buffers[b];
+        size_t                    bytes = engine->plan->packing.buffers[b].bytes;
 
-        if (buffer->bytes > 0 && buffer->is_shared) {
+        if (bytes > 0 && seen->bytes > 0 && seen->is_shared == sherdi_ledger_sharing(of->plan)) {
             engine->memory.buffers[b] =
-                sherdi_world_host_of(of->shards, rank, of->memory.buffers[b], buffer->bytes);
-        } else if (b == SHERDI_BUFFER_BOUNCE || b == SHERDI_BUFFER_HOST_SCALARS) {
-            SHERDI_TRY(own_make(ghost, b, buffer->bytes));
+                sherdi_world_host_of(of->shards, rank, of->memory.buffers[b], seen->bytes);
+        } else if (b == SHERDI_BUFFER_BOUNCE || b == SHERDI_BUFFER_HOST_SCALARS ||
+                   (is_own && bytes > 0 && sherdi_ghost_has(b))) {
+            SHERDI_TRY(own_make(ghost, b, bytes));
         }
     }
     return SHERD_OK;
@@ -121,10 +206,15 @@ sherd_status sherdi_ghost_open_shared(sherdi_ghost *ghost, sherd_engine *of, int
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         engine->memory.buffers[b] = engine->memory.nothing;
     }
-    SHERDI_TRY(sherdi_plan_create(&of->model, &of->settings, rank, of->world_size,
-                                  &of->plan->machine, &engine->mem, &engine->plan));
+    SHERDI_TRY(has_plan_of_its_own(of->plan)
+                   ? sherdi_ghost_plan(of->plan, &of->model, rank, &engine->mem, &engine->plan)
+                   : sherdi_plan_create(&of->model, &of->settings, rank, of->world_size,
+                                        &of->plan->machine, &engine->mem, &engine->plan));
+    engine->settings = engine->plan->settings;
     SHERDI_TRY(memory_share(ghost, of, rank));
-    return walk_open(ghost, of);
+    SHERDI_TRY(walk_open(ghost, of));
+    (void)sherdi_room_take(of, rank, &ghost->holding);
+    return SHERD_OK;
 }
 
 sherd_status sherdi_ghost_open_own(sherdi_ghost *ghost, sherd_engine *of, int rank,

@@ -14,8 +14,15 @@ struct sherdi_ghost {
     unsigned char        *own[SHERDI_BUFFERS]; /* memory that is neither rank's */
 };
 
+/** Makes the plan of a ghost with memory of its own, for a plan of the same world: of stage 3,
+ *  without a device, which is the least that a rank's state takes. Slices, types and encodings are the
+ *  same, so an update has the same bits, wherever the rank itself makes it. E_NOMEM. */
+sherd_status sherdi_ghost_plan(const sherdi_plan *like, const sherdi_model *model, int rank,
+                               sherdi_mem *mem, sherdi_plan **out);
+/** Hook check: refuses an engine for which that would not be so. E_NOTSUP. */
+sherd_status sherdi_ghost_check(sherd_engine *engine);
 /** Opens a ghost of `rank` for the engine `of`, of the layout of its world; in the memory of that
- *  rank, which all ranks of the host have, or which is its own. E_NOMEM. */
+ *  rank, which all ranks of the host have. E_NOMEM. */
 sherd_status sherdi_ghost_open_shared(sherdi_ghost *ghost, sherd_engine *of, int rank);
 /** Opens a ghost with a plan of its own, which is taken, and its buffers one after the other at
  *  `memory`. */

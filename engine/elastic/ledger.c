@@ -49,6 +49,11 @@ static int is_host(const sherdi_plan *plan)
     return plan->settings.redundancy == SHERDI_REDUNDANCY_HOST;
 }
 
+size_t sherdi_ledger_bytes(const sherdi_plan *plan)
+{
+    return sherdi_ledger_head_bytes() + (is_host(plan) ? ring_bytes(plan) : 0);
+}
+
 sherd_status sherdi_ledger_lay_out(sherdi_plan *plan, const sherdi_model *model)
 {
     static const sherdi_buffer_id SEEN[] = {SHERDI_BUFFER_PARAMS,     SHERDI_BUFFER_GRADS,
@@ -63,7 +68,7 @@ sherd_status sherdi_ledger_lay_out(sherdi_plan *plan, const sherdi_model *model)
     sherdi_plan_buffer_name(plan, SHERDI_BUFFER_REDUNDANCY, "ledger of redundancy",
                             SHERDI_MEM_STAGING, 1);
     buffer->is_shared = 1;
-    buffer->bytes     = sherdi_ledger_head_bytes() + ring_bytes(plan);
+    buffer->bytes     = sherdi_ledger_bytes(plan);
     for (size_t i = 0; i < sizeof(SEEN) / sizeof(SEEN[0]); i++) {
         plan->packing.buffers[SEEN[i]].is_shared = plan->packing.buffers[SEEN[i]].bytes > 0;
         plan->packing.buffers[SEEN[i]].is_pinned = 0;

@@ -85,6 +85,15 @@ void sherdi_ledger_blobs_put(sherd_engine *engine, const sherdi_blobs *blobs);
 sherd_status sherdi_ledger_blobs_get(const unsigned char *memory, sherdi_blobs *out);
 /** Copies the ledger's blobs from the memory of a rank to another place of the same form. */
 void sherdi_ledger_blobs_copy(const unsigned char *memory, unsigned char *copy);
+/** Returns sherdi_plan_buffer.is_shared of host memory that the other ranks of the host have. */
+static inline int sherdi_ledger_sharing(const sherdi_plan *plan)
+{
+    return plan->machine.has_device ? 2 : 1;
+}
+
+/** Returns the bytes of ledger, blobs and ring in the buffer of the redundancy; behind them lies the
+ *  room of gradients (room.h). */
+size_t sherdi_ledger_bytes(const sherdi_plan *plan);
 /** Returns the memory of the redundancy of a rank, and the bytes of its head: ledger and blobs. */
 const unsigned char *sherdi_ledger_memory_of(const sherd_engine *engine, int rank);
 size_t               sherdi_ledger_head_bytes(void);

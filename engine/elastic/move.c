@@ -5,6 +5,7 @@
 #include "engine/elastic/copies.h"
 #include "engine/elastic/generation.h"
 #include "engine/elastic/lost.h"
+#include "engine/elastic/room.h"
 
 #include "base/checked.h"
 #include "base/clock.h"
@@ -649,7 +650,7 @@ static sherd_status measuring(sherd_engine *engine)
 static sherd_status check(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_ledger_check(engine));
-    SHERDI_TRY(sherdi_copies_check(engine));
+    SHERDI_TRY(sherdi_ghost_check(engine));
     return sherdi_elastic_check(engine);
 }
 
@@ -675,7 +676,7 @@ const sherdi_module sherdi_module_elastic = {.create         = elastic_create,
                                              .storage_open   = sherdi_elastic_disk_check,
                                              .unit_acquiring = unit_acquiring,
                                              .window_ending  = sherdi_step_note,
-                                             .window_reduced = sherdi_copies_emit,
+                                             .window_reduced = sherdi_room_emit,
                                              .measuring      = measuring,
                                              .stepped        = stepped,
                                              .reported       = sherdi_copies_begin,
