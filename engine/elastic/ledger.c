@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "collectives/host_memory.h"
 #include "engine/elastic/move.h"
+#include "engine/elastic/room.h"
 #include "engine/program/program_walk.h"
 #include "engine/run/kernels.h"
 #include "engine/run/scalars.h"
@@ -56,10 +57,11 @@ size_t sherdi_ledger_bytes(const sherdi_plan *plan)
 
 sherd_status sherdi_ledger_lay_out(sherdi_plan *plan, const sherdi_model *model)
 {
-    static const sherdi_buffer_id SEEN[] = {SHERDI_BUFFER_PARAMS,     SHERDI_BUFFER_GRADS,
-                                            SHERDI_BUFFER_STATE,      SHERDI_BUFFER_HOST_PARAMS,
-                                            SHERDI_BUFFER_HOST_GRADS, SHERDI_BUFFER_HOST_STATE};
+    static const sherdi_buffer_id SEEN[] = {SHERDI_BUFFER_HOST_PARAMS, SHERDI_BUFFER_HOST_GRADS,
+                                            SHERDI_BUFFER_HOST_STATE,  SHERDI_BUFFER_PARAMS,
+                                            SHERDI_BUFFER_GRADS,       SHERDI_BUFFER_STATE};
     sherdi_plan_buffer           *buffer = &plan->packing.buffers[SHERDI_BUFFER_REDUNDANCY];
+    size_t                        count  = plan->machine.has_device ? 3 : 6; /* in host memory */
 
     (void)model;
     if (!is_host(plan)) {
@@ -67,11 +69,14 @@ sherd_status sherdi_ledger_lay_out(sherdi_plan *plan, const sherdi_model *model)
     }
     sherdi_plan_buffer_name(plan, SHERDI_BUFFER_REDUNDANCY, "ledger of redundancy",
                             SHERDI_MEM_STAGING, 1);
-    buffer->is_shared = 1;
-    buffer->bytes     = sherdi_ledger_bytes(plan);
-    for (size_t i = 0; i < sizeof(SEEN) / sizeof(SEEN[0]); i++) {
-        plan->packing.buffers[SEEN[i]].is_shared = plan->packing.buffers[SEEN[i]].bytes > 0;
-        plan->packing.buffers[SEEN[i]].is_pinned = 0;
+    buffer->is_shared = sherdi_ledger_sharing(plan);
+    buffer->is_pinned = plan->machine.has_device;
+    buffer->bytes     = sherdi_ledger_bytes(plan) + sherdi_room_bytes(plan);
+    for (size_t i = 0; i < count; i++) {
+        sherdi_plan_buffer *seen = &plan->packing.buffers[SEEN[i]];
+
+        seen->is_shared = seen->bytes > 0 ? sherdi_ledger_sharing(plan) : 0;
+        seen->is_pinned = seen->is_pinned && plan->machine.has_device;
     }
     return SHERD_OK;
 }
@@ -84,6 +89,34 @@ static sherd_status refuse(const sherd_engine *engine, const char *why)
 
     return sherdi_fail(SHERD_E_NOTSUP, "sherd.redundancy is \"%s\", %s",
                        NAMES[engine->settings.redundancy], why);
+}
+
+/* What rests on a device is lost with its rank: that must be parameters alone, which are made again
+ * from masters in host memory, or which all ranks have. */
+static sherd_status apart_check(const sherd_engine *engine)
+{
+    const sherdi_plan_layout *layout = &engine->plan->layout;
+
+    for (size_t b = 0; b < layout->num_blocks; b++) {
+        if (layout->blocks[b].space != SHERDI_SPACE_HOST) {
+            return refuse(engine,
+                          "and the engine has state on a device, whose memory ends with its "
+                          "process; set zero_optimization.offload_optimizer.device to "
+                          "\"cpu\", or choose \"peer\"");
+        }
+    }
+    for (size_t s = 0; s < layout->num_segments; s++) {
+        const sherdi_segment *segment = &layout->segments[s];
+
+        if (segment->kind == SHERDI_SEGMENT_FROZEN && !segment->is_resident &&
+            segment->param_space != SHERDI_SPACE_HOST) {
+            return refuse(engine,
+                          "and a device has slices of frozen parameters, and its memory ends "
+                          "with its process; set zero_optimization.offload_param.device to "
+                          "\"cpu\", or choose \"peer\"");
+        }
+    }
+    return SHERD_OK;
 }
 
 static sherd_status segments_check(const sherd_engine *engine)
@@ -115,11 +148,6 @@ sherd_status sherdi_ledger_check(sherd_engine *engine)
         return SHERD_OK;
     }
     SHERDI_TRY(sherdi_pass_check(engine->world, "sherd.redundancy"));
-    if (engine->backend->device->is_async &&
-        engine->settings.redundancy == SHERDI_REDUNDANCY_HOST) {
-        return refuse(engine, "and the engine computes on a device, whose memory ends with its "
-                              "process; choose \"peer\"");
-    }
     if (engine->settings.sharding.stage == 0) {
         return refuse(engine, "and at stage 0 every rank has everything; remove the key");
     }
@@ -133,6 +161,9 @@ sherd_status sherdi_ledger_check(sherd_engine *engine)
     if (engine->group != NULL || engine->settings.sharding.shard_size > 0) {
         return refuse(engine, "and replicas or second copies (sherd.shard_size, "
                               "zero_hpz_partition_size) are on; remove one of the keys");
+    }
+    if (is_host(engine->plan) && engine->plan->machine.has_device) {
+        SHERDI_TRY(apart_check(engine));
     }
     return segments_check(engine);
 }
