@@ -60,6 +60,22 @@ static void files_draw(uint64_t *state, loser *l, const char *encodings, char *t
     l->model          = LOSER_ALWAYS;
 }
 
+/* Of a device, "host" keeps what has its masters in host memory. */
+static void host_of_device_draw(uint64_t *state, loser *l)
+{
+    static const char *const ZERO[] = {
+        ", \"offload_optimizer\": {\"device\": \"cpu\"}",
+        ", \"offload_optimizer\": {\"device\": \"cpu\", \"pin_memory\": true}, "
+        "\"sub_group_size\": 6400",
+        ", \"offload_optimizer\": {\"device\": \"cpu\"}, \"offload_param\": {\"device\": "
+        "\"cpu\"}, \"stage3_param_persistence_threshold\": 0",
+    };
+    int which = below(state, l->options.stage == 3 ? 3 : 2);
+
+    l->options.zero   = ZERO[which];
+    l->is_all_trained = l->options.stage == 3 && which < 2; /* frozen slices have no master */
+}
+
 static void options_draw(uint64_t *state, loser *l, char *top, size_t top_bytes)
 {
     static const char *const OPTIMIZERS[] = {NULL, NULL, "Lamb", "Lion", "Adagrad"};
@@ -75,24 +91,27 @@ static void options_draw(uint64_t *state, loser *l, char *top, size_t top_bytes)
     static const char *const STATE[]    = {"", ", \"master_encoding\": \"bf16_beside\"",
                                            ", \"moment_encoding\": \"bf16\"",
                                            ", \"moment_encoding\": \"fp8\""};
-    int                      way        = has_device() ? 1 + below(state, 2) : below(state, 7);
+    static const loser_model MODELS[]   = {LOSER_NEVER, LOSER_ALWAYS, LOSER_ALWAYS, LOSER_ALWAYS,
+                                           LOSER_PEERS, LOSER_PEERS,  LOSER_PEERS};
+    int                      way        = below(state, 7);
     int                      state_kind = below(state, 4);
 
     l->options.stage     = 1 + below(state, 3);
     l->options.dtype     = (sherd_dtype)below(state, 3);
     l->options.optimizer = OPTIMIZERS[below(state, 5)];
     l->options.clip      = below(state, 2);
-    l->options.zero      = ZERO[below(state, has_device() ? 3 : 6)];
+    l->options.zero      = ZERO[below(state, 6)];
+    l->model             = MODELS[way];
     if (l->options.zero != NULL && strstr(l->options.zero, "offload_param") != NULL &&
         l->options.stage < 3) {
         l->options.zero = NULL;
     }
+    if (has_device() && l->model == LOSER_ALWAYS && !wants_files) {
+        host_of_device_draw(state, l);
+    }
     if (l->options.dtype != SHERD_BF16 || l->options.optimizer != NULL || l->options.zero != NULL) {
         state_kind = 0;
     }
-    l->model = way == 0 || (has_device() && way == 1) ? LOSER_NEVER
-               : has_device() || way > 3              ? LOSER_PEERS
-                                                      : LOSER_ALWAYS;
     (void)snprintf(top, top_bytes,
                    ", \"deterministic\": true, \"sherd\": {\"redundancy\": \"%s\"%s%s}",
                    l->model == LOSER_NEVER   ? "none"

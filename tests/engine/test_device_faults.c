@@ -39,32 +39,62 @@ static void keep(fault *what, sherd_status status)
     }
 }
 
+/* Rank 0 has the failure. */
 static void seal_with_a_failing_allocation(sherd_world *world, void *raw)
 {
-    fault *what = raw;
-    rig    r;
+    fault       *what = raw;
+    sherd_status status;
+    rig          r;
 
     declare(&r, world, &what->options);
-    emulator_fail_alloc(what->n);
-    keep(what, sherd_engine_seal(r.engine));
-    emulator_fail_alloc(0);
+    CHECK_OK(sherd_world_barrier(world));
+    if (sherd_world_rank(world) == 0) {
+        emulator_fail_alloc(what->n);
+    }
+    status = sherd_engine_seal(r.engine);
+    CHECK_OK(sherd_world_barrier(world));
+    if (sherd_world_rank(world) == 0) {
+        emulator_fail_alloc(0);
+        what->seen = status;
+    }
+    CHECK_OK(sherd_world_barrier(world));
+    CHECK_STATUS(what->seen, status); /* of all ranks */
     rig_close(&r);
 }
 
-static void every_allocation_of_seal_may_fail(void)
+static void allocations_fail(rig_options options, int ranks, int least)
 {
-    fault what = {.options = {.stage = 3, .dtype = SHERD_BF16, .zero = LAYOUT}};
+    fault what = {.options = options};
 
     for (what.n = 1;; what.n++) {
-        what.seen = SHERD_OK;
-        test_world(1, seal_with_a_failing_allocation, &what);
+        test_world(ranks, seal_with_a_failing_allocation, &what);
         CHECK_INT(0, emulator_held_bytes());
         if (what.seen == SHERD_OK) {
             break;
         }
         CHECK_INT(SHERD_E_NOMEM, what.seen);
     }
-    CHECK(what.n > 8);
+    CHECK(what.n > least);
+}
+
+static void every_allocation_of_seal_may_fail(void)
+{
+    allocations_fail((rig_options){.stage = 3, .dtype = SHERD_BF16, .zero = LAYOUT}, 1, 8);
+}
+
+#define HOST_STATE ", \"offload_optimizer\": {\"device\": \"cpu\", \"pin_memory\": true}"
+
+/* Memory that the other ranks of the host have is locked, too. */
+static void every_allocation_of_what_outlives_a_rank_may_fail(void)
+{
+    rig_options options = {.stage = 2,
+                           .dtype = SHERD_BF16,
+                           .zero  = HOST_STATE,
+                           .top   = ", \"sherd\": {\"redundancy\": \"host\"}"};
+
+    allocations_fail(options, 2, 8);
+    options.top = ", \"deterministic\": true, \"sherd\": {\"redundancy\": \"peer\"}";
+    allocations_fail(options, 2, 8);
 }
 
 /* Until something fails; the trainer looks at every status, as one should. */
@@ -176,8 +206,11 @@ static void a_faulting_kernel_ends_all_ranks(void)
 }
 
 static const test_case CASES[] = {
-    CASE(every_allocation_of_seal_may_fail), CASE(every_launch_may_be_refused),
-    CASE(a_refused_launch_ends_all_ranks),   CASE(every_kernel_may_fault),
+    CASE(every_allocation_of_seal_may_fail),
+    CASE(every_allocation_of_what_outlives_a_rank_may_fail),
+    CASE(every_launch_may_be_refused),
+    CASE(a_refused_launch_ends_all_ranks),
+    CASE(every_kernel_may_fault),
     CASE(a_faulting_kernel_ends_all_ranks),
 };
 

@@ -177,7 +177,6 @@ static void no_memory_leaves_the_survivors_as_they_were(void)
 {
     static const loss LOSSES[] = {
         {2, 3, NULL, TOP("\"redundancy\": \"host\"")},
-        {3, 3, ", \"offload_optimizer\": {\"device\": \"cpu\"}", TOP("\"redundancy\": \"host\"")},
         {3, 3, NULL, TOP("\"redundancy\": \"peer\"")},
         {3, 4, NULL, TOP("\"shard_size\": 2, \"elastic\": [1, 4]")},
     };
@@ -185,6 +184,15 @@ static void no_memory_leaves_the_survivors_as_they_were(void)
     for (size_t i = 0; i < sizeof(LOSSES) / sizeof(LOSSES[0]); i++) {
         memory_run(&LOSSES[i]);
     }
+}
+
+/* Also where the ranks compute on a device. */
+static void no_memory_leaves_the_state_of_the_host_as_it_was(void)
+{
+    static const loss l = {3, 3, ", \"offload_optimizer\": {\"device\": \"cpu\"}",
+                           TOP("\"redundancy\": \"host\"")};
+
+    memory_run(&l);
 }
 
 static void drive_keys(char out[300])
@@ -222,6 +230,7 @@ static void drive_that_fails_leaves_the_generations_as_they_were(void)
 }
 
 static const test_case CASES[] = {CASE(no_memory_leaves_the_survivors_as_they_were),
+                                  CASE(no_memory_leaves_the_state_of_the_host_as_it_was),
                                   CASE(no_memory_leaves_the_generations_as_they_were),
                                   CASE(drive_that_fails_leaves_the_generations_as_they_were)};
 static const rank_part PARTS[] = {PART(survivor)};
