@@ -29,7 +29,7 @@ static void engine_open(rig *r, sherd_world *world)
                            .top         = getenv("TEST_TOP")};
 
     rig_open(r, world, &options);
-    rig_three(r, 1200000);
+    rig_three(r, 600000);
     rig_seal(r);
 }
 
@@ -134,16 +134,19 @@ static void loss_run(int stage, sherd_dtype dtype, const char *zero, const char 
 #define PINNED        ", \"offload_optimizer\": {\"device\": \"cpu\", \"pin_memory\": true}"
 #define ALL           STATE ", \"offload_param\": {\"device\": \"cpu\"}"
 
+/* A busy machine may let each rank end its update before it is killed; then all begin again. */
 static void update_of_a_lost_rank_is_ended(void)
 {
     torn = 0;
-    for (int stage = 1; stage <= 3; stage++) {
-        loss_run(stage, SHERD_BF16, STATE, DETERMINISTIC);
-        loss_run(stage, SHERD_BF16, PINNED, DEFAULT);
+    for (int tries = 0; tries < 10 && torn == 0; tries++) {
+        for (int stage = 1; stage <= 3; stage++) {
+            loss_run(stage, SHERD_BF16, STATE, DETERMINISTIC);
+            loss_run(stage, SHERD_BF16, PINNED, DEFAULT);
+        }
+        loss_run(2, SHERD_F32, STATE, DETERMINISTIC);
+        loss_run(3, SHERD_F32, ALL, DETERMINISTIC);
+        loss_run(3, SHERD_F16, ALL, DEFAULT);
     }
-    loss_run(2, SHERD_F32, STATE, DETERMINISTIC);
-    loss_run(3, SHERD_F32, ALL, DETERMINISTIC);
-    loss_run(3, SHERD_F16, ALL, DEFAULT);
     CHECK(torn > 0);
 }
 
