@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "collectives/host_memory.h"
+#include "engine/elastic/image.h"
 #include "engine/elastic/room.h"
 #include "engine/run/scalars.h"
 
@@ -266,7 +267,12 @@ sherd_status sherdi_ghost_roll(sherdi_ghost *ghost, uint64_t version, const char
     sherdi_ledger *ledger = sherdi_ledger_of(engine);
 
     *was = "whole";
-    if (ledger->version + 1 == version && sherdi_ledger_is_complete(ledger)) {
+    if (sherdi_image_bytes(engine->plan) > 0) {
+        if (ledger->version == version + 1) {
+            SHERDI_TRY(sherdi_ledger_undo(engine, ghost->own[SHERDI_BUFFER_PARAMS] == NULL));
+            *was = "in or after an update that all undo";
+        }
+    } else if (ledger->version + 1 == version && sherdi_ledger_is_complete(ledger)) {
         SHERDI_TRY(sherdi_ledger_begin(engine));
         *was = "before its update, which is made now";
     } else if (!sherdi_ledger_is_complete(ledger)) {

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "collectives/host_memory.h"
+#include "engine/elastic/image.h"
 #include "engine/elastic/move.h"
 #include "engine/elastic/room.h"
 #include "engine/program/program_walk.h"
@@ -50,9 +51,15 @@ static int is_host(const sherdi_plan *plan)
     return plan->settings.redundancy == SHERDI_REDUNDANCY_HOST;
 }
 
+static int has_ring(const sherdi_plan *plan)
+{
+    return is_host(plan) && plan->packing.buffers[SHERDI_BUFFER_DIRECTIONS].bytes == 0;
+}
+
 size_t sherdi_ledger_bytes(const sherdi_plan *plan)
 {
-    return sherdi_ledger_head_bytes() + (is_host(plan) ? ring_bytes(plan) : 0);
+    return sherdi_ledger_head_bytes() + (has_ring(plan) ? ring_bytes(plan) : 0) +
+           sherdi_round_up(sherdi_image_bytes(plan), SHERD_ALIGN_BYTES);
 }
 
 sherd_status sherdi_ledger_lay_out(sherdi_plan *plan, const sherdi_model *model)
@@ -124,10 +131,10 @@ static sherd_status segments_check(const sherd_engine *engine)
     for (size_t s = 0; s < engine->plan->layout.num_segments; s++) {
         const sherdi_segment *segment = &engine->plan->layout.segments[s];
 
-        if (sherdi_segment_has_matrices(segment)) {
+        if (sherdi_segment_has_matrices(segment) && !is_host(engine->plan)) {
             return refuse(engine, "and Muon updates by whole matrices, which the ranks make "
-                                  "together: nobody can end the update of a lost rank; choose "
-                                  "another optimizer, or save checkpoints more often");
+                                  "together: a second copy cannot be updated alone; choose "
+                                  "\"host\"");
         }
         if (segment->is_bound && engine->plan->layout.is_sliced) {
             return refuse(engine, "and parameters are in memory of the program (sherd_param_bind), "
@@ -267,7 +274,7 @@ static uint64_t block_pieces(const sherd_engine *engine, const sherdi_block *blo
     uint64_t count = 0;
     piece    unused;
 
-    if (!is_host(engine->plan)) {
+    if (!has_ring(engine->plan)) {
         return 1;
     }
     while (piece_next(engine->plan->layout.spans + block->first_span, block->num_spans, &next,
@@ -309,6 +316,9 @@ sherd_status sherdi_ledger_begin(sherd_engine *engine)
                      ? 0
                      : block_pieces(engine, block);
     }
+    if (sherdi_image_bytes(plan) > 0 && memory_of(engine) != NULL) {
+        SHERDI_TRY(sherdi_image_take(engine, memory_of(engine) + sherdi_ledger_head_bytes()));
+    }
     pieces->total   = total;
     pieces->saved   = 0;
     pieces->done    = 0;
@@ -323,6 +333,26 @@ void sherdi_ledger_set(sherd_engine *engine, uint64_t version)
 
     *sherdi_ledger_pieces(ledger, version) = (sherdi_pieces){0};
     ledger->version                        = version;
+}
+
+uint64_t sherdi_ledger_whole(sherdi_ledger *ledger)
+{
+    return ledger->version - !sherdi_ledger_is_complete(ledger);
+}
+
+/* Whoever is lost while it undoes leaves an update that is torn. */
+sherd_status sherdi_ledger_undo(sherd_engine *engine, int has_params)
+{
+    sherdi_ledger *ledger  = sherdi_ledger_of(engine);
+    sherdi_pieces *pieces  = sherdi_ledger_pieces(ledger, ledger->version);
+    uint64_t       version = ledger->version - 1;
+
+    pieces->done  = 0;
+    pieces->total = 1;
+    SHERDI_TRY(
+        sherdi_image_restore(engine, memory_of(engine) + sherdi_ledger_head_bytes(), has_params));
+    sherdi_ledger_set(engine, version);
+    return SHERD_OK;
 }
 
 /* ------------------------------------------------------------------- the update -- */
@@ -396,7 +426,7 @@ void sherdi_kernel_update_noted(sherd_engine *engine, const sherdi_backend *lane
     cursor         next   = {0};
     piece          what;
 
-    if (op->sweep + 1 != segment->optimizer->num_sweeps || !is_host(engine->plan)) {
+    if (op->sweep + 1 != segment->optimizer->num_sweeps || !has_ring(engine->plan)) {
         sherdi_run_update(engine, lane, op, spans, op->block->num_spans);
         pieces->done += op->sweep + 1 == segment->optimizer->num_sweeps;
         return;

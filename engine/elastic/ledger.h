@@ -2,7 +2,8 @@
  * its gradients and this ledger lie in memory that the other ranks of the host have, too. A process
  * may end in the middle of an update, so an update is made in pieces: the old values of a piece are
  * saved in a ring before it is made, and the ledger says how far the rank has come. Whoever has the
- * memory can make the rest (lost.h). Every engine counts its updates here; without "host" the ledger
+ * memory can make the rest (lost.h), or, where the ranks make an update together, undo it (image.h).
+ * Every engine counts its updates here; without "host" the ledger
  * is the rank's own, and has a piece for each block. */
 #ifndef SHERDI_ENGINE_ELASTIC_LEDGER_H
 #define SHERDI_ENGINE_ELASTIC_LEDGER_H
@@ -79,6 +80,11 @@ void sherdi_ledger_skips(sherd_engine *engine);
 sherd_status sherdi_ledger_begin(sherd_engine *engine);
 /** Says that the engine is at an update that is complete. */
 void sherdi_ledger_set(sherd_engine *engine, uint64_t version);
+/** Undoes the update that the engine has begun last: its own, or with a ghost that of a lost rank.
+ *  What a ghost makes again itself (`has_params` 0) stays. E_DEVICE. */
+sherd_status sherdi_ledger_undo(sherd_engine *engine, int has_params);
+/** Returns the update of which all is there: the last, or if that is torn, the one before. */
+uint64_t sherdi_ledger_whole(sherdi_ledger *ledger);
 /** Copies small blobs to where others find them. */
 void sherdi_ledger_blobs_put(sherd_engine *engine, const sherdi_blobs *blobs);
 /** Gives those that a rank has left in its memory, the buffer of the redundancy. E_NOMEM. */
@@ -91,8 +97,8 @@ static inline int sherdi_ledger_sharing(const sherdi_plan *plan)
     return plan->machine.has_device ? 2 : 1;
 }
 
-/** Returns the bytes of ledger, blobs and ring in the buffer of the redundancy; behind them lies the
- *  room of gradients (room.h). */
+/** Returns the bytes of ledger, blobs, and ring or before-image in the buffer of the redundancy;
+ *  behind them lies the room of gradients (room.h). */
 size_t sherdi_ledger_bytes(const sherdi_plan *plan);
 /** Returns the memory of the redundancy of a rank, and the bytes of its head: ledger and blobs. */
 const unsigned char *sherdi_ledger_memory_of(const sherd_engine *engine, int rank);

@@ -6,6 +6,7 @@
 #include "engine/checkpoint/save.h"
 #include "engine/elastic/copies.h"
 #include "engine/elastic/generation.h"
+#include "engine/elastic/image.h"
 #include "engine/modules.h"
 #include "engine/run/unit_sums.h"
 
@@ -44,34 +45,44 @@ static int is_over(const sherd_engine *engine)
            engine->window.first_micro != engine->elastic->step.first_micro;
 }
 
+/* Where training stands after the step that was begun (is_made), or before it. */
+static sherdi_standing standing_of(const sherd_engine *engine, uint64_t version, int is_made)
+{
+    const sherdi_step_begun *step = &engine->elastic->step;
+    sherdi_standing          at   = {.version = version,
+                                     .step    = engine->counters.step,
+                                     .skipped = engine->counters.skipped_steps,
+                                     .micro   = engine->window.first_micro,
+                                     .scaler  = engine->scaler};
+
+    if (step->is_open) {
+        at.step    = step->counters.step + is_made;
+        at.skipped = step->counters.skipped_steps;
+        at.micro   = is_made ? step->counters.micro_step : step->first_micro;
+        at.scaler  = step->scaler;
+    }
+    return at;
+}
+
 /* Every meeting of the ranks is complete for all survivors or for none of them, and an update begins
  * after a meeting. So all survivors have made the same updates, but for replicas
- * (sherdi_lost_choose). */
+ * (sherdi_lost_choose), and for one that they make together. */
 static sherd_status state_find(sherd_engine *engine, sherdi_standing *out)
 {
     const sherdi_step_begun *step   = &engine->elastic->step;
     sherdi_ledger           *ledger = sherdi_ledger_of(engine);
+    uint64_t                 whole  = sherdi_ledger_whole(ledger);
     int                      is_made;
 
     if (is_over(engine)) {
         sherdi_step_forget(engine);
     }
-    is_made = step->is_open && ledger->version == step->version + 1;
-    *out    = (sherdi_standing){.version = ledger->version,
-                                .step    = engine->counters.step,
-                                .skipped = engine->counters.skipped_steps,
-                                .micro   = engine->window.first_micro,
-                                .scaler  = engine->scaler};
-    if (step->is_open) {
-        out->step    = step->counters.step + is_made;
-        out->skipped = step->counters.skipped_steps;
-        out->micro   = is_made ? step->counters.micro_step : step->first_micro;
-        out->scaler  = step->scaler;
-    }
+    is_made = step->is_open && whole == step->version + 1;
+    *out    = standing_of(engine, whole, is_made);
     if (is_made) {
         SHERDI_TRY(sherdi_modules_scaler_update(&out->scaler, 0));
     }
-    if (!sherdi_ledger_is_complete(ledger)) { /* elsewhere no update waits for another rank */
+    if (whole < ledger->version && sherdi_image_bytes(engine->plan) == 0) {
         return sherdi_lost_gone(engine, "a rank is lost in the middle of an update in which the "
                                         "ranks exchange gradients or parameters");
     }
@@ -257,6 +268,32 @@ static void givers_set(sherdi_move *m, const sherdi_messages *messages, uint64_t
     }
 }
 
+/* An update that the ranks make together counts if all have made it, also the lost ones; else all undo
+ * it. The ledgers of lost ranks change no more, so all survivors see the same. */
+static void together_choose(sherdi_move *m, const sherdi_messages *messages)
+{
+    uint64_t own   = m->hello.at.version;
+    uint64_t least = own;
+
+    for (int r = 0; r < m->new_size; r++) {
+        const sherdi_move_hello *its = sherdi_message_of(messages, r);
+
+        least = its->at.version < least ? its->at.version : least;
+    }
+    for (int r = 0; r < m->old_size; r++) {
+        m->gives[r] = m->goes[r];
+        if (m->goes[r] < 0) {
+            const void *memory = sherdi_ledger_memory_of(m->engine, r);
+            uint64_t    whole  = sherdi_ledger_whole((sherdi_ledger *)(uintptr_t)memory);
+
+            least = whole < least ? whole : least;
+        }
+    }
+    if (least < own) {
+        m->hello.at = standing_of(m->engine, least, 0);
+    }
+}
+
 /* All ranks agree on an update before any of them makes it. But where an optimizer then measures
  * first, the ranks of a replica add that up among themselves: a replica that has lost a rank there
  * does not make the update, and another one does. Training goes on with the update if those that have
@@ -266,6 +303,10 @@ sherd_status sherdi_lost_choose(sherdi_move *m, const sherdi_messages *messages)
     uint64_t least = UINT64_MAX;
     uint64_t most  = 0;
 
+    if (sherdi_image_bytes(m->engine->plan) > 0) {
+        together_choose(m, messages);
+        return SHERD_OK;
+    }
     for (int r = 0; r < m->new_size; r++) {
         const sherdi_move_hello *its = sherdi_message_of(messages, r);
 
@@ -289,6 +330,10 @@ sherd_status sherdi_lost_open(sherdi_move *m)
 {
     sherd_engine *engine = m->engine;
 
+    if (sherdi_image_bytes(engine->plan) > 0 &&
+        sherdi_ledger_of(engine)->version > m->hello.at.version) {
+        SHERDI_TRY(sherdi_ledger_undo(engine, 1));
+    }
     if (!engine->plan->layout.is_sliced || sherdi_lost_replicas_keep(m)) {
         return SHERD_OK;
     }

@@ -78,7 +78,7 @@ static void host_of_device_draw(uint64_t *state, loser *l)
 
 static void options_draw(uint64_t *state, loser *l, char *top, size_t top_bytes)
 {
-    static const char *const OPTIMIZERS[] = {NULL, NULL, "Lamb", "Lion", "Adagrad"};
+    static const char *const OPTIMIZERS[] = {NULL, NULL, "Lamb", "Lion", "Adagrad", "Muon"};
     static const char *const ZERO[]       = {
               NULL,
               ", \"stage3_param_persistence_threshold\": 200",
@@ -98,10 +98,14 @@ static void options_draw(uint64_t *state, loser *l, char *top, size_t top_bytes)
 
     l->options.stage     = 1 + below(state, 3);
     l->options.dtype     = (sherd_dtype)below(state, 3);
-    l->options.optimizer = OPTIMIZERS[below(state, 5)];
+    l->options.optimizer = OPTIMIZERS[below(state, 6)];
     l->options.clip      = below(state, 2);
     l->options.zero      = ZERO[below(state, 6)];
     l->model             = MODELS[way];
+    if (l->options.optimizer != NULL && strcmp(l->options.optimizer, "Muon") == 0) {
+        l->options.has_matrices = 1;
+        l->model                = l->model == LOSER_PEERS ? LOSER_ALWAYS : l->model;
+    }
     if (l->options.zero != NULL && strstr(l->options.zero, "offload_param") != NULL &&
         l->options.stage < 3) {
         l->options.zero = NULL;
@@ -150,7 +154,7 @@ static void run_draw(loser *l, char *top, size_t top_bytes)
     memset(l, 0, sizeof(*l));
     options_draw(&state, l, top, top_bytes);
     l->ranks = 4 + below(&state, 4);
-    if (drawn_seed % 6 == 5 && !has_device() && !is_second_copy(l)) {
+    if (drawn_seed % 6 == 5 && !has_device() && !is_second_copy(l) && !l->options.has_matrices) {
         replicas_draw(&state, l, top, top_bytes);
     }
     l->options.accumulation = 1 + below(&state, 2);
@@ -158,6 +162,9 @@ static void run_draw(loser *l, char *top, size_t top_bytes)
     l->is_sparse            = below(&state, 3) > 0;
     for (int u = 0; u < 3; u++) {
         l->elems[u] = 1 + (size_t)below(&state, l->is_sparse ? 900000 : 40000);
+        if (l->options.has_matrices && has_device()) { /* its products take seconds there */
+            l->elems[u] = 1 + l->elems[u] % 2000;
+        }
     }
     l->num_kills = 1 + below(&state, 3);
     if (l->model == LOSER_REPLICAS && l->options.optimizer != NULL &&

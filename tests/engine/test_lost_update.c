@@ -1,6 +1,6 @@
-/* A rank is lost in the middle of its update, with sherd.redundancy "host": a survivor ends it, and
- * has the values of a training that nobody has disturbed. Also without the deterministic mode, and
- * where the ranks compute on a device. */
+/* A rank is lost in the middle of its update, with sherd.redundancy "host": a survivor ends it, or all
+ * undo one that they make together. They have the values of a training that nobody has disturbed, also
+ * without the deterministic mode, and where the ranks compute on a device. */
 #include "engine/elastic/ledger.h"
 #include "tests/collectives/ranks.h"
 #include "tests/engine/mover.h"
@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define RANKS 3
 #define STEPS 3
@@ -18,18 +19,25 @@
 
 /* ---------------------------------------------------------------------- a rank -- */
 
-/* An engine with what TEST_STAGE, TEST_DTYPE, TEST_ZERO and TEST_TOP say. */
+static int has_matrices(void)
+{
+    return strcmp(getenv("TEST_OPTIMIZER"), "Muon") == 0;
+}
+
+/* An engine with what TEST_STAGE, TEST_DTYPE, TEST_ZERO, TEST_TOP and TEST_OPTIMIZER say. */
 static void engine_open(rig *r, sherd_world *world)
 {
-    rig_options options = {.stage       = ranks_variable("TEST_STAGE"),
-                           .dtype       = (sherd_dtype)ranks_variable("TEST_DTYPE"),
-                           .clip        = 1,
-                           .train_batch = RANKS,
-                           .zero        = getenv("TEST_ZERO"),
-                           .top         = getenv("TEST_TOP")};
+    rig_options options = {.stage        = ranks_variable("TEST_STAGE"),
+                           .dtype        = (sherd_dtype)ranks_variable("TEST_DTYPE"),
+                           .clip         = 1,
+                           .train_batch  = RANKS,
+                           .zero         = getenv("TEST_ZERO"),
+                           .top          = getenv("TEST_TOP"),
+                           .optimizer    = getenv("TEST_OPTIMIZER"),
+                           .has_matrices = has_matrices()};
 
     rig_open(r, world, &options);
-    rig_three(r, 600000);
+    rig_three(r, has_matrices() ? 400 : 600000);
     rig_seal(r);
 }
 
@@ -72,16 +80,16 @@ static void life(void)
     sherd_move_report report;
     sherd_status      status;
     sherd_world      *world;
-    sherd_world      *next = NULL;
-    uint64_t          want;
+    sherd_world      *next            = NULL;
+    uint64_t          want[STEPS + 1] = {0};
     rig               r;
 
     CHECK_OK(sherd_world_from_env(NULL, &world));
     engine_open(&r, world);
     for (int step = 0; step < STEPS; step++) {
         CHECK_OK(step_make(&r, step));
+        want[step + 1] = mover_values(&r);
     }
-    want = mover_values(&r);
     rig_close(&r);
     engine_open(&r, world);
     for (int step = 0; step < STEPS - 1; step++) {
@@ -100,8 +108,8 @@ static void life(void)
     r.world = next;
     sherd_move_report_init(&report);
     CHECK_OK(sherd_move_query(r.engine, &report));
-    CHECK_INT(STEPS, report.step);
-    CHECK(mover_values(&r) == want);
+    CHECK(report.step == STEPS || (has_matrices() && report.step == STEPS - 1));
+    CHECK(mover_values(&r) == want[report.step]);
     rig_close(&r);
     sherd_world_destroy(next);
 }
@@ -118,11 +126,13 @@ static void number_set(const char *name, int value)
     CHECK(setenv(name, text, 1) == 0);
 }
 
-static void loss_run(int stage, sherd_dtype dtype, const char *zero, const char *top)
+static void loss_run(int stage, sherd_dtype dtype, const char *optimizer, const char *zero,
+                     const char *top)
 {
     number_set("TEST_STAGE", stage);
     number_set("TEST_DTYPE", (int)dtype);
-    CHECK(setenv("TEST_ZERO", zero, 1) == 0 && setenv("TEST_TOP", top, 1) == 0);
+    CHECK(setenv("TEST_ZERO", zero, 1) == 0 && setenv("TEST_TOP", top, 1) == 0 &&
+          setenv("TEST_OPTIMIZER", optimizer, 1) == 0);
     ranks_run_part(RANKS, "life", LOST);
     torn += !ranks_note_is_there("late");
 }
@@ -140,12 +150,27 @@ static void update_of_a_lost_rank_is_ended(void)
     torn = 0;
     for (int tries = 0; tries < 10 && torn == 0; tries++) {
         for (int stage = 1; stage <= 3; stage++) {
-            loss_run(stage, SHERD_BF16, STATE, DETERMINISTIC);
-            loss_run(stage, SHERD_BF16, PINNED, DEFAULT);
+            loss_run(stage, SHERD_BF16, "AdamW", STATE, DETERMINISTIC);
+            loss_run(stage, SHERD_BF16, "AdamW", PINNED, DEFAULT);
         }
-        loss_run(2, SHERD_F32, STATE, DETERMINISTIC);
-        loss_run(3, SHERD_F32, ALL, DETERMINISTIC);
-        loss_run(3, SHERD_F16, ALL, DEFAULT);
+        loss_run(2, SHERD_F32, "AdamW", STATE, DETERMINISTIC);
+        loss_run(3, SHERD_F32, "AdamW", ALL, DETERMINISTIC);
+        loss_run(3, SHERD_F16, "AdamW", ALL, DEFAULT);
+    }
+    CHECK(torn > 0);
+}
+
+/* Products of an emulated device are slow: one run there. */
+static void update_that_the_ranks_make_together_is_undone(void)
+{
+    torn = 0;
+    for (int tries = 0; tries < 10 && torn == 0; tries++) {
+        loss_run(2, SHERD_BF16, "Muon", STATE, DETERMINISTIC);
+#ifndef TEST_EMULATED
+        loss_run(1, SHERD_BF16, "Muon", "", DETERMINISTIC);
+        loss_run(2, SHERD_F32, "Muon", "", DEFAULT);
+        loss_run(3, SHERD_BF16, "Muon", ALL, DETERMINISTIC);
+#endif
     }
     CHECK(torn > 0);
 }
@@ -207,6 +232,7 @@ static void what_ends_with_its_device_is_refused(void)
 
 static const test_case CASES[] = {
     CASE(update_of_a_lost_rank_is_ended),
+    CASE(update_that_the_ranks_make_together_is_undone),
 #ifdef TEST_EMULATED
     CASE(what_ends_with_its_device_is_refused),
 #endif
