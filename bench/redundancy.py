@@ -11,8 +11,6 @@ import subprocess
 import sys
 import tempfile
 
-MODES = ("none", "host", "peer")
-
 
 def train(arguments, folder, mode):
     log = f"{folder}/{mode}.jsonl"
@@ -47,21 +45,26 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--modes", default="none,host,peer", help="without peer for Muon (default: %(default)s)")
     parser.add_argument("rest", nargs="*")
     arguments = parser.parse_args()
 
     print(f"# machine  {platform.machine()}, Linux {platform.release()}")
     print(f"# command  {' '.join(sys.argv)}")
-    times = {mode: [] for mode in MODES}
+    modes = arguments.modes.split(",")
+    times = {mode: [] for mode in modes}
     updates = []
     memory = {}
     with tempfile.TemporaryDirectory() as folder:
         text = open(arguments.config).read()
-        for mode in MODES:
+        for mode in modes:
             with open(f"{folder}/{mode}.json", "w") as out:
-                out.write(text.replace("{", f'{{\n  "sherd": {{"redundancy": "{mode}"}},', 1))
+                key = f'"redundancy": "{mode}"'
+                out.write(text.replace('"sherd": {', f'"sherd": {{{key}, ', 1) if '"sherd": {' in text else
+                          text.replace("{", f'{{"sherd": {{{key}}},', 1))
         for number in range(arguments.rounds):
-            for mode in MODES[number % 3:] + MODES[:number % 3]:
+            first = number % len(modes)
+            for mode in modes[first:] + modes[:first]:
                 milliseconds, memory[mode], update = train(arguments, folder, mode)
                 times[mode].append(milliseconds)
                 if mode == "none":
@@ -70,10 +73,9 @@ def main():
         print(f"{mode:6} {statistics.median(values):9.2f} ms a step "
               f"({min(values):.2f} .. {max(values):.2f})  {memory[mode]} per rank")
     print(f"update {statistics.median(updates):9.2f} ms of them, with none")
-    ratios = {"host": [b / a for a, b in zip(times["none"], times["host"])],
-              "peer": [c / (a + u) for a, c, u in zip(times["none"], times["peer"], updates)]}
-    for mode, of in (("host", "a step"), ("peer", "a step and an update")):
-        values = ratios[mode]
+    for mode in modes[1:]:
+        values = [own / (step + (update if mode == "peer" else 0)) for step, update, own in zip(times["none"], updates, times[mode])]
+        of = "a step and an update" if mode == "peer" else "a step"
         low, high = interval(values)
         print(f"{mode:6} {statistics.median(values):9.3f} of {of} ({low:.3f} .. {high:.3f}; rounds {min(values):.3f} .. {max(values):.3f})")
 
