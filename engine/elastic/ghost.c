@@ -249,14 +249,22 @@ void sherdi_ghost_coeffs(sherdi_ghost *ghost, const sherd_engine *of)
     }
 }
 
-/* Makes what is left of the update. New parameters of offloaded blocks pass through memory that has
- * gone with the process, so these are made again, from the masters. */
+/* Whether new parameters pass through memory that has gone with the process, on their way to where
+ * they rest. */
+static int passes_apart(const sherdi_plan *plan)
+{
+    return plan->layout.offloads_state ||
+           plan->settings.offload.params.space != SHERDI_SPACE_DEVICE;
+}
+
+/* Makes what is left of the update. Parameters that may not have arrived are made again, from the
+ * masters. */
 static sherd_status rest_make(sherd_engine *engine, sherdi_ledger *ledger)
 {
     if (!sherdi_ledger_is_complete(ledger)) {
         SHERDI_TRY(sherdi_program_walk(&engine->run.program, SHERDI_WALK_UPDATE));
     }
-    return engine->plan->layout.offloads_state
+    return passes_apart(engine->plan)
                ? sherdi_program_walk(&engine->run.program, SHERDI_WALK_REPUBLISH)
                : SHERD_OK;
 }

@@ -272,8 +272,8 @@ static void givers_set(sherdi_move *m, const sherdi_messages *messages, uint64_t
  * it. The ledgers of lost ranks change no more, so all survivors see the same. */
 static void together_choose(sherdi_move *m, const sherdi_messages *messages)
 {
-    uint64_t own   = m->hello.at.version;
-    uint64_t least = own;
+    uint64_t said  = m->hello.at.version; /* by the first survivor */
+    uint64_t least = said;
 
     for (int r = 0; r < m->new_size; r++) {
         const sherdi_move_hello *its = sherdi_message_of(messages, r);
@@ -289,8 +289,9 @@ static void together_choose(sherdi_move *m, const sherdi_messages *messages)
             least = whole < least ? whole : least;
         }
     }
-    if (least < own) {
-        m->hello.at = standing_of(m->engine, least, 0);
+    if (least < said) {
+        m->hello.at      = standing_of(m->engine, least, 0);
+        m->hello.samples = sherdi_samples_at(m->engine, m->hello.at.micro);
     }
 }
 
