@@ -109,7 +109,8 @@ SHERD_CALL sherd_world_turn(sherd_world *world, sherd_world **out);
  *  Lost ranks: the engine's world may have failed because ranks were lost, and the engine's call have
  *  returned E_PEER_LOST. The new world is that of the survivors (sherd_world_shrink). What the lost
  *  ranks had is taken from where the key sherd.redundancy, or another means, has kept it. An update
- *  that all survivors have made is made for the lost ranks, too; otherwise the window is dropped.
+ *  that all survivors have made is made for the lost ranks, too; otherwise the window is dropped. An
+ *  update that the ranks make together (Muon) is undone by all, unless each had made its part.
  *  sherd_step_share says where training goes on: at most one step is made again.
  *
  *  Addresses  of parameters and gradients, and everything that was asked of the engine before, are
@@ -119,9 +120,8 @@ SHERD_CALL sherd_world_turn(sherd_world *world, sherd_world **out);
  *  Errors     E_INVAL      the worlds do not fit each other; the models or settings differ
  *             E_STATE      before seal on a rank of the old world; the engine is poisoned; the state of
  *                          a lost rank is gone: then only a checkpoint helps
- *             E_NOTSUP     a transport other than threads and shm, a trace (SHERD_TRACE), data on
- *                          NVMe together with a GPU, replicas or second copies, a stream of the
- *                          trainer's on another device; nothing has changed
+ *             E_NOTSUP     a transport other than threads and shm, a trace (SHERD_TRACE), a stream of
+ *                          the trainer's on another device; nothing has changed
  *             E_NOMEM      there is no room for the new layout; but for the dropped window, the
  *                          engine is as it was, in the old world
  *             E_IO         with data on NVMe: a drive failed, or has no room for both layouts; the
