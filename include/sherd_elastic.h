@@ -121,7 +121,8 @@ SHERD_CALL sherd_world_turn(sherd_world *world, sherd_world **out);
  *             E_STATE      before seal on a rank of the old world; the engine is poisoned; the state of
  *                          a lost rank is gone: then only a checkpoint helps
  *             E_NOTSUP     a transport other than threads and shm, a trace (SHERD_TRACE), a stream of
- *                          the trainer's on another device; nothing has changed
+ *                          the trainer's on another device, a unit that is stored otherwise on
+ *                          the new number of ranks; nothing has changed
  *             E_NOMEM      there is no room for the new layout; but for the dropped window, the
  *                          engine is as it was, in the old world
  *             E_IO         with data on NVMe: a drive failed, or has no room for both layouts; the

@@ -20,7 +20,7 @@ size_t sherdi_image_bytes(const sherdi_plan *plan)
 {
     size_t bytes = 0;
 
-    if (plan->settings.redundancy != SHERDI_REDUNDANCY_HOST ||
+    if (plan->settings.redundancy != SHERDI_REDUNDANCY_HOST || plan->world_size == 1 ||
         plan->packing.buffers[SHERDI_BUFFER_DIRECTIONS].bytes == 0) {
         return 0;
     }
@@ -52,7 +52,9 @@ static unsigned char *states_copy(const sherd_engine *engine, unsigned char *ima
     return image;
 }
 
-static sherd_status params_copy(const sherd_engine *engine, unsigned char *image, int is_back)
+/* Without `has_own`, parameters that rest in a buffer of the engine's own stay: they are made again. */
+static sherd_status params_copy(const sherd_engine *engine, unsigned char *image, int is_back,
+                                int has_own)
 {
     const sherdi_plan *plan = engine->plan;
 
@@ -60,9 +62,11 @@ static sherd_status params_copy(const sherd_engine *engine, unsigned char *image
         const sherdi_block *block = &plan->layout.blocks[b];
         sherdi_range        range =
             sherdi_program_param_at(plan, sherdi_block_segment(plan, block), block);
+        int is_own = range.where == SHERDI_BUFFER_PARAMS;
 
-        range_copy(engine, range.where == SHERDI_BUFFER_PARAMS ? engine->backend : engine->host,
-                   range, image, is_back);
+        if (has_own || !is_own) {
+            range_copy(engine, is_own ? engine->backend : engine->host, range, image, is_back);
+        }
         image += param_bytes(plan, block);
     }
     return sherdi_lane_wait(engine->backend);
@@ -70,11 +74,10 @@ static sherd_status params_copy(const sherd_engine *engine, unsigned char *image
 
 sherd_status sherdi_image_take(const sherd_engine *engine, unsigned char *image)
 {
-    return params_copy(engine, states_copy(engine, image, 0), 0);
+    return params_copy(engine, states_copy(engine, image, 0), 0, 1);
 }
 
-sherd_status sherdi_image_restore(const sherd_engine *engine, unsigned char *image, int has_params)
+sherd_status sherdi_image_restore(const sherd_engine *engine, unsigned char *image, int has_own)
 {
-    image = states_copy(engine, image, 1);
-    return has_params ? params_copy(engine, image, 1) : SHERD_OK;
+    return params_copy(engine, states_copy(engine, image, 1), 1, has_own);
 }

@@ -341,7 +341,7 @@ uint64_t sherdi_ledger_whole(sherdi_ledger *ledger)
 }
 
 /* Whoever is lost while it undoes leaves an update that is torn. */
-sherd_status sherdi_ledger_undo(sherd_engine *engine, int has_params)
+sherd_status sherdi_ledger_undo(sherd_engine *engine, int has_own)
 {
     sherdi_ledger *ledger  = sherdi_ledger_of(engine);
     sherdi_pieces *pieces  = sherdi_ledger_pieces(ledger, ledger->version);
@@ -350,7 +350,7 @@ sherd_status sherdi_ledger_undo(sherd_engine *engine, int has_params)
     pieces->done  = 0;
     pieces->total = 1;
     SHERDI_TRY(
-        sherdi_image_restore(engine, memory_of(engine) + sherdi_ledger_head_bytes(), has_params));
+        sherdi_image_restore(engine, memory_of(engine) + sherdi_ledger_head_bytes(), has_own));
     sherdi_ledger_set(engine, version);
     return SHERD_OK;
 }

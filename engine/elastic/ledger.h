@@ -81,8 +81,8 @@ sherd_status sherdi_ledger_begin(sherd_engine *engine);
 /** Says that the engine is at an update that is complete. */
 void sherdi_ledger_set(sherd_engine *engine, uint64_t version);
 /** Undoes the update that the engine has begun last: its own, or with a ghost that of a lost rank.
- *  What a ghost makes again itself (`has_params` 0) stays. E_DEVICE. */
-sherd_status sherdi_ledger_undo(sherd_engine *engine, int has_params);
+ *  `has_own`: as sherdi_image_restore has it. E_DEVICE. */
+sherd_status sherdi_ledger_undo(sherd_engine *engine, int has_own);
 /** Returns the update of which all is there: the last, or if that is torn, the one before. */
 uint64_t sherdi_ledger_whole(sherdi_ledger *ledger);
 /** Copies small blobs to where others find them. */

@@ -269,17 +269,14 @@ static void givers_set(sherdi_move *m, const sherdi_messages *messages, uint64_t
 }
 
 /* An update that the ranks make together counts if all have made it, also the lost ones; else all undo
- * it. The ledgers of lost ranks change no more, so all survivors see the same. */
-static void together_choose(sherdi_move *m, const sherdi_messages *messages)
+ * it. The survivors tell each other what they see: a rank that is late, and not dead, may still write
+ * its ledger. */
+static sherd_status together_choose(sherdi_move *m)
 {
-    uint64_t said  = m->hello.at.version; /* by the first survivor */
-    uint64_t least = said;
+    uint64_t        said  = m->hello.at.version; /* by the first survivor */
+    uint64_t        least = sherdi_ledger_whole(sherdi_ledger_of(m->engine));
+    sherdi_messages messages;
 
-    for (int r = 0; r < m->new_size; r++) {
-        const sherdi_move_hello *its = sherdi_message_of(messages, r);
-
-        least = its->at.version < least ? its->at.version : least;
-    }
     for (int r = 0; r < m->old_size; r++) {
         m->gives[r] = m->goes[r];
         if (m->goes[r] < 0) {
@@ -289,10 +286,18 @@ static void together_choose(sherdi_move *m, const sherdi_messages *messages)
             least = whole < least ? whole : least;
         }
     }
+    SHERDI_TRY(sherdi_world_tell(m->new_world, &least, sizeof(least), SHERDI_MOVE_CALL, &messages));
+    for (int r = 0; r < m->new_size; r++) {
+        uint64_t its;
+
+        memcpy(&its, sherdi_message_of(&messages, r), sizeof(its));
+        least = its < least ? its : least;
+    }
     if (least < said) {
         m->hello.at      = standing_of(m->engine, least, 0);
         m->hello.samples = sherdi_samples_at(m->engine, m->hello.at.micro);
     }
+    return SHERD_OK;
 }
 
 /* All ranks agree on an update before any of them makes it. But where an optimizer then measures
@@ -305,8 +310,7 @@ sherd_status sherdi_lost_choose(sherdi_move *m, const sherdi_messages *messages)
     uint64_t most  = 0;
 
     if (sherdi_image_bytes(m->engine->plan) > 0) {
-        together_choose(m, messages);
-        return SHERD_OK;
+        return together_choose(m);
     }
     for (int r = 0; r < m->new_size; r++) {
         const sherdi_move_hello *its = sherdi_message_of(messages, r);
@@ -333,6 +337,9 @@ sherd_status sherdi_lost_open(sherdi_move *m)
 
     if (sherdi_image_bytes(engine->plan) > 0 &&
         sherdi_ledger_of(engine)->version > m->hello.at.version) {
+        if (!engine->elastic->step.is_open) { /* what the step began with is forgotten */
+            return sherdi_lost_gone(engine, "a rank is lost in an update that was over elsewhere");
+        }
         SHERDI_TRY(sherdi_ledger_undo(engine, 1));
     }
     if (!engine->plan->layout.is_sliced || sherdi_lost_replicas_keep(m)) {

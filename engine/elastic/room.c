@@ -71,7 +71,7 @@ sherd_status sherdi_room_fill(sherd_engine *engine)
         return SHERD_OK;
     }
     SHERDI_TELL(lanes, drain, engine);
-    return sherdi_agree_status(engine, SHERD_OK);
+    return sherdi_agree_status(engine, sherdi_lane_wait(engine->backend));
 }
 
 uint64_t sherdi_room_take(const sherd_engine *engine, int rank, const sherdi_holding *to)

@@ -10,10 +10,15 @@
 #include "engine/run/update.h"
 
 /* Without a drive only the device can fail, and its failure is permanent. So the ranks need not
- * exchange the status. */
+ * exchange the status. But where they would undo an update that they make together (sherd.redundancy
+ * with matrices), none may go on before all have made it. */
 static int can_be_queued(const sherd_engine *engine)
 {
-    return engine->backend->device->is_async && !engine->plan->has_files;
+    const sherdi_plan_buffer *buffers = engine->plan->packing.buffers;
+
+    return engine->backend->device->is_async && !engine->plan->has_files &&
+           (buffers[SHERDI_BUFFER_REDUNDANCY].bytes == 0 ||
+            buffers[SHERDI_BUFFER_DIRECTIONS].bytes == 0);
 }
 
 static sherd_status range_queue(sherd_engine *engine)

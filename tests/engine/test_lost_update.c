@@ -24,6 +24,28 @@ static int has_matrices(void)
     return strcmp(getenv("TEST_OPTIMIZER"), "Muon") == 0;
 }
 
+/* Two matrices, and then what another optimizer updates: a long time after the ranks have met. */
+static void matrices_declare(rig *r)
+{
+    sherd_group_params group;
+    sherd_param_params params;
+
+    sherd_group_params_init(&group);
+    group.name      = "others";
+    group.optimizer = "AdamW";
+    group.lr        = 0.01;
+    sherd_param_params_init(&params);
+    CHECK_OK(sherd_group_add(r->engine, &group, &params.group));
+    params.ndim     = 1;
+    params.shape[0] = 600000;
+    (void)rig_unit(r, "a");
+    (void)rig_param(r, 0, "a.w", 400);
+    (void)rig_unit(r, "b");
+    (void)rig_param(r, 1, "b.w", 1041);
+    (void)rig_unit(r, "c");
+    (void)rig_param_as(r, 2, "c.w", 600000, &params);
+}
+
 /* An engine with what TEST_STAGE, TEST_DTYPE, TEST_ZERO, TEST_TOP and TEST_OPTIMIZER say. */
 static void engine_open(rig *r, sherd_world *world)
 {
@@ -37,7 +59,11 @@ static void engine_open(rig *r, sherd_world *world)
                            .has_matrices = has_matrices()};
 
     rig_open(r, world, &options);
-    rig_three(r, has_matrices() ? 400 : 600000);
+    if (has_matrices()) {
+        matrices_declare(r);
+    } else {
+        rig_three(r, 600000);
+    }
     rig_seal(r);
 }
 
@@ -47,7 +73,8 @@ static sherd_status step_make(rig *r, int step)
     r->stride   = 3;
     r->number   = (int64_t)step * RANKS + sherd_world_rank(r->world);
     rig_micro_batch(r);
-    return sherd_step(r->engine, NULL);
+    return ranks_variable("TEST_QUEUED") ? sherd_step_queue(r->engine)
+                                         : sherd_step(r->engine, NULL);
 }
 
 /* Ends the process as soon as its last update has begun and is not complete. */
@@ -88,6 +115,7 @@ static void life(void)
     engine_open(&r, world);
     for (int step = 0; step < STEPS; step++) {
         CHECK_OK(step_make(&r, step));
+        CHECK_OK(sherd_step_wait(r.engine, NULL));
         want[step + 1] = mover_values(&r);
     }
     rig_close(&r);
@@ -126,9 +154,12 @@ static void number_set(const char *name, int value)
     CHECK(setenv(name, text, 1) == 0);
 }
 
+static int is_queued;
+
 static void loss_run(int stage, sherd_dtype dtype, const char *optimizer, const char *zero,
                      const char *top)
 {
+    number_set("TEST_QUEUED", is_queued);
     number_set("TEST_STAGE", stage);
     number_set("TEST_DTYPE", (int)dtype);
     CHECK(setenv("TEST_ZERO", zero, 1) == 0 && setenv("TEST_TOP", top, 1) == 0 &&
@@ -156,19 +187,31 @@ static void update_of_a_lost_rank_is_ended(void)
         loss_run(2, SHERD_F32, "AdamW", STATE, DETERMINISTIC);
         loss_run(3, SHERD_F32, "AdamW", ALL, DETERMINISTIC);
         loss_run(3, SHERD_F16, "AdamW", ALL, DEFAULT);
+        is_queued = 1;
+        loss_run(2, SHERD_BF16, "AdamW", STATE, DETERMINISTIC);
+        loss_run(3, SHERD_BF16, "AdamW", STATE, DEFAULT);
+        is_queued = 0;
     }
     CHECK(torn > 0);
 }
 
-/* Products of an emulated device are slow: one run there. */
+#define BLOCKS              ", \"sub_group_size\": 6400"
+#define BESIDE              ", \"sherd\": {\"redundancy\": \"host\", \"master_encoding\": \"bf16_beside\"}"
+#define SOME_ARE_PERSISTENT ALL BLOCKS ", \"stage3_param_persistence_threshold\": 500"
+
+/* Products of an emulated device are slow: few runs there. */
 static void update_that_the_ranks_make_together_is_undone(void)
 {
     torn = 0;
     for (int tries = 0; tries < 10 && torn == 0; tries++) {
-        loss_run(2, SHERD_BF16, "Muon", STATE, DETERMINISTIC);
+        is_queued = 1;
+        loss_run(3, SHERD_BF16, "Muon", STATE BLOCKS, DETERMINISTIC);
+        is_queued = 0;
+        loss_run(3, SHERD_BF16, "Muon", SOME_ARE_PERSISTENT, BESIDE);
 #ifndef TEST_EMULATED
         loss_run(1, SHERD_BF16, "Muon", "", DETERMINISTIC);
-        loss_run(2, SHERD_F32, "Muon", "", DEFAULT);
+        loss_run(2, SHERD_F32, "Muon", BLOCKS, DEFAULT);
+        loss_run(2, SHERD_BF16, "Muon", STATE, DETERMINISTIC);
         loss_run(3, SHERD_BF16, "Muon", ALL, DETERMINISTIC);
 #endif
     }
