@@ -136,8 +136,8 @@ KEY(ELASTIC, "sherd.elastic", PAIR,
     SETS(elastic), BOTH(0, 0), RANGE(0, 131072))
 KEY(REDUNDANCY, "sherd.redundancy", TEXT,
     "what is left of a rank that is lost, so that the others can go on (`sherd_world_shrink`, "
-    "`sherd_engine_move`). `host`: its state, gradient slices and blobs rest in memory that the "
-    "other ranks of its host have, too. `peer`: the next rank has a second copy of its state, and "
+    "`sherd_engine_move`). `host`: its parameters, state, gradient slices and blobs rest in memory "
+    "that all ranks of its host have. `peer`: the next rank has a second copy of its state, and "
     "makes the same update of it, overlapping with the next forward pass",
     SETS(redundancy), FIRST_OF("none", "host|peer"))
 KEY(FREE_PACKING, "sherd.free_packing", BOOL,
