@@ -60,8 +60,9 @@ static void files_draw(uint64_t *state, loser *l, const char *encodings, char *t
     l->model          = LOSER_ALWAYS;
 }
 
-/* Of a device, "host" keeps what has its masters in host memory. */
-static void host_of_device_draw(uint64_t *state, loser *l)
+/* Of a device, "host" keeps what has its masters in host memory. Returns which encoding of
+ * the state it has: split masters only where the parameters rest with them. */
+static int host_of_device_draw(uint64_t *state, loser *l, int state_kind)
 {
     static const char *const ZERO[] = {
         ", \"offload_optimizer\": {\"device\": \"cpu\"}",
@@ -74,6 +75,7 @@ static void host_of_device_draw(uint64_t *state, loser *l)
 
     l->options.zero   = ZERO[which];
     l->is_all_trained = l->options.stage == 3 && which < 2; /* frozen slices have no master */
+    return which < 2 && state_kind == 1 ? 0 : state_kind;
 }
 
 static void options_draw(uint64_t *state, loser *l, char *top, size_t top_bytes)
@@ -111,9 +113,11 @@ static void options_draw(uint64_t *state, loser *l, char *top, size_t top_bytes)
         l->options.zero = NULL;
     }
     if (has_device() && l->model == LOSER_ALWAYS && !wants_files) {
-        host_of_device_draw(state, l);
+        state_kind = host_of_device_draw(state, l, state_kind);
+    } else if (l->options.zero != NULL) {
+        state_kind = 0;
     }
-    if (l->options.dtype != SHERD_BF16 || l->options.optimizer != NULL || l->options.zero != NULL) {
+    if (l->options.dtype != SHERD_BF16 || l->options.optimizer != NULL) {
         state_kind = 0;
     }
     (void)snprintf(top, top_bytes,
