@@ -37,13 +37,6 @@ sherd_status sherdi_ghost_plan(const sherdi_plan *like, const sherdi_model *mode
     return sherdi_plan_create(model, &settings, rank, like->world_size, &machine, mem, out);
 }
 
-/* With "host", only what rests on a device has a ghost of another form. */
-static int has_plan_of_its_own(const sherdi_plan *plan)
-{
-    return plan->settings.redundancy == SHERDI_REDUNDANCY_PEER ||
-           (plan->settings.redundancy == SHERDI_REDUNDANCY_HOST && plan->machine.has_device);
-}
-
 static int segments_fit(const sherdi_plan *one_plan, const sherdi_plan *other_plan)
 {
     int fits = one_plan->layout.num_segments == other_plan->layout.num_segments &&
@@ -75,7 +68,7 @@ sherd_status sherdi_ghost_check(sherd_engine *engine)
     sherdi_plan *other;
     int          fits;
 
-    if (!has_plan_of_its_own(engine->plan)) {
+    if (!sherdi_keeps_apart(engine->plan)) {
         return SHERD_OK;
     }
     SHERDI_TRY(sherdi_ghost_plan(engine->plan, &engine->model, engine->rank, &engine->mem, &other));
@@ -121,7 +114,7 @@ static sherd_status own_make(sherdi_ghost *ghost, int buffer, size_t bytes)
 static sherd_status memory_share(sherdi_ghost *ghost, const sherd_engine *of, int rank)
 {
     sherd_engine *engine = ghost->engine;
-    int           is_own = has_plan_of_its_own(of->plan);
+    int           is_own = sherdi_keeps_apart(of->plan);
 
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         const sherdi_plan_buffer *seen  = &of->plan->packing.buffers[b];
@@ -207,7 +200,7 @@ sherd_status sherdi_ghost_open_shared(sherdi_ghost *ghost, sherd_engine *of, int
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         engine->memory.buffers[b] = engine->memory.nothing;
     }
-    SHERDI_TRY(has_plan_of_its_own(of->plan)
+    SHERDI_TRY(sherdi_keeps_apart(of->plan)
                    ? sherdi_ghost_plan(of->plan, &of->model, rank, &engine->mem, &engine->plan)
                    : sherdi_plan_create(&of->model, &of->settings, rank, of->world_size,
                                         &of->plan->machine, &engine->mem, &engine->plan));

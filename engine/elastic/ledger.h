@@ -91,6 +91,14 @@ void sherdi_ledger_blobs_put(sherd_engine *engine, const sherdi_blobs *blobs);
 sherd_status sherdi_ledger_blobs_get(const unsigned char *memory, sherdi_blobs *out);
 /** Copies the ledger's blobs from the memory of a rank to another place of the same form. */
 void sherdi_ledger_blobs_copy(const unsigned char *memory, unsigned char *copy);
+/** Returns whether what acts for a lost rank needs memory besides that rank's own: a ghost then has a
+ *  plan of its own, and gradient slices go through the room. */
+static inline int sherdi_keeps_apart(const sherdi_plan *plan)
+{
+    return plan->settings.redundancy == SHERDI_REDUNDANCY_PEER ||
+           (plan->settings.redundancy == SHERDI_REDUNDANCY_HOST && plan->machine.has_device);
+}
+
 /** Returns sherdi_plan_buffer.is_shared of host memory that the other ranks of the host have. */
 static inline int sherdi_ledger_sharing(const sherdi_plan *plan)
 {

@@ -8,11 +8,7 @@
 
 static int has_room(const sherdi_plan *plan)
 {
-    int redundancy = plan->settings.redundancy;
-
-    return plan->world_size > 1 &&
-           (redundancy == SHERDI_REDUNDANCY_PEER ||
-            (redundancy == SHERDI_REDUNDANCY_HOST && plan->machine.has_device));
+    return plan->world_size > 1 && sherdi_keeps_apart(plan);
 }
 
 /* Bytes of a block's gradient slice in the room. */
